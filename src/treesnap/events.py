@@ -1,7 +1,8 @@
 """How the library reports progress without printing.
 
-Operations take a :class:`Monitor`. They call it rarely, about once per directory and never per
-file, so a slow one costs little; and never from two threads at once.
+Operations take a :class:`Monitor`. They call it rarely, about once per directory and every few MiB
+of a large file, never per small file, so a slow one costs little; and never from two threads at
+once.
 """
 
 from __future__ import annotations
@@ -52,6 +53,35 @@ class NullMonitor:
 
     def warn(self, code: WarningCode, message: str) -> None:
         """Ignores the warning."""
+
+
+ADVANCE_SIZE = 4 << 20
+"""Bytes of large files after which progress is reported."""
+
+
+class LargeFileProgress:
+    """Tells a monitor of bytes while large files are read or written, every ``ADVANCE_SIZE``.
+
+    The whole of what was done, these bytes included, is told at the end of a directory or a part.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._pending = 0
+        self._told = 0
+
+    def count(self, size_bytes: int) -> None:
+        """Counts bytes of a large file."""
+        self._pending += size_bytes
+        if self._pending >= ADVANCE_SIZE:
+            self._monitor.advance(0, self._pending)
+            self._told += self._pending
+            self._pending = 0
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        """So many files and bytes are done, among them the bytes that were counted."""
+        self._monitor.advance(files, max(0, size_bytes - self._told))
+        self._told = self._pending = 0
 
 
 class CollectingMonitor(NullMonitor):

@@ -25,7 +25,7 @@ from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.reader import Get, TreeReader, read_segments
 from treesnap.errors import Corrupt, ErrorCode, OperationFailed, quoted
-from treesnap.events import Monitor, NullMonitor
+from treesnap.events import ADVANCE_SIZE, LargeFileProgress, Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import opened_file, sync_directory, write_all_at
 from treesnap.fs.forked import helper_count, share_out
@@ -95,7 +95,7 @@ class Stager:
         self._get = get
         self._trees = trees
         self._groups = groups
-        self._monitor = monitor
+        self._progress = LargeFileProgress(monitor)
         self._touch = touch
         self._chain = DirectoryChain(fs, root_fd)
         self._links: dict[bytes, bytes] = {}
@@ -208,7 +208,7 @@ class Stager:
             return
         for entry, path, names in part:
             self._put_leaf(self._root_fd, entry._replace(name=names[0]), path)
-        self._monitor.advance(len(part), sum(item.entry.size for item in part))
+        self._progress.advance(len(part), sum(item.entry.size for item in part))
 
     def _build_as_helper(self, part: _Part) -> list[bytes]:
         """Builds a part; returns its degraded paths."""
@@ -220,7 +220,7 @@ class Stager:
         """Counts a part that a helper built."""
         self.degraded += degraded
         totals = self._totals(part)
-        self._monitor.advance(totals.files + totals.others, totals.size_bytes)
+        self._progress.advance(totals.files + totals.others, totals.size_bytes)
 
     def _build_again(self, part: _Part) -> None:
         """Builds a part that a helper may have left unfinished."""
@@ -254,7 +254,7 @@ class Stager:
                 raise
             raise collision(treepath.join(parent.path, other), path) from None
         finally:
-            self._monitor.advance(files, size_bytes)
+            self._progress.advance(files, size_bytes)
 
     def _put_leaf(self, dir_fd: int, entry: Entry, path: bytes) -> None:
         group = self._groups.get(path)
@@ -339,6 +339,8 @@ class Stager:
                     raise Corrupt(f"Object {segment.id.hex()} does not have the size stated")
                 end = self._write_data(fd, data, position) or end
             position += segment.size
+            if entry.size >= ADVANCE_SIZE:
+                self._progress.count(segment.size)
         if end < entry.size:
             self._fs.truncate(fd, entry.size)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Protocol
@@ -136,18 +136,23 @@ def entry_without_size(
 
 
 def capture(
-    fs: FileSystem, sink: ObjectSink, dir_fd: int, observation: Observation
+    fs: FileSystem,
+    sink: ObjectSink,
+    dir_fd: int,
+    observation: Observation,
+    count: Callable[[int], None] | None = None,
 ) -> Captured | None:
     """Captures a name that is not a directory; returns None when it is gone.
 
-    ``observation`` is what ``lstat`` said before. Raises OSError when the name
+    ``observation`` is what ``lstat`` said before. ``count`` is told of the bytes of a large file
+    while it is read, holes left out. Raises OSError when the name
     cannot be read; :func:`blames_file` tells what that means.
     """
     name, mode = observation[0], observation[1]
     kind = stat_module.S_IFMT(mode)
     try:
         if kind == stat_module.S_IFREG:
-            return _capture_file(fs, sink, dir_fd, observation)
+            return _capture_file(fs, sink, dir_fd, observation, count)
         if kind == stat_module.S_IFSOCK:
             return Captured(skipped_entry(name, SkipReason.SOCKET))
         stat = fs.lstat(name, dir_fd=dir_fd)
@@ -170,7 +175,11 @@ def capture(
 
 
 def _capture_file(
-    fs: FileSystem, sink: ObjectSink, dir_fd: int, observation: Observation
+    fs: FileSystem,
+    sink: ObjectSink,
+    dir_fd: int,
+    observation: Observation,
+    count: Callable[[int], None] | None,
 ) -> Captured:
     name = observation[0]
     fd = open_for_reading(fs, name, _OPEN_FILE, dir_fd=dir_fd)
@@ -193,7 +202,8 @@ def _capture_file(
             if not stat_module.S_ISREG(stat.st_mode):
                 raise OSError(errno.ESTALE, "It changed its type while it was captured")
             xattrs = capture_xattrs(fs, sink, fd)
-            again = read_content(fs, fd, sink.put, stat)
+            put = sink.put if count is None else _counted(sink.put, count)
+            again = read_content(fs, fd, put, stat)
             content, size, stat, is_stable = again.content, again.size, again.stat, again.is_stable
             read_bytes += again.read_bytes
     finally:
@@ -201,6 +211,15 @@ def _capture_file(
     mode, uid, gid = stat.st_mode & 0o7777, stat.st_uid, stat.st_gid
     entry = _NEW_ENTRY((name, _FILE, mode, uid, gid, stat.st_mtime_ns, size, content, xattrs))
     return _NEW_CAPTURED((entry, read_bytes, is_stable))
+
+
+def _counted(put: Put, count: Callable[[int], None]) -> Put:
+    def counted(kind: ObjectKind, data: bytes) -> ObjectId:
+        identity = put(kind, data)
+        count(len(data))
+        return identity
+
+    return counted
 
 
 ATTEMPTS = 3

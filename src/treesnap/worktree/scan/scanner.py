@@ -39,7 +39,7 @@ from treesnap.codec.statcache import (
 )
 from treesnap.codec.tree import is_storable, put_tree, put_with_subtrees
 from treesnap.errors import Corrupt, InvalidArgument, WarningCode, printable
-from treesnap.events import Monitor
+from treesnap.events import LargeFileProgress, Monitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_unlocked
 from treesnap.model import (
@@ -412,6 +412,7 @@ class Directory:
         """
         # First: what the directory is, and what the cache knows of it.
         self._walk = walk
+        self._progress = LargeFileProgress(walk.monitor)
         self.path = path
         self.name = name
         self._scope = scope
@@ -477,7 +478,7 @@ class Directory:
             if entry is None or not entry.is_skipped:
                 walk.links.add(device, inode, link_count, treepath.join(path, linked_name))
         files = len(self._observations) - len(self.subdirectories)
-        walk.monitor.advance(files, sum(item[2] for item in self._observations))
+        self._progress.advance(files, sum(item[2] for item in self._observations))
 
     def _look(
         self, fd: int, exclusions: Exclusions, changed: PathTree | None
@@ -605,7 +606,7 @@ class Directory:
             self._skip(name, SkipReason.MOUNT)
             return
         try:
-            captured = capture(walk.fs, walk.sink, fd, item)
+            captured = capture(walk.fs, walk.sink, fd, item, self._progress.count)
         except OSError as error:
             if not blames_file(error):
                 raise
