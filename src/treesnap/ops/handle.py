@@ -728,6 +728,7 @@ class AsyncHandle:
 
     create = InThread(Handle.create)
     list = InThread(Handle.list)
+    ways_back = InThread(Handle.ways_back)
     resolve = InThread(Handle.resolve)
     show = InThread(Handle.show)
     ls = InThread(Handle.ls)
@@ -747,6 +748,9 @@ class AsyncHandle:
     root_list = InThread(Handle.root_list)
     root_move = InThread(Handle.root_move)
     root_forget = InThread(Handle.root_forget)
+    store_info = InThread(Handle.store_info)
+    store_copy = InThread(Handle.store_copy)
+    store_move = InThread(Handle.store_move)
     stats = InThread(Handle.stats)
     status = InThread(Handle.status)
     diff = InThread(Handle.diff)
@@ -755,6 +759,36 @@ class AsyncHandle:
     redo = InThread(Handle.redo)
     recover = InThread(Handle.recover)
     run = InThread(Handle.run)
+
+    async def log(
+        self,
+        path: PathLike | None = None,
+        *,
+        limit: int | None = None,
+        since: str | None = None,
+        kind: SnapshotKind | None = None,
+        session: str | None = None,
+        grep: str | None = None,
+    ) -> AsyncIterator[LogEntry]:
+        """Yields the root's snapshots with what each changed; see :meth:`Handle.log`."""
+        entries = await in_thread(
+            self.handle.log, path, limit=limit, since=since, kind=kind, session=session, grep=grep
+        )
+        async for entry in items_in_thread(entries):
+            yield entry
+
+    async def contents(
+        self,
+        a: str,
+        b: str | None,
+        changes: Sequence[Change],
+        *,
+        max_size_bytes: int = CONTENT_SIZE_MAX,
+    ) -> AsyncIterator[ChangedContent]:
+        """Yields changes with the bytes of both sides; see :meth:`Handle.contents`."""
+        found = await in_thread(self.handle.contents, a, b, changes, max_size_bytes=max_size_bytes)
+        async for item in items_in_thread(found):
+            yield item
 
     async def cat(
         self, ref: str, path: PathLike, *, session: str | None = None
