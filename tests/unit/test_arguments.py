@@ -34,6 +34,7 @@ NOT_OF = {
     "PathLike": [1, object(), "a\0b", b"a\0b", "\ud800", ["a"]],
     "datetime": [1, 1.5, "2026-11-20", object()],
     "Sequence[PathLike]": [None, 1, "file", b"file", {"file": 1}, [1], [None], object()],
+    "Sequence[SnapshotName]": [None, 1, "latest", b"latest", ["latest"], [1], object()],
     "Sequence[str]": [None, 1, "true", b"true", {"true": 1}, [1], [None], object()],
     "Sequence[Change]": [None, 1, "M", {"M": 1}, [1], [("path", "added", None, None)]],
     "Iterable[str]": [None, 1, "*.log", b"*.log", {"*.log": 1}, [1], [None], object()],

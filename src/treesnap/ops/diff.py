@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from treesnap import treepath
@@ -11,8 +12,14 @@ from treesnap.model import Change, ChangeKind, ChangeList
 from treesnap.ops.access import opened, recover
 from treesnap.ops.capture import preview
 from treesnap.ops.context import Context
-from treesnap.ops.references import position, resolve_in
-from treesnap.ops.state import State, effective_scope, recorded_state, require_paths
+from treesnap.ops.references import position, reading, resolve_in
+from treesnap.ops.state import (
+    State,
+    effective_scope,
+    empty_state,
+    recorded_state,
+    require_paths,
+)
 from treesnap.results import StatusResult
 
 
@@ -57,6 +64,29 @@ def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...
         left = recorded_state(session, old.record, scope)
         require_paths(paths, left, right)
         return compared(left, right, scope)
+
+
+def each_change(
+    context: Context, a: str | None, b: str, paths: tuple[bytes, ...]
+) -> Iterator[Change]:
+    """Yields what changed from one snapshot to another, while the trees are read."""
+    with opened(context, "compare", recover=False) as session:
+        new = resolve_in(session, b, paths=paths, anywhere=True)
+        old = resolve_in(session, a, paths=paths, anywhere=True) if a is not None else None
+        with reading(session, new):
+            scope = effective_scope(new, paths or None)
+            if old is not None:
+                scope = effective_scope(old, scope)
+            right = recorded_state(session, new.record, scope)
+            left = (
+                recorded_state(session, old.record, scope)
+                if old is not None
+                else empty_state(session, right.root)
+            )
+            spine = treepath.ancestors(scope) if scope is not None else set()
+            for change in changes(left.root, right.root, left.trees.entries, right.trees.entries):
+                if change.path not in spine:
+                    yield change
 
 
 def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> ChangeList:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         WaysBack,
     )
     from treesnap.store.maintenance.retention import Policy
+    from treesnap.store.snapshots import SnapshotName
 
 
 @checked
@@ -232,6 +233,37 @@ class Handle:
         from treesnap.ops.undo import ways_back
 
         return ways_back(self.context)
+
+    def snapshot_names(self) -> tuple[SnapshotName, ...]:
+        """Returns the names of the root's snapshots, newest first: numbers and ids.
+
+        Reads one directory and no record, so it is what a program asks for that shows a part
+        of a long history; :meth:`load` reads that part.
+        """
+        from treesnap.ops.history import snapshot_names
+
+        return snapshot_names(self.context)
+
+    def load(self, names: Sequence[SnapshotName]) -> SnapshotList:
+        """Returns the snapshots of some names, in their order; reads a file for each.
+
+        Those that were deleted meanwhile are left out; the ids of damaged ones are in the
+        result's ``damaged``. Raises StoreMissing.
+        """
+        from treesnap.ops.history import load_snapshots
+
+        return load_snapshots(self.context, names)
+
+    def history_mark(self) -> str:
+        """Returns a text that differs once a snapshot of the root was published or deleted.
+
+        Costs a look at one directory, for programs that ask again and again. Two changes
+        within one tick of the file system's clock may look like one, so a program that has
+        just seen a change reads the names once more when it asks the next time.
+        """
+        from treesnap.ops.history import history_mark
+
+        return history_mark(self.context)
 
     def resolve(
         self, ref: str, *, session: str | None = None, paths: Sequence[PathLike] | None = None
@@ -544,6 +576,20 @@ class Handle:
 
         return contents(self.context, a, b, changes, max_size_bytes)
 
+    def each_change(
+        self, a: str | None, b: str, paths: Sequence[PathLike] | None = None
+    ) -> Iterator[Change]:
+        """Yields what changed from snapshot ``a`` to snapshot ``b``, while it is read.
+
+        Like :meth:`diff`, but of two snapshots only, and with ``a`` None everything in ``b`` is
+        new. The first change is there before the last directory is read, and a caller may stop
+        early. In the order of a walk; names that only moved between groups of hard links are
+        not in it.
+        """
+        from treesnap.ops.diff import each_change
+
+        return each_change(self.context, a, b, self.tree_paths(paths))
+
     def read(self, ref: str | None, path: PathLike, *, session: str | None = None) -> bytes:
         """Returns a file's whole content in a snapshot, or of the live tree for None.
 
@@ -607,17 +653,23 @@ class Handle:
         )
         return restore(self.context, request)
 
-    def undo(self) -> RestoreResult:
-        """Undoes the newest restore; raises NotFound when there is none."""
+    def undo(self, *, dry_run: bool = False) -> RestoreResult:
+        """Undoes the newest restore; raises NotFound when there is none.
+
+        With ``dry_run`` it changes nothing and returns what it would do.
+        """
         from treesnap.ops.undo import undo
 
-        return undo(self.context)
+        return undo(self.context, is_dry_run=dry_run)
 
-    def redo(self) -> RestoreResult:
-        """Undoes the newest undo; raises NotFound when there is none."""
+    def redo(self, *, dry_run: bool = False) -> RestoreResult:
+        """Undoes the newest undo; raises NotFound when there is none.
+
+        With ``dry_run`` it changes nothing and returns what it would do.
+        """
         from treesnap.ops.undo import redo
 
-        return redo(self.context)
+        return redo(self.context, is_dry_run=dry_run)
 
     def recover(self) -> str | None:
         """Finishes an interrupted restore; returns what was done, or None.
@@ -729,6 +781,9 @@ class AsyncHandle:
     create = InThread(Handle.create)
     list = InThread(Handle.list)
     ways_back = InThread(Handle.ways_back)
+    snapshot_names = InThread(Handle.snapshot_names)
+    load = InThread(Handle.load)
+    history_mark = InThread(Handle.history_mark)
     resolve = InThread(Handle.resolve)
     show = InThread(Handle.show)
     ls = InThread(Handle.ls)
@@ -776,6 +831,14 @@ class AsyncHandle:
         )
         async for entry in items_in_thread(entries):
             yield entry
+
+    async def each_change(
+        self, a: str | None, b: str, paths: Sequence[PathLike] | None = None
+    ) -> AsyncIterator[Change]:
+        """Yields what changed from one snapshot to another; see :meth:`Handle.each_change`."""
+        found = await in_thread(self.handle.each_change, a, b, paths)
+        async for change in items_in_thread(found):
+            yield change
 
     async def contents(
         self,

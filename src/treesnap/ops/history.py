@@ -9,6 +9,7 @@ from treesnap.errors import (
     Corrupt,
     ErrorCode,
     InvalidArgument,
+    NotFound,
     Refused,
     StoreMissing,
     TreesnapError,
@@ -48,6 +49,41 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
     if all_roots:
         found.sort(key=lambda item: item.record.created_at_ns, reverse=True)
     return SnapshotList(filter(wanted.fits, found), [name.id for name in damaged])
+
+
+def snapshot_names(context: Context) -> tuple[SnapshotName, ...]:
+    """Returns the names of the root's snapshots, newest first; an absent store has none."""
+    try:
+        with opened(context, "list snapshots") as session:
+            return tuple(session.store.snapshots.listing(session.root.id))
+    except StoreMissing:
+        return ()
+
+
+def load_snapshots(context: Context, names: Sequence[SnapshotName]) -> SnapshotList:
+    """Returns the snapshots of some names, in their order, without those that were deleted."""
+    found: list[Snapshot] = []
+    damaged: list[SnapshotId] = []
+    with opened(context, "read snapshots") as session:
+        for name in names:
+            try:
+                found.append(session.store.snapshots.load(session.root.id, name))
+            except NotFound:
+                continue
+            except Corrupt:
+                damaged.append(name.id)
+    return SnapshotList(found, damaged)
+
+
+def history_mark(context: Context) -> str:
+    """Returns a text that differs once a snapshot was published or deleted."""
+    try:
+        with opened(context, "look at the history", recover=False) as session:
+            path = session.store.layout.root_snapshots(session.root.id)
+            info = session.fs.lstat(path)
+            return f"{info.st_ino}-{info.st_mtime_ns}"
+    except (StoreMissing, FileNotFoundError, NotFound):
+        return ""
 
 
 def resolve(

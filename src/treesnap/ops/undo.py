@@ -68,13 +68,17 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
             return dry_run(session, goal)
 
 
-def undo(context: Context) -> RestoreResult:
+def undo(context: Context, *, is_dry_run: bool = False) -> RestoreResult:
     """Undoes the newest restore, within the paths that it concerned."""
+    if is_dry_run:
+        return _dry_step(context, "undo", RestoreHistory.undone)
     return _step(context, "undo", RestoreHistory.undone)
 
 
-def redo(context: Context) -> RestoreResult:
+def redo(context: Context, *, is_dry_run: bool = False) -> RestoreResult:
     """Undoes the newest undo."""
+    if is_dry_run:
+        return _dry_step(context, "redo", RestoreHistory.redone)
     return _step(context, "redo", RestoreHistory.redone)
 
 
@@ -93,6 +97,18 @@ def ways_back(context: Context) -> WaysBack:
     except StoreMissing:
         return WaysBack(None, None)
     return WaysBack(*found)
+
+
+def _dry_step(context: Context, verb: str, history_step: HistoryStep) -> RestoreResult:
+    """Returns what a step would do; its plan stays out of it."""
+    recover(context)
+    try:
+        with opened(context, verb, writing=True) as session:
+            goal = _goal_of_step(session, verb, history_step)
+            with reading(session, goal.snapshot):
+                return dry_run(session, goal)
+    except StoreMissing as error:
+        raise _nothing(verb) from error
 
 
 def _step(context: Context, verb: str, history_step: HistoryStep) -> RestoreResult:
@@ -120,30 +136,34 @@ def _stepped(
     be read.
     """
     with locked_root(session, verb):
-        history = load_history(session.root)
-        moments = history.undo if verb == "undo" else history.redo
-        if not moments:
-            raise _nothing(verb)
-        moment = moments[-1]
-        try:
-            snapshot = resolve_in(session, moment.snapshot_id)
-        except NotFound as error:
-            raise NotFound(
-                f"The newest {_VERBS[verb]} cannot be undone: the snapshot of the state before "
-                f"it, {moment.snapshot_id[:12]}, was deleted",
-                code=ErrorCode.NOTHING_TO_UNDO,
-            ) from error
-        if snapshot.record.plan is not None and not has_plans:
+        goal = _goal_of_step(session, verb, history_step)
+        if goal.snapshot.record.plan is not None and not has_plans:
             return None
-        goal = Goal(
-            snapshot=snapshot,
-            scope=moment.scope,
-            label=f"before {verb} to",
-            history_step=history_step,
-            removes_root=moment.is_absent,
-            move=move_to(session.root, snapshot),
-        )
-        return restore_to(session, goal)
+        return restore_to(session, goal._replace(move=move_to(session.root, goal.snapshot)))
+
+
+def _goal_of_step(session: Session, verb: str, history_step: HistoryStep) -> Goal:
+    """Returns to which state a step goes; raises NotFound."""
+    history = load_history(session.root)
+    moments = history.undo if verb == "undo" else history.redo
+    if not moments:
+        raise _nothing(verb)
+    moment = moments[-1]
+    try:
+        snapshot = resolve_in(session, moment.snapshot_id)
+    except NotFound as error:
+        raise NotFound(
+            f"The newest {_VERBS[verb]} cannot be undone: the snapshot of the state before "
+            f"it, {moment.snapshot_id[:12]}, was deleted",
+            code=ErrorCode.NOTHING_TO_UNDO,
+        ) from error
+    return Goal(
+        snapshot=snapshot,
+        scope=moment.scope,
+        label=f"before {verb} to",
+        history_step=history_step,
+        removes_root=moment.is_absent,
+    )
 
 
 def _nothing(verb: str) -> NotFound:
