@@ -127,10 +127,11 @@ def resolve_in(
     step = _STEP.match(ref)
     if step is not None:
         return _by_step(session, ref, int(step.group(1)), wanted)
-    names = session.store.snapshots.names(session.root.id)
-    exact = [name for name in names if name.id == ref]
-    if exact:
-        return session.store.snapshots.load(session.root.id, exact[0])
+    listing = session.store.snapshots.listing(session.root.id)
+    exact = listing.find(ref)
+    if exact is not None:  # a full id; the names are not sorted for it
+        return session.store.snapshots.load(session.root.id, exact)
+    names = list(listing)
 
     named = find_named(session, ref)
     if named is not None:

@@ -121,8 +121,13 @@ class SnapshotListing:
 
     def __contains__(self, identity: object) -> bool:
         """Returns whether a snapshot has this id."""
-        found = (name for name in self._file_names if name.endswith(f"-{identity}"))
-        return any(_parsed(name) is not None for name in found)
+        return self.find(str(identity)) is not None
+
+    def find(self, identity: str) -> SnapshotName | None:
+        """Returns the name with this id, or None; neither parses the others nor sorts them."""
+        ending = f"-{identity}"
+        found = (_parsed(name) for name in self._file_names if name.endswith(ending))
+        return next((name for name in found if name is not None), None)
 
 
 _CACHED_RECORDS = 512
