@@ -33,6 +33,10 @@ COMMANDS = {
         "run": ("cmd_restore", "Run a command, and roll back what it did if it fails."),
     },
     "History": {
+        "timeline": (
+            "cmd_timeline",
+            "Look through the history: snapshots, what each changed, and how.",
+        ),
         "show": ("cmd_browse", "Show the metadata of a snapshot."),
         "ls": ("cmd_browse", "List a directory of a snapshot."),
         "cat": ("cmd_browse", "Print a file of a snapshot."),

@@ -1,0 +1,1 @@
+"""The history of a root to look through: on a terminal, and as a page for a browser."""

@@ -1,0 +1,648 @@
+"""``snap timeline``: history, changed paths and their differences on a terminal.
+
+The thread that draws reads nothing but the records of the rows on the screen. Whatever looks at
+trees or files runs in a worker thread, which sends messages. A worker whose question is no longer
+asked is cancelled: it stops at its next look, and what it still sends is dropped, because each
+message says which question it answers.
+
+Nothing changes the root but :meth:`Timeline._carry_out`, which a dialog with the plan precedes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.widgets import Footer, Static
+from textual.worker import Worker, get_current_worker
+
+from treesnap.errors import TreesnapError, WarningCode, printable
+from treesnap.events import NullMonitor
+from treesnap.model import ChangeKind
+from treesnap.named_tuple import NamedTuple
+from treesnap.quantities import count_text
+from treesnap.ui.dialogs import Choice, Confirmation, SearchPrompt
+from treesnap.ui.history import (
+    LETTERS,
+    SHORT_ID,
+    ComparedStates,
+    History,
+    HistoryRow,
+    added_text,
+    time_text,
+    title_of,
+)
+from treesnap.ui.line_list import LineList
+from treesnap.ui.patch_text import content_lines, patch_lines
+
+if TYPE_CHECKING:
+    from treesnap.events import Monitor
+    from treesnap.model import Change, Snapshot
+    from treesnap.ops.handle import Handle
+    from treesnap.results import RestoreResult
+    from treesnap.store.snapshots import SnapshotName
+
+POLL_INTERVAL_S = 1.0
+FIRST_BATCH = 200
+"""Changed paths that are shown before the others are read."""
+BATCH = 20_000
+PLAN_PATHS_MAX = 8
+"""Paths that a dialog names; the others are counted."""
+PREVIEW_SIZE_MAX = 1024 * 1024
+
+_STYLES = {"A": "green", "D": "red", "M": "yellow", "T": "magenta", "P": "blue"}
+
+Patches = Callable[["Handle", str, str | None, Sequence["Change"]], Iterator[bytes]]
+"""Returns changes as unified diffs."""
+Describe = Callable[[BaseException], str]
+"""Returns an error and its hint in one text."""
+
+
+class TimelineTools(NamedTuple):
+    """What the command line has and the timeline uses."""
+
+    patches: Patches
+    describe: Describe
+
+
+class RestoreQuestion(NamedTuple):
+    """A restore to ask about: its dry run, and what carries it out."""
+
+    verb: str
+    dry_run: RestoreResult
+    carry_out: Callable[[], RestoreResult]
+
+
+class ChangesRead(Message):
+    """Some more changed paths of a row are known."""
+
+    def __init__(self, sides: ComparedStates, lines: list[bytes], *, done: bool) -> None:
+        super().__init__()
+        self.sides, self.lines, self.done = sides, lines, done
+
+
+class PatchRead(Message):
+    """The lines of the lowest pane are known."""
+
+    def __init__(self, question: object, lines: list[Text]) -> None:
+        super().__init__()
+        self.question, self.lines = question, lines
+
+
+class NamesRead(Message):
+    """The history was read anew."""
+
+    def __init__(self, mark: str, names: tuple[SnapshotName, ...]) -> None:
+        super().__init__()
+        self.mark, self.names = mark, names
+
+
+class Planned(Message):
+    """It is known what a restore would do."""
+
+    def __init__(self, plan: RestoreQuestion) -> None:
+        super().__init__()
+        self.plan = plan
+
+
+class RestoreEnded(Message):
+    """A restore is done."""
+
+    def __init__(self, verb: str, result: RestoreResult) -> None:
+        super().__init__()
+        self.verb, self.result = verb, result
+
+
+class Pinned(Message):
+    """A snapshot was pinned, or is no longer."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+
+
+class Found(Message):
+    """A search came to a row, or to the end (None)."""
+
+    def __init__(self, index: int | None) -> None:
+        super().__init__()
+        self.index = index
+
+
+class StepsFound(Message):
+    """Some snapshots that changed a path are known."""
+
+    def __init__(self, screen: Choice, found: list[tuple[Snapshot, str]]) -> None:
+        super().__init__()
+        self.screen, self.found = screen, found
+
+
+class Notice(Message):
+    """Something to tell the person."""
+
+    def __init__(self, text: str, severity: str = "information") -> None:
+        super().__init__()
+        self.text, self.severity = text, severity
+
+
+class _Warnings(NullMonitor):
+    """Shows the warnings of the library on the screen."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[Notice], object] = lambda _: None
+
+    def warn(self, code: WarningCode, message: str) -> None:  # noqa: ARG002 - a person reads it
+        """Shows the warning."""
+        self.tell(Notice(printable(message), "warning"))
+
+
+class Timeline(App[None]):
+    """The history of one root to look through and to go back in."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #place { height: 1; background: $primary; color: $text; padding: 0 1; }
+    #upper { height: 45%; }
+    #history { width: 58%; border: none; }
+    #right { width: 42%; border-left: solid $primary; }
+    #about, #about-patch { height: 1; background: $panel; padding: 0 1; }
+    #patch { height: 1fr; }
+    LineList { height: 1fr; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
+    ModalScreen { align: center middle; }
+    #dialog { width: 72; max-width: 95%; height: auto; max-height: 95%; padding: 1 2;
+              border: thick $warning; background: $surface; }
+    #plan { height: auto; margin: 1 0; }
+    #answers { height: auto; align: right middle; }
+    #answers Button { margin-left: 2; }
+    #prompt { width: 100%; height: 3; dock: bottom; }
+    #choice { width: 90%; height: 80%; border: thick $primary; background: $surface; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("tab", "app.focus_next", "Pane", show=False),
+        Binding("r", "restore", "Restore"),
+        Binding("p", "restore_path", "Path back"),
+        Binding("u", "undo", "Undo"),
+        Binding("U", "redo", "Redo"),
+        Binding("i", "pin", "Pin"),
+        Binding("slash", "search", "Search", key_display="/"),
+        Binding("N", "search_on", "Next", show=False),
+        Binding("w", "who", "Which step"),
+        Binding("escape", "leave", "Back", show=False),
+    ]
+
+    def __init__(self, open_handle: Callable[[Monitor], Handle], tools: TimelineTools) -> None:
+        super().__init__()
+        self._warnings = _Warnings()
+        self._tools = tools
+        self.handle = open_handle(self._warnings)
+        self.history = History(self.handle)
+        self.sides: ComparedStates | None = None
+        """What the changed paths are about."""
+        self.paths: list[bytes] = []
+        """Changed paths of the selected row, each after the letter of its change."""
+        self.patch: list[Text] = []
+        self._question: object = None
+        """What the lowest pane is about."""
+        self._mark: str | None = None
+        self._reads_once_more = False
+        self._searched = ""
+        # Found by name, they would be looked for on the dialog that is in front of them.
+        self._place = Static("", id="place")
+        self._rows = LineList(self._draw_row, identity="history")
+        self._about = Static("", id="about")
+        self._paths_list = LineList(self._draw_path, identity="paths")
+        self._about_patch = Static("", id="about-patch")
+        self._patch_list = LineList(self._draw_patch, identity="patch", selects=False, width=1000)
+
+    def compose(self) -> ComposeResult:
+        """Yields the three panes."""
+        yield self._place
+        with Horizontal(id="upper"):
+            yield self._rows
+            with Vertical(id="right"):
+                yield self._about
+                yield self._paths_list
+        yield self._about_patch
+        yield self._patch_list
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Reads the names, and looks for new ones from then on."""
+        self._warnings.tell = self.post_message
+        self._rows.focus()
+        self.poll()
+        self.set_interval(POLL_INTERVAL_S, self.poll)
+
+    # ------------------------------------------------------------------ what is new
+
+    def poll(self) -> None:
+        """Reads the names anew if a snapshot was published or deleted since."""
+        if not any(worker.group == "names" and worker.is_running for worker in self.workers):
+            self._work("names", self._read_names)
+
+    def _read_names(self) -> None:
+        mark = self.handle.history_mark()
+        is_new = mark != self._mark
+        if is_new or self._reads_once_more:  # two changes in one tick have one mark
+            self._reads_once_more = is_new
+            self.post_message(NamesRead(mark, self.handle.snapshot_names()))
+
+    def on_names_read(self, message: NamesRead) -> None:
+        """Shows the new rows; stays at the newest, or at the snapshot that was selected."""
+        lines, is_first = self._rows, self._mark is None
+        self._mark = message.mark
+        if message.names == self.history.names and not is_first:
+            return
+        chosen = self.history.names[lines.selected].id if self.history.names else None
+        follows = lines.selected == 0
+        self.history.take(message.names)
+        place = self.history.place_of(chosen) if chosen is not None and not follows else 0
+        lines.show(len(self.history), place if place is not None else lines.selected)
+        self._show_place()
+        self._row_selected()
+
+    def _show_place(self) -> None:
+        count = count_text(len(self.history), "snapshot")
+        place = Text.assemble((printable(self.handle.root), "bold"), f"  {count}")
+        self._place.update(place)
+
+    # ------------------------------------------------------------------ the panes
+
+    def _draw_row(self, index: int, width: int) -> Text:
+        row = self.history.row(index)
+        text = Text(no_wrap=True)
+        if row.snapshot is None:
+            return text.append(f"{row.name.id[:SHORT_ID]} {row.title}", "red")
+        day = _day(row)
+        is_new_day = index == 0 or _day(self.history.row(index - 1)) != day
+        text.append(f"{day if is_new_day else '':5} ", "dim")
+        text.append(time_text(row.snapshot.record.created_at_ns, "%H:%M "), "cyan")
+        flag = "*" if row.snapshot.pinned else "!" if not row.snapshot.complete else " "
+        text.append(flag, "bold yellow")
+        if row.session is not None:
+            text.append("● " if row.is_prompt else "├ ", "magenta")
+        text.append(row.title, "bold" if row.is_prompt or row.step is None else "")
+        if self.history.begins_session(index) and row.session is not None:
+            text.append(f" ({printable(row.session)})", "magenta")
+        added = added_text(row.snapshot)
+        if added and width - text.cell_len > len(added):
+            text.append(f" {added}", "dim")
+        text.truncate(width, overflow="ellipsis")
+        return text
+
+    def _draw_path(self, index: int, _width: int) -> Text:
+        letter, path = chr(self.paths[index][0]), self.paths[index][1:]
+        return Text.assemble((f"{letter} ", _STYLES[letter]), printable(path) or ".", no_wrap=True)
+
+    def _draw_patch(self, index: int, _width: int) -> Text:
+        return self.patch[index].copy()
+
+    def on_line_list_moved(self, message: LineList.Moved) -> None:
+        """Shows what belongs to the line."""
+        if message.lines.id == "history":
+            self._row_selected()
+        elif message.lines.id == "paths":
+            self._path_selected()
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        """Goes on to the next pane; from a path to its content."""
+        if message.lines.id == "history":
+            self._paths_list.focus()
+        elif message.lines.id == "paths":
+            self._preview()
+
+    def _row_selected(self) -> None:
+        index = self._rows.selected
+        self.paths, self.sides = [], None
+        self._paths_list.show(0, 0)
+        self._show_patch(None, [])
+        if not self.history.names:
+            self._about.update("Nothing was captured yet")
+            return
+        sides = self.sides = self.history.sides(index)
+        self._about.update("reading ...")
+        self._work("changes", partial(self._read_changes, sides))
+
+    def _read_changes(self, sides: ComparedStates) -> None:
+        worker, batch, size = get_current_worker(), list[bytes](), FIRST_BATCH
+        for change in sides.changes(self.handle) if not worker.is_cancelled else ():
+            if worker.is_cancelled:
+                return
+            batch.append(LETTERS[change.change].encode() + change.path)
+            if len(batch) == size:
+                self.post_message(ChangesRead(sides, batch, done=False))
+                batch, size = [], BATCH
+        self.post_message(ChangesRead(sides, batch, done=True))
+
+    def on_changes_read(self, message: ChangesRead) -> None:
+        """Adds the paths to their pane."""
+        if message.sides != self.sides:
+            return
+        is_first = not self.paths
+        self.paths += message.lines
+        self._paths_list.show(len(self.paths))
+        what = count_text(len(self.paths), "path")
+        since = "until now" if message.sides.new_id is None else ""
+        about = f"{what} {since}" if message.done else f"{what}, reading ..."
+        self._about.update(Text(about))
+        if is_first and self.paths:
+            self._path_selected()
+
+    def _path_selected(self) -> None:
+        path = self._selected_path()
+        if path is not None and self.sides is not None:
+            self._ask_patch(("patch", self.sides, path), partial(self._patch_of, self.sides, path))
+
+    def _patch_of(self, sides: ComparedStates, path: bytes) -> list[Text]:
+        change = sides.change_at(self.handle, path)
+        patch = self._tools.patches(self.handle, sides.old_id or "", sides.new_id, [change])
+        return patch_lines(patch, path)
+
+    def _preview(self) -> None:
+        """Shows the whole file as it is in the selected snapshot, or the patch again."""
+        row, path = self._selected_row(), self._selected_path()
+        if row is None or path is None:
+            return
+        question = ("file", row.name.id, path)
+        if self._question == question:
+            self._path_selected()
+        else:
+            self._ask_patch(question, partial(self._content_of, row.name.id, path))
+
+    def _content_of(self, identity: str, path: bytes) -> list[Text]:
+        pieces, size = [], 0
+        for piece in self.handle.cat(identity, path):
+            pieces.append(piece)
+            size += len(piece)
+            if size > PREVIEW_SIZE_MAX:
+                break
+        return content_lines(b"".join(pieces), path)
+
+    def _ask_patch(self, question: object, answer: Callable[[], list[Text]]) -> None:
+        self._show_patch(question, [])
+
+        def read() -> None:
+            if get_current_worker().is_cancelled:
+                return
+            try:
+                lines = answer()
+            except TreesnapError as error:
+                lines = [Text(self._tools.describe(error), "italic")]
+            self.post_message(PatchRead(question, lines))
+
+        self._work("patch", read)
+
+    def on_patch_read(self, message: PatchRead) -> None:
+        """Shows the lines, if they are still asked for."""
+        if message.question == self._question:
+            self._show_patch(message.question, message.lines)
+
+    def _show_patch(self, question: object, lines: list[Text]) -> None:
+        self._question, self.patch = question, lines
+        self._patch_list.show(len(lines), 0)
+        self._patch_list.scroll_to(0, 0, animate=False, immediate=True)
+        row, path = self._selected_row(), self._selected_path()
+        about = Text(no_wrap=True)
+        if row is not None:
+            about.append(f"{row.name.id[:SHORT_ID]} {row.title}  ", "dim")
+        if path is not None and question is not None:
+            form = " (Enter: the file)" if isinstance(question, tuple) else ""
+            if isinstance(question, tuple) and question[0] == "file":
+                form = " as it was (Enter: the changes)"
+            about.append((printable(path) or ".") + form, "bold")
+        self._about_patch.update(about)
+
+    # ------------------------------------------------------------------ going back
+
+    def action_restore(self) -> None:
+        """Asks whether to restore the selected snapshot whole."""
+        row = self._selected_row()
+        if row is not None:
+            self._plan("Restore", partial(self.handle.restore, row.name.id))
+
+    def action_restore_path(self) -> None:
+        """Asks whether to restore the selected path."""
+        row, path = self._selected_row(), self._selected_path()
+        if row is None or path is None:
+            self.notify("Select a changed path first", severity="warning")
+            return
+        paths = [path or b"."]
+        self._plan("Restore", partial(self.handle.restore, row.name.id, paths))
+
+    def action_undo(self) -> None:
+        """Asks whether to undo the newest restore."""
+        self._plan("Undo", self.handle.undo)
+
+    def action_redo(self) -> None:
+        """Asks whether to undo the newest undo."""
+        self._plan("Redo", self.handle.redo)
+
+    def _plan(self, verb: str, restore: Callable[..., RestoreResult]) -> None:
+        def read() -> None:
+            plan = RestoreQuestion(verb, restore(dry_run=True), restore)
+            if not get_current_worker().is_cancelled:
+                self.post_message(Planned(plan))
+
+        self._work("plan", read)
+
+    def on_planned(self, message: Planned) -> None:
+        """Shows the plan and asks; Cancel is the default."""
+        plan = message.plan
+        result = plan.dry_run
+        if not (result.restored or result.created or result.deleted):
+            self.notify(f"Nothing to do: all is as in {result.snapshot.id[:SHORT_ID]}")
+            return
+        title = f"{plan.verb} to {result.snapshot.id[:SHORT_ID]}?"
+
+        def answered(is_confirmed: bool | None) -> None:  # noqa: FBT001 - Textual passes it so
+            if is_confirmed:
+                self._work("restore", partial(self._carry_out, plan))
+
+        self.push_screen(Confirmation(title, plan_lines(result), plan.verb), answered)
+
+    def _carry_out(self, plan: RestoreQuestion) -> None:
+        self.post_message(RestoreEnded(plan.verb, plan.carry_out()))
+
+    def on_restore_ended(self, message: RestoreEnded) -> None:
+        """Says what was done and how to undo it, and shows the safety snapshot."""
+        result = message.result
+        done = f"{result.restored} put back, {result.created} created, {result.deleted} deleted."
+        back = "U does it again" if message.verb == "Undo" else "u undoes it"
+        self.notify(f"{done} {back}.", title=f"{message.verb} to {result.snapshot.id[:SHORT_ID]}")
+        for item in result.open_files:
+            text = f"{printable(item.path)} is open in {printable(item.program)}"
+            self.notify(f"{text} ({item.process_id})", severity="warning")
+        if self.history.names:
+            self._row_selected()
+        self.poll()
+
+    def action_pin(self) -> None:
+        """Protects the selected snapshot from deletion, or ends that."""
+        row = self._selected_row()
+        if row is not None and row.snapshot is not None:
+            change = self.handle.unpin if row.snapshot.pinned else self.handle.pin
+            self._work("pin", lambda: self.post_message(Pinned(change(row.name.id))))
+
+    def on_pinned(self, message: Pinned) -> None:
+        """Shows the new state of the snapshot."""
+        self.history.replace(message.snapshot)
+        self._rows.refresh()
+
+    # ------------------------------------------------------------------ looking for something
+
+    def action_search(self) -> None:
+        """Asks for a text, and goes to the next row below that has it."""
+
+        def answered(text: str | None) -> None:
+            if text:
+                self._searched = text
+                self.action_search_on()
+
+        self.push_screen(SearchPrompt(self._searched), answered)
+
+    def action_search_on(self) -> None:
+        """Goes to the next row that has the text."""
+        start = self._rows.selected + 1
+        if self._searched:
+            text, history = self._searched, History(self.handle)
+            history.take(self.history.names)  # its own rows: a thread of its own reads them
+
+            def look() -> None:
+                worker = get_current_worker()
+                for index in history.matches(text, start):
+                    if worker.is_cancelled:
+                        return
+                    if index is not None:
+                        self.post_message(Found(index))
+                        return
+                self.post_message(Found(None))
+
+            self._work("search", look)
+
+    def on_found(self, message: Found) -> None:
+        """Selects the row."""
+        if message.index is None:
+            self.notify(f"{self._searched!r} is in no row below")
+        else:
+            self._rows.select(message.index)
+
+    def action_who(self) -> None:
+        """Shows which steps changed the selected path."""
+        path = self._selected_path()
+        if path is None:
+            self.notify("Select a changed path first", severity="warning")
+            return
+        screen = Choice(f"Snapshots in which {printable(path) or '.'} differs from the one before")
+        found: list[Snapshot] = []
+
+        def look() -> None:
+            worker, batch = get_current_worker(), list[tuple[Any, str]]()
+            for item in self.handle.log(path or b"."):
+                if worker.is_cancelled:
+                    return
+                found.append(item.snapshot)
+                kind = item.change.change if item.change is not None else ChangeKind.MODIFIED
+                batch.append((item.snapshot, LETTERS[kind]))
+                if len(batch) >= FIRST_BATCH:
+                    self.post_message(StepsFound(screen, batch))
+                    batch = []
+            self.post_message(StepsFound(screen, batch))
+
+        def answered(chosen: int | None) -> None:
+            self.workers.cancel_group(self, "who")
+            place = self.history.place_of(found[chosen].id) if chosen is not None else None
+            if place is not None:
+                self._rows.select(place)
+
+        self.push_screen(screen, answered)
+        self._work("who", look)
+
+    def on_steps_found(self, message: StepsFound) -> None:
+        """Adds them to the list, unless it was left."""
+        if self.screen is message.screen:
+            message.screen.add([_step_line(snapshot, kind) for snapshot, kind in message.found])
+
+    def action_leave(self) -> None:
+        """Ends a search, and goes back to the history."""
+        self.workers.cancel_group(self, "search")
+        self._rows.focus()
+
+    # ------------------------------------------------------------------ workers
+
+    def on_notice(self, message: Notice) -> None:
+        """Shows a text for some seconds."""
+        severity = message.severity
+        if severity == "error":
+            self.notify(message.text, severity="error", timeout=10)
+        elif severity == "warning":
+            self.notify(message.text, severity="warning")
+        else:
+            self.notify(message.text)
+
+    def _work(self, group: str, work: Callable[[], object]) -> Worker[None]:
+        """Runs something in a thread; what ran before in that group is cancelled."""
+
+        def run() -> None:
+            try:
+                work()
+            except (TreesnapError, OSError) as error:
+                if not get_current_worker().is_cancelled:
+                    self.post_message(Notice(self._tools.describe(error), "error"))
+
+        return self.run_worker(run, group=group, exclusive=True, thread=True)
+
+    def _selected_row(self) -> HistoryRow | None:
+        return self.history.row(self._rows.selected) if self.history.names else None
+
+    def _selected_path(self) -> bytes | None:
+        return self.paths[self._paths_list.selected][1:] if self.paths else None
+
+
+def plan_lines(result: RestoreResult) -> list[str]:
+    """Returns what a restore would do, as a dialog says it."""
+    record = result.snapshot.record
+    label = f"  {printable(record.label)}" if record.label else ""
+    scope = "the whole root" if result.scope is None else ", ".join(map(_shown, result.scope[:3]))
+    lines = [
+        f"of {time_text(record.created_at_ns)}{label}",
+        f"in {scope}:",
+        f"  {result.restored:,} put back, {result.created:,} created, {result.deleted:,} deleted",
+        "",
+    ]
+    shown: Iterable[Change] = result.changes[:PLAN_PATHS_MAX]
+    lines += [f"  {_RESTORING[LETTERS[change.change]]}{_shown(change.path)}" for change in shown]
+    if len(result.changes) > PLAN_PATHS_MAX:
+        lines.append(f"  and {count_text(len(result.changes) - PLAN_PATHS_MAX, 'path')} more")
+    if result.conflicts:
+        lines.append(f"  {count_text(len(result.conflicts), 'conflict')}")
+    return [*lines, "", "The state before is kept: u undoes it."]
+
+
+_RESTORING = {
+    "A": "create   ",
+    "D": "delete   ",
+    "M": "put back ",
+    "T": "put back ",
+    "P": "put back ",
+}
+
+
+def _shown(path: bytes) -> str:
+    return printable(path) or "."
+
+
+def _day(row: HistoryRow) -> str:
+    return time_text(row.snapshot.record.created_at_ns, "%m-%d") if row.snapshot else ""
+
+
+def _step_line(snapshot: Snapshot, letter: str) -> Text:
+    when = time_text(snapshot.record.created_at_ns, "%Y-%m-%d %H:%M")
+    what = f" {snapshot.id[:SHORT_ID]} {title_of(snapshot)}"
+    return Text.assemble((f"{letter} ", _STYLES[letter]), (when, "cyan"), what)
