@@ -18,6 +18,8 @@ REMOTE = "Remotes, which holds what concerns remotes, has a method for it"
 
 NO_METHOD = {
     "completion": "is for shells",
+    "schedule": "treesnap.schedule",
+    "timeline": "shows what the handle returns",
     "watch": "starts a process; Handle.watch watches in this one",
     "plan": "treesnap.plans.Planner",
     "remote": REMOTE,
@@ -34,7 +36,10 @@ NO_METHOD = {
 }
 """Commands that no method of the handle stands for."""
 
-METHODS = {"root": ("root_list", "root_move", "root_forget")}
+METHODS = {
+    "root": ("root_list", "root_move", "root_forget"),
+    "store": ("store_info", "store_copy", "store_move"),
+}
 """Methods of commands whose name is another."""
 
 OTHER_KEYWORDS = {

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from textual.worker import WorkerCancelled
 
-from treesnap.cli.cmd_mcp import patches
+from treesnap.cli.cmd_timeline import lines_of_patches
 from treesnap.facts import fact_tags
 from treesnap.model import SnapshotKind
 from treesnap.ops.context import context_at
@@ -83,7 +83,9 @@ def running(root, store):
 
     @asynccontextmanager
     async def run(**options) -> AsyncIterator[tuple[Timeline, object]]:
-        app = Timeline(lambda monitor: opened(root, store, monitor), TimelineTools(patches, str))
+        app = Timeline(
+            lambda monitor: opened(root, store, monitor), TimelineTools(lines_of_patches, str)
+        )
         async with app.run_test(size=SIZE, **options) as pilot:
             await settled(app, pilot)
             yield app, pilot

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from treesnap.cli.cmd_mcp import patches
+from treesnap.cli.cmd_timeline import lines_of_patches
 from treesnap.ui.page import HistoryPage
 
 VOID = {"meta", "br", "link", "img", "input"}
@@ -44,7 +44,7 @@ class Reader(HTMLParser):
 
 
 def written(handle, max_size_bytes=10_000_000) -> tuple[str, HistoryPage]:
-    page = HistoryPage(handle, patches, max_size_bytes=max_size_bytes)
+    page = HistoryPage(handle, lines_of_patches, max_size_bytes=max_size_bytes)
     return "".join(page.pieces()), page
 
 

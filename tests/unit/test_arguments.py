@@ -21,7 +21,7 @@ VALID = {
     "pattern": "*",
     "command": ["true"],
     "a": "latest",
-    "b": None,
+    "b": "latest",
     "changes": (),
 }
 """What a method is called with where it needs something."""

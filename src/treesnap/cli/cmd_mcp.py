@@ -79,7 +79,7 @@ def describe(error: BaseException) -> Fields:
 def patches(
     handle: Handle, old_id: str, new_id: str | None, changes: Sequence[Change]
 ) -> Iterator[bytes]:
-    """Yields changes as unified diffs."""
+    """Yields changes as unified diffs, each whole."""
     from treesnap.cli.diff_output import DiffOutput
 
     return DiffOutput(handle, old_id, new_id).patches(changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +18,10 @@ from treesnap.errors import OperationFailed, printable
 from treesnap.quantities import count_text, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from treesnap.events import Monitor
+    from treesnap.model import Change
     from treesnap.ops.handle import Handle
 
 MAX_SIZE_DEFAULT = "10M"
@@ -69,7 +73,7 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
                 handle.root, handle.store_path, monitor=monitor, wait_s=invocation.wait_s
             )
 
-        Timeline(opened, TimelineTools(patches, describe)).run()
+        Timeline(opened, TimelineTools(lines_of_patches, describe)).run()
 
 
 def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
@@ -79,7 +83,7 @@ def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
     from treesnap.ui.page import HistoryPage
 
     with invocation.open() as handle:
-        made = HistoryPage(handle, patches, max_size_bytes=max_size_bytes)
+        made = HistoryPage(handle, lines_of_patches, max_size_bytes=max_size_bytes)
         content = "".join(made.pieces()).encode()
         path = os.path.abspath(absolute(file))
         with reported("write the page"):
@@ -100,3 +104,11 @@ def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
         invocation.output.result("timeline", lambda: fields, [line])
         if made.left_out:
             invocation.output.note(f"Left out: {made.left_out}; --max-size SIZE allows more")
+
+
+def lines_of_patches(
+    handle: Handle, old_id: str, new_id: str | None, changes: Sequence[Change]
+) -> Iterator[bytes]:
+    """Yields changes as unified diffs, line by line."""
+    for patch in patches(handle, old_id, new_id, changes):
+        yield from BytesIO(patch)
