@@ -1,8 +1,8 @@
-"""Records the session of the README: runs it in a real terminal and draws ``session.svg``.
+"""Records sessions: runs them in a real terminal and draws what it shows as SVG.
 
-Type ``python docs/pictures/record.py`` to make the picture anew. The commands are those of the
-first ``console`` block of README.md. They run in bash in a pseudoterminal, with a store and a home
-of their own, which are removed at the end.
+Type ``python docs/pictures/record.py`` to make the pictures anew. The commands of ``session.svg``
+are those of the first ``console`` block of README.md; the others are below. They run in bash in a
+pseudoterminal, with a store and a home of their own, which are removed at the end.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -22,8 +23,21 @@ from rich.text import Text
 
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"
-PICTURE = HERE / "session.svg"
 COLUMNS = 100
+WORK = [
+    "mkdir -p garden/photos; cd garden",
+    "printf 'tomatoes\\nbeans\\n' > plan.txt; head -c 90000 /dev/urandom > photos/bed.raw",
+    "snap create -q -m 'first plan'",
+    "echo peas >> plan.txt; snap create -q -m 'add peas'",
+    "rm -r photos; echo weeds > plan.txt; snap create -q -m 'clean up'",
+    "snap restore -q 'latest~1'; echo leeks >> plan.txt",
+]
+"""What was done before the pictures of a history begin."""
+PICTURES = {
+    "log": ["snap log", "snap log plan.txt -p -n 1"],
+    "overview": ["snap", "snap diff"],
+}
+"""The commands in each picture, typed after that."""
 
 
 def commands() -> list[str]:
@@ -32,9 +46,13 @@ def commands() -> list[str]:
     return [line[2:] for line in block.splitlines() if line.startswith("$ ")]
 
 
-def session(typed: list[str], home: Path) -> str:
-    """Returns what a terminal shows while the commands are typed into it."""
-    lines = [f"printf '\\e[1;32m$\\e[0m %s\\n' {quoted(line)}; {line}" for line in typed]
+def session(typed: list[str], home: Path, before: Sequence[str] = ()) -> str:
+    """Returns what a terminal shows while the commands are typed into it.
+
+    What comes ``before`` is not shown.
+    """
+    lines = [f"{{ {line}; }} > /dev/null 2>&1" for line in before]
+    lines += [f"printf '\\e[1;32m$\\e[0m %s\\n' {quoted(line)}; {line}" for line in typed]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SNAP_")}
     variables |= {
         "HOME": str(home),
@@ -42,6 +60,7 @@ def session(typed: list[str], home: Path) -> str:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "COLUMNS": str(COLUMNS),
         "TERM": "xterm-256color",
+        "SNAP_PAGER": "",
     }
     ours, theirs = pty.openpty()
     bash = ["bash", "--noprofile", "--norc", "-c", "\n".join(lines)]
@@ -85,16 +104,23 @@ def as_seen(text: str) -> str:
 
 
 def main() -> None:
-    """Draws the picture."""
+    """Draws the pictures."""
+    draw("session", commands())
+    for name, typed in PICTURES.items():
+        draw(name, typed, WORK)
+
+
+def draw(name: str, typed: list[str], before: Sequence[str] = ()) -> None:
+    """Draws what the terminal shows of a session."""
     home = Path(tempfile.mkdtemp())
     try:
-        shown = session(commands(), home)
+        shown = session(typed, home, before)
     finally:
         shutil.rmtree(home)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(shown.rstrip("\n")))
-    svg = console.export_svg(title="treesnap", unique_id="session")
-    PICTURE.write_text(svg.replace("Rich", "treesnap"), encoding="utf-8")
+    svg = console.export_svg(title="treesnap", unique_id=name)
+    (HERE / f"{name}.svg").write_text(svg.replace("Rich", "treesnap"), encoding="utf-8")
 
 
 if __name__ == "__main__":

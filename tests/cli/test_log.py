@@ -69,6 +69,24 @@ def test_filters_choose_what_is_shown(snap, made, words, numbers):
     assert [row[0] for row in rows(snap("log", *words))] == [made[n][:12] for n in numbers]
 
 
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        (["-n", "1"], [2]),
+        (["-n", "0"], []),
+        (["--kind", "manual", "-n", "2"], [2, 1]),
+        (["--kind", "safety"], []),
+        (["--since", "1h"], [2, 1, 0]),
+        (["--since", "0s"], []),
+    ],
+)
+def test_a_list_takes_the_same_filters(snap, made, words, numbers):
+    ids = [item["id"] for item in snap("list", *words, "--json").json["snapshots"]]
+
+    assert ids == [made[n] for n in numbers]
+    assert snap("list", "--since", "soon").code == 2
+
+
 @pytest.mark.parametrize("words", [["--grep", "("], ["--since", "soon"], ["-n", "-1"]])
 def test_wrong_filters_are_usage_errors(snap, made, words):
     assert snap("log", *words).code == 2

@@ -7,6 +7,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 
 
@@ -32,6 +34,17 @@ def test_picture_shows_the_session_of_the_readme():
     assert [command for command in commands if f"$ {command}" not in shown] == []
     assert "1,501 created" in shown
     assert "Tidying" not in shown
+
+
+@pytest.mark.parametrize("name", recorder().PICTURES)
+def test_picture_shows_its_commands_and_no_failure(name):
+    """Run docs/pictures/record.py after a change of what they print."""
+    shown = text_of((PICTURES / f"{name}.svg").read_text())
+
+    typed = recorder().PICTURES[name]
+    assert [command for command in typed if f"$ {command}" not in shown] == []
+    assert "clean up" in shown
+    assert "hint:" not in shown
 
 
 def test_session_is_recorded_anew(tmp_path):

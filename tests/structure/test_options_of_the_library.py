@@ -53,6 +53,7 @@ OTHER_KEYWORDS = {
         "automatic": "kind=SnapshotKind.AUTOMATIC",
     },
     "list": {
+        "limit": "list()[:N]",
         "phase": "list(tag='phase=...')",
         "type": "list(tag='type=...')",
         "remote": REMOTE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,7 @@ import click
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, entry_fields, path_fields, snapshot_fields
+from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import (
     gap_text,
@@ -23,8 +25,8 @@ from treesnap.cli.text_output import (
 )
 from treesnap.errors import printable
 from treesnap.facts import counters_in, is_retired, plain_tags, rollback_count, stated_facts
-from treesnap.model import Entry, EntryKind, SnapshotList
-from treesnap.quantities import count_text, size_text
+from treesnap.model import Entry, EntryKind, SnapshotKind, SnapshotList, utc_time
+from treesnap.quantities import count_text, parse_moment, size_text
 
 if TYPE_CHECKING:
     from treesnap.codec.root_files import Gap
@@ -46,12 +48,21 @@ _FILE_TYPES = {
     "list",
     prints_only=True,
     is_paged=True,
-    examples=["snap list", "snap list --session build-7", "snap list --all --tag release --json"],
+    examples=[
+        "snap list",
+        "snap list -n 5 --since yesterday",
+        "snap list --all --tag release --json",
+    ],
 )
 @click.option("--session", metavar="ID", help="Only snapshots of this session.")
 @click.option("--tag", metavar="KEY[=VALUE]", help="Only snapshots with this tag.")
 @click.option("--phase", metavar="PHASE", help="Only snapshots of this phase.")
 @click.option("--type", metavar="TYPE", help="Only snapshots of this type.")
+@click.option("-n", "limit", type=WholeNumber(min=0), metavar="N", help="At most N snapshots.")
+@click.option("--since", metavar="TIME", help="Only newer ones: 2h, yesterday, 2026-11-20T12:00.")
+@click.option(
+    "--kind", type=click.Choice([kind.value for kind in SnapshotKind]), help="Only of this kind."
+)
 @click.option("--all", "all_roots", is_flag=True, help="Snapshots of all roots of the store.")
 @click.option("--remote", metavar="REMOTE[/HISTORY]", help="Snapshots that are on a remote.")
 @pass_invocation
@@ -61,6 +72,9 @@ def list_snapshots(
     *,
     session: str | None,
     tag: str | None,
+    limit: int | None,
+    since: str | None,
+    kind: str | None,
     all_roots: bool,
     remote: str | None,
     **facts: str | None,
@@ -71,19 +85,26 @@ def list_snapshots(
     pipe there are flags before the name (P pinned, ! incomplete), and no head.
     """
     with invocation.open(progress=False, needs_root=not all_roots) as handle:
+        oldest = None
+        if since is not None:
+            oldest = utc_time(parse_moment(since, handle.context.clock_ns()))
+        of_kind = SnapshotKind(kind) if kind is not None else None
         if remote is None:
-            found = handle.list(session=session, tag=tag, all_roots=all_roots)
+            found = handle.list(
+                session=session, tag=tag, kind=of_kind, since=oldest, all_roots=all_roots
+            )
         else:
             from treesnap.cli.cmd_remote import snapshots_on
             from treesnap.ops.references import Filter
 
-            found = SnapshotList(filter(Filter(session, tag).fits, snapshots_on(handle, remote)))
+            wanted_there = Filter(session=session, tag=tag, kind=of_kind, since=oldest)
+            found = SnapshotList(filter(wanted_there.fits, snapshots_on(handle, remote)))
         gaps = _gaps(handle, session) if session is not None else ()
     wanted = {name: fact for name, fact in facts.items() if fact is not None}
     fitting = (item for item in found if wanted.items() <= stated_facts(item).items())
-    snapshots = SnapshotList(fitting, found.damaged)
+    snapshots = SnapshotList(islice(fitting, limit), found.damaged)
     if not snapshots and not snapshots.damaged:
-        which = "No such snapshots" if wanted or session or tag else "No snapshots"
+        which = "No such snapshots" if wanted or session or tag or since or kind else "No snapshots"
         of_root = "" if all_roots or remote else f" of {handle.root}"
         place = handle.store_path if remote is None else printable(remote)
         invocation.output.note(f"{which}{of_root} {'in' if remote is None else 'on'} {place}")
