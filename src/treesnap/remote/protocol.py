@@ -551,7 +551,7 @@ def _whole_commit(data: bytes, where: str) -> RemoteCommit:
     commit = COMMIT.unseal(data, where)
     for payload in commit.snapshots:
         try:
-            with suppress(UnsupportedFormat):  # whoever needs it says so
+            with suppress(UnsupportedFormat):  # said where the snapshot is read
                 decode_snapshot(payload)
         except Corrupt as error:
             raise Corrupt(
