@@ -19,12 +19,13 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.presentation import (
     ID_DIGITS,
     Fields,
+    Record,
     fields_of,
     html_table,
     json_fields,
     path_fields,
     path_text,
-    with_short_repr,
+    short_repr,
 )
 from treesnap.quantities import first_few, size_text
 
@@ -323,7 +324,6 @@ class PlanCopy(NamedTuple):
     payload: bytes
 
 
-@with_short_repr
 class SnapshotRecord(NamedTuple):
     """What is stored of a snapshot; never changes after it is published."""
 
@@ -361,6 +361,9 @@ class SnapshotRecord(NamedTuple):
         return bool(paths) and all(
             any(treepath.is_within(path, mine) for mine in scope) for path in paths
         )
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 class SnapshotState(NamedTuple):
@@ -635,7 +638,7 @@ CONTENT_SIZE_MAX = 16 << 20
 """Bytes of the largest file that is compared by its content, unless another limit is given."""
 
 
-class Skipped(NamedTuple):
+class Skipped(Record):
     """A path that exists in the root but is not held by a snapshot."""
 
     path: bytes
@@ -645,10 +648,6 @@ class Skipped(NamedTuple):
     def path_text(self) -> str:
         """The path as text that Python's file functions take."""
         return path_text(self.path)
-
-    def to_dict(self) -> Fields:
-        """Returns path and reason; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
     def __repr__(self) -> str:
         return f"<Skipped {printable(self.path) or '.'}: {self.reason.word}>"

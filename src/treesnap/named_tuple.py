@@ -86,8 +86,10 @@ def _constructor(cls: Any) -> Any:
 
 def make_constructors() -> None:
     """Gives each class that is defined by now the constructor that its first record would make."""
-    for cls in _NamedTuple.__subclasses__():
-        if cls.__new__ is _NamedTuple.__new__:
+    classes = [_NamedTuple]
+    for cls in classes:
+        classes += cls.__subclasses__()
+        if cls._fields and cls.__new__ is _NamedTuple.__new__:
             cls.__new__ = staticmethod(_constructor(cls))  # type: ignore[method-assign]  # the same
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 from treesnap.errors import printable
+from treesnap.named_tuple import NamedTuple
 
 Fields = dict[str, Any]
 
@@ -30,7 +31,6 @@ ROWS_MAX = 200
 _PLAIN = (str, int, float, type(None))
 """What JSON takes as it is. As a tuple, because to ask a union takes three times as long."""
 _HASH = re.compile(r"[0-9a-f]{32,}\Z")
-_Class = TypeVar("_Class", bound=type)
 
 
 def json_fields(values: Mapping[str, Any]) -> Fields:
@@ -89,10 +89,31 @@ def path_text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape") or "."
 
 
-def with_short_repr(cls: _Class) -> _Class:
-    """Returns a class of records with :func:`short_repr`."""
-    setattr(cls, "__repr__", short_repr)  # noqa: B010 - mypy allows no assignment to a method
-    return cls
+if TYPE_CHECKING:
+
+    @dataclass_transform(frozen_default=True)
+    class _Record(tuple[Any, ...]):
+        """What type checkers see of a record: they let no class inherit from a named tuple."""
+
+        _fields: ClassVar[tuple[str, ...]]
+        _field_defaults: ClassVar[dict[str, Any]]
+
+        def _asdict(self) -> dict[str, Any]: ...
+        def _replace(self, **changed: Any) -> Self: ...
+
+else:
+    _Record = NamedTuple
+
+
+class Record(_Record):
+    """A named tuple that the library returns: short as ``repr``, and as JSON."""
+
+    def to_dict(self) -> Fields:
+        """Returns what ``--json`` prints of it; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 def short_repr(record: Any) -> str:

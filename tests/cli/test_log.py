@@ -153,6 +153,23 @@ def test_snap_alone_says_where_one_is_and_how_to_go_back(snap, root, made):
     assert [change["path"] for change in document["changes"]] == ["plan"]
 
 
+def test_snap_alone_compares_with_what_was_restored(snap, root, made):
+    snap("restore", made[0])
+    at_rest = snap()
+    (root / "plan").write_text("weeds")
+
+    shown = snap()
+
+    for outcome in (at_rest, shown):
+        assert f"Restored to {made[0][:12]}" in outcome.out
+        assert "To leave it again: snap undo" in outcome.out
+    assert f"Nothing changed since {made[0][:12]}" in at_rest.out
+    assert "1 path changed since" in shown.out
+    assert f"diff {made[0][:12]}" in shown.out
+    assert f"restore {made[0][:12]}" in shown.out
+    assert snap("--json").json["since"] == made[0]
+
+
 def test_snap_alone_in_a_new_directory_names_the_first_commands(snap, root, store):
     shown = snap()
 

@@ -98,7 +98,8 @@ def log(
 
 def _ways_back(handle: Handle, invocation: Invocation) -> Iterator[str]:
     """Yields what undo and redo would do."""
-    for word, snapshot in zip(("undo", "redo"), handle.ways_back(), strict=True):
+    ways = handle.ways_back()
+    for word, snapshot in (("undo", ways.undo), ("redo", ways.redo)):
         if snapshot is not None:
             what = printable(snapshot.record.label or short_id(snapshot.id))
             yield f"{invocation.command_text(word)} goes back to {what}"

@@ -10,6 +10,7 @@ from treesnap.cli.colour import Style
 from treesnap.cli.terminal import Terminal
 from treesnap.cli.text_output import first_lines_of_changes, list_table, short_id
 from treesnap.errors import printable
+from treesnap.model import SnapshotKind
 from treesnap.quantities import count_text, size_text
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _SNAPSHOTS_SHOWN_MAX = 5
 _PATHS_SHOWN_MAX = 5
+_LATEST = "latest"
 
 
 def show_overview(invocation: Invocation) -> None:
@@ -31,8 +33,10 @@ def show_overview(invocation: Invocation) -> None:
     output = invocation.output
     output.prints_only = True
     with invocation.open(makes_store=True) as handle:
-        snapshots = handle.list()[:_SNAPSHOTS_SHOWN_MAX]
-        status = handle.status() if snapshots else None
+        known = handle.list()
+        snapshots = known[:_SNAPSHOTS_SHOWN_MAX]
+        position = handle.ways_back().position
+        status = handle.status(None if position is None else position.id) if snapshots else None
     terminal = output.terminal(handle.context.clock_ns())
 
     def lines() -> Iterator[str]:
@@ -40,7 +44,7 @@ def show_overview(invocation: Invocation) -> None:
             yield from _first_lines(invocation, handle)
             return
         yield from _known_lines(handle, snapshots, terminal)
-        yield from _change_lines(invocation, status, terminal)
+        yield from _change_lines(invocation, status, known, terminal)
 
     output.result(
         "overview",
@@ -82,7 +86,7 @@ def _known_lines(
 
 
 def _change_lines(
-    invocation: Invocation, status: StatusResult, terminal: Terminal
+    invocation: Invocation, status: StatusResult, known: Sequence[Snapshot], terminal: Terminal
 ) -> Iterator[str]:
     if status.snapshot is None:
         yield "No snapshot of all of it yet"
@@ -90,14 +94,24 @@ def _change_lines(
     since = (
         f"{short_id(status.snapshot.id)} ({terminal.when(status.snapshot.record.created_at_ns)})"
     )
+    ref = _ref(status.snapshot, known)
+    if ref != _LATEST:
+        yield f"Restored to {since}. To leave it again: {invocation.command_text('undo')}"
     if not status.changes:
         yield f"Nothing changed since {since}"
         return
     yield f"{count_text(len(status.changes), 'path')} changed since {since}:"
     for line in first_lines_of_changes(status.changes, _PATHS_SHOWN_MAX):
         yield f"  {line}"
-    yield f"To look: {invocation.command_text('diff')}"
-    yield f"To go back: {invocation.command_text('restore', 'latest')}"
+    yield f"To look: {invocation.command_text('diff', *([ref] if ref != _LATEST else []))}"
+    yield f"To go back: {invocation.command_text('restore', ref)}"
+
+
+def _ref(snapshot: Snapshot, known: Sequence[Snapshot]) -> str:
+    """Returns what names a snapshot in commands."""
+    whole = (item for item in known if item.record.scope is None)
+    latest = next((item for item in whole if item.kind is not SnapshotKind.SAFETY), None)
+    return _LATEST if latest is None or latest.id == snapshot.id else short_id(snapshot.id)
 
 
 def _store_text(handle: Handle) -> str:

@@ -229,8 +229,8 @@ class Handle:
         return log(self.context, request)
 
     def ways_back(self) -> WaysBack:
-        """Returns the states that :meth:`undo` and :meth:`redo` would go to now."""
-        from treesnap.ops.undo import ways_back
+        """Returns where the root stands, and what :meth:`undo` and :meth:`redo` would go to."""
+        from treesnap.ops.log import ways_back
 
         return ways_back(self.context)
 

@@ -1,4 +1,4 @@
-"""``log``: the history of a root, and what each snapshot changed."""
+"""``log``: the history of a root, what each snapshot changed, and where the root stands in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from treesnap.model import (
     Entry,
     EntryKind,
     Snapshot,
-    SnapshotId,
     SnapshotKind,
     Totals,
 )
@@ -28,7 +27,8 @@ from treesnap.ops.references import Filter, resolve_in
 from treesnap.ops.restore.plan import restored_ref
 from treesnap.ops.state import recorded_state
 from treesnap.quantities import parse_moment
-from treesnap.results import LogEntry
+from treesnap.results import LogEntry, WaysBack
+from treesnap.store.roots import load_history
 
 _LOOK_BACK_MAX = 256
 """Snapshots that are read at most to find the one that the root stands at."""
@@ -77,7 +77,7 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
         left = request.limit
         with opened(context, "look at the history") as session:
             snapshots = session.store.snapshots
-            position_id = _position(session)
+            position = _position(session)
             for snapshot, older in _with_older(snapshots.readable(session.root.id), request.path):
                 if left == 0:
                     break
@@ -85,7 +85,9 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
                     continue
                 entry = _entry(session, snapshot, older, request.path)
                 if entry is not None:
-                    yield entry._replace(is_position=snapshot.id == position_id)
+                    yield entry._replace(
+                        is_position=position is not None and snapshot.id == position.id
+                    )
                     left = left - 1 if left is not None else None
 
     def entries_if_any() -> Iterator[LogEntry]:
@@ -97,7 +99,27 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
     return entries_if_any()
 
 
-def _position(session: Session) -> SnapshotId | None:
+def ways_back(context: Context) -> WaysBack:
+    """Returns where the root stands, and what undo and redo would go to.
+
+    Takes no lock, so a restore may change it.
+    """
+    found: list[Snapshot | None] = []
+    try:
+        with opened(context, "look at the history", recover=False) as session:
+            history = load_history(session.root)
+            for moments in (history.undo, history.redo):
+                snapshot = None
+                if moments:
+                    with suppress(NotFound, Corrupt):
+                        snapshot = resolve_in(session, moments[-1].snapshot_id)
+                found.append(snapshot)
+            return WaysBack(found[0], found[1], _position(session))
+    except StoreMissing:
+        return WaysBack(None, None, None)
+
+
+def _position(session: Session) -> Snapshot | None:
     """Returns the newest snapshot of the state that the root was saved in, or restored to, last.
 
     Which state that is, the newest snapshot tells: before a restore there is one that names it.
@@ -114,13 +136,9 @@ def _position(session: Session) -> SnapshotId | None:
     if ref is not None:
         with suppress(NotFound, Corrupt, InvalidArgument):
             state = resolve_in(session, ref)
-    alike = (item.id for item in recent if item.root_hash == state.root_hash)
-    made = (
-        item.id
-        for item in recent
-        if item.root_hash == state.root_hash and item.kind is not SnapshotKind.SAFETY
-    )
-    return next(made, next(alike, state.id))
+    alike = [item for item in recent if item.root_hash == state.root_hash]
+    made = (item for item in alike if item.kind is not SnapshotKind.SAFETY)
+    return next(made, next(iter(alike), state))
 
 
 def _with_older(

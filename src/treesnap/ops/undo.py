@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from treesnap.codec.root_files import RestoreHistory
 from treesnap.errors import (
-    Corrupt,
     ErrorCode,
     InvalidArgument,
     NotFound,
@@ -15,7 +14,6 @@ from treesnap.errors import (
     StoreMissing,
     quoted,
 )
-from treesnap.model import Snapshot
 from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.history import retag_restored
@@ -31,7 +29,7 @@ from treesnap.ops.restore.plan import (
     RestoreRequest,
     goal_of,
 )
-from treesnap.results import RestoreResult, WaysBack
+from treesnap.results import RestoreResult
 from treesnap.store.plan_files import move_to
 from treesnap.store.roots import load_history
 
@@ -80,23 +78,6 @@ def redo(context: Context, *, is_dry_run: bool = False) -> RestoreResult:
     if is_dry_run:
         return _dry_step(context, "redo", RestoreHistory.redone)
     return _step(context, "redo", RestoreHistory.redone)
-
-
-def ways_back(context: Context) -> WaysBack:
-    """Returns what undo and redo would go to; takes no lock, so a restore may change it."""
-    found: list[Snapshot | None] = []
-    try:
-        with opened(context, "look at the history", recover=False) as session:
-            history = load_history(session.root)
-            for moments in (history.undo, history.redo):
-                snapshot = None
-                if moments:
-                    with suppress(NotFound, Corrupt):
-                        snapshot = resolve_in(session, moments[-1].snapshot_id)
-                found.append(snapshot)
-    except StoreMissing:
-        return WaysBack(None, None)
-    return WaysBack(*found)
 
 
 def _dry_step(context: Context, verb: str, history_step: HistoryStep) -> RestoreResult:

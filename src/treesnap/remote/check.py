@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from treesnap.codec.remote import Collection
-from treesnap.named_tuple import NamedTuple
+from treesnap.presentation import Record
 
 if TYPE_CHECKING:
     from treesnap.blobs.base import Blobs
     from treesnap.blobs.probe import Capabilities, Creation, KnownServer
 
 
-class RemoteCheck(NamedTuple):
+class RemoteCheck(Record):
     """What a remote is, and what its server guarantees."""
 
     name: str

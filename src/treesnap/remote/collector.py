@@ -32,6 +32,7 @@ from treesnap.codec.snapshot import snapshot_id
 from treesnap.errors import Corrupt
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.named_tuple import NamedTuple
+from treesnap.presentation import Record
 from treesnap.remote.objects import PackGone, Place, RemoteObjects, needed_objects
 from treesnap.remote.protocol import IndexedPacks, Remote, View
 
@@ -46,7 +47,7 @@ SMALL_PACKS_MIN = 16
 """From so many small packs on, small packs are joined."""
 
 
-class Collected(NamedTuple):
+class Collected(Record):
     """What a collection did."""
 
     packs: int

@@ -37,7 +37,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.fs.local import LocalFileSystem
-from treesnap.named_tuple import NamedTuple
+from treesnap.presentation import Record
 from treesnap.remote.cache import FileCache
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.format import (
@@ -98,7 +98,7 @@ def _without_secrets(url: str) -> str:
     return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
 
 
-class KeyInfo(NamedTuple):
+class KeyInfo(Record):
     """A key slot of a remote."""
 
     id: str

@@ -15,10 +15,10 @@ from treesnap.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_i
 from treesnap.errors import Busy, Corrupt
 from treesnap.events import Phase
 from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotState
-from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.ops.maintenance import settings_or_defaults
 from treesnap.ops.state import narrowed
+from treesnap.presentation import Record
 from treesnap.remote.objects import (
     PackGone,
     RemoteObjects,
@@ -34,7 +34,7 @@ ATTEMPTS = 5
 """How often a view is read again when collections delete what it names."""
 
 
-class Fetched(NamedTuple):
+class Fetched(Record):
     """What a fetch brought."""
 
     ids: tuple[SnapshotId, ...]

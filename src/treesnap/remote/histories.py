@@ -11,7 +11,7 @@ from treesnap.codec.remote import CommitEntry
 from treesnap.codec.snapshot import decode_snapshot, snapshot_id, state_hash
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, NotOnRemote, quoted
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
-from treesnap.named_tuple import NamedTuple
+from treesnap.presentation import Record
 from treesnap.remote.protocol import Deletions, View
 from treesnap.store.fetched import is_meant_by, name_and_ref
 from treesnap.store.snapshots import SnapshotLog
@@ -21,7 +21,7 @@ _NAMED_MAX = 5
 _COUNTED_BACK = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 
 
-class HistoryInfo(NamedTuple):
+class HistoryInfo(Record):
     """The history of one root on one machine, as a remote holds it."""
 
     id: str

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from treesnap.codec.remote import Folder
-from treesnap.named_tuple import NamedTuple
+from treesnap.presentation import Record
 
 if TYPE_CHECKING:
     from treesnap.blobs.bucket import BucketUrl
@@ -57,7 +57,7 @@ _ALLOWS = {
 }
 
 
-class RolePolicy(NamedTuple):
+class RolePolicy(Record):
     """The rules for one role."""
 
     role: Role

@@ -103,6 +103,7 @@ from treesnap.errors import (
 )
 from treesnap.model import ObjectId
 from treesnap.named_tuple import NamedTuple
+from treesnap.presentation import Record
 
 CREATE_ATTEMPTS = 5
 """How often a state is created of which it stays unclear whether it was."""
@@ -571,7 +572,7 @@ _MEANINGS: Mapping[Folder, Callable[[bytes, str], object]] = {
 """What reads a file of each folder that is read whole."""
 
 
-class Uploaded(NamedTuple):
+class Uploaded(Record):
     """What a push stored, in all its attempts."""
 
     objects: int = 0

@@ -13,7 +13,7 @@ from treesnap.codec.remote import HistoryName
 from treesnap.codec.snapshot import decode_snapshot, snapshot_id
 from treesnap.errors import Busy
 from treesnap.model import ObjectId, ObjectKind
-from treesnap.named_tuple import NamedTuple
+from treesnap.presentation import Record
 from treesnap.remote.objects import Objects, complete_trees, needed_objects
 from treesnap.remote.protocol import Push, Remote, Uploaded, View
 
@@ -116,7 +116,7 @@ def push_objects(
     return stored_packs
 
 
-class PlannedPush(NamedTuple):
+class PlannedPush(Record):
     """What a push would store, and what it would ask of the server."""
 
     objects: int

@@ -52,7 +52,7 @@ from treesnap.ops.merge import MERGED, merge
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import restore
-from treesnap.presentation import Fields
+from treesnap.presentation import Fields, Record
 from treesnap.remote.cache import FileCache
 from treesnap.remote.check import RemoteCheck, try_out
 from treesnap.remote.collector import Collected, Collector
@@ -108,7 +108,7 @@ SecretOf = Callable[[KnownRemote], SecretSource]
 """Returns what gives the secret of a remote, which may say where its secret comes from."""
 
 
-class RemoteInfo(NamedTuple):
+class RemoteInfo(Record):
     """A remote that a store knows."""
 
     name: str
@@ -119,7 +119,7 @@ class RemoteInfo(NamedTuple):
     appends_only: bool
 
 
-class RemotePolicy(NamedTuple):
+class RemotePolicy(Record):
     """The rules that the place of a remote needs."""
 
     name: str
@@ -127,7 +127,7 @@ class RemotePolicy(NamedTuple):
     roles: tuple[RolePolicy, ...]
 
 
-class PushResult(NamedTuple):
+class PushResult(Record):
     """Outcome of a push."""
 
     remote: str
@@ -140,7 +140,7 @@ class PushResult(NamedTuple):
     """In a dry run, how many would store it."""
 
 
-class RemotePruneResult(NamedTuple):
+class RemotePruneResult(Record):
     """Outcome of pruning a remote."""
 
     remote: str
@@ -156,7 +156,7 @@ class RemotePruneResult(NamedTuple):
         return PruneResult(self.kept, self.removed, self.reasons, self.dry_run).to_dict()
 
 
-class FetchResult(NamedTuple):
+class FetchResult(Record):
     """Outcome of a fetch."""
 
     remote: str
@@ -172,7 +172,7 @@ class FetchResult(NamedTuple):
         return f"{self.remote}/{self.history_id}@{self.newest_id}"
 
 
-class PullResult(NamedTuple):
+class PullResult(Record):
     """Outcome of a pull."""
 
     fetch: FetchResult
@@ -182,7 +182,7 @@ class PullResult(NamedTuple):
     """How the root was brought up to date; None where the other side has nothing new."""
 
 
-class CloneResult(NamedTuple):
+class CloneResult(Record):
     """Outcome of a clone."""
 
     root: str
