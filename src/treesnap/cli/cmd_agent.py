@@ -13,10 +13,10 @@ from treesnap.agents.hosts.table import HOSTS
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, path_fields
-from treesnap.cli.patch import hunks
 from treesnap.cli.streams import PROGRAMS
 from treesnap.cli.terminal import time_text
 from treesnap.errors import TreesnapError, printable
+from treesnap.patch import hunks
 
 if TYPE_CHECKING:
     from treesnap.agents.install.installer import FileChange, SettingsPlace

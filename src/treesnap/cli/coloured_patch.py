@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from treesnap.cli.colour import Style, styled
-from treesnap.cli.patch import longest_common
 from treesnap.errors import printable
+from treesnap.patch import longest_common
 
 _WORD = re.compile(r"\w+|\s+|.")
 _LINE_LENGTH_MAX = 4000
@@ -26,7 +26,7 @@ def harmless(piece: bytes) -> str:
 
 
 def coloured_hunks(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yields the lines of :func:`~treesnap.cli.patch.hunks` in colour, and harmless."""
+    """Yields the lines of :func:`~treesnap.patch.hunks` in colour, and harmless."""
     removed: list[str] = []
     added: list[str] = []
     for piece in pieces:

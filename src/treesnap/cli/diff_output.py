@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from treesnap.cli.colour import Style, styled
 from treesnap.cli.coloured_patch import coloured_hunks, harmless
 from treesnap.cli.json_output import Fields
-from treesnap.cli.patch import LineCounts, count_lines, hunks, is_binary
 from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import path_text
 from treesnap.model import CONTENT_SIZE_MAX, Change, ChangeKind, Entry, EntryKind
 from treesnap.named_tuple import NamedTuple
+from treesnap.patch import LineCounts, count_lines, hunks, is_binary
 from treesnap.quantities import count_text, size_text
 
 if TYPE_CHECKING:

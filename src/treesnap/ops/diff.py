@@ -8,13 +8,13 @@ from contextlib import suppress
 from treesnap import treepath
 from treesnap.compare import changes
 from treesnap.errors import StoreMissing
-from treesnap.model import Change, ChangeKind, ChangeList
+from treesnap.model import Change, ChangeList
 from treesnap.ops.access import opened, recover
 from treesnap.ops.capture import preview
 from treesnap.ops.context import Context
 from treesnap.ops.references import position, reading, resolve_in
 from treesnap.ops.state import (
-    State,
+    compared,
     effective_scope,
     empty_state,
     recorded_state,
@@ -87,22 +87,3 @@ def each_change(
             for change in changes(left.root, right.root, left.trees.entries, right.trees.entries):
                 if change.path not in spine:
                     yield change
-
-
-def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> ChangeList:
-    """Returns the differing paths in order; names that moved between hard-link groups too."""
-    spine = treepath.ancestors(scope) if scope is not None else set()
-    relinked = sorted(
-        path for path in {*old.groups, *new.groups} if old.groups.get(path) != new.groups.get(path)
-    )
-    found = [
-        change
-        for change in changes(old.root, new.root, old.trees.entries, new.trees.entries)
-        if change.path not in spine
-    ]
-    known = {change.path for change in found}
-    for path in relinked:
-        before, after = old.entry(path), new.entry(path)
-        if path not in known and before is not None and after is not None:
-            found.append(Change(path, ChangeKind.METADATA, before, after))
-    return ChangeList(sorted(found, key=lambda change: treepath.components(change.path)))

@@ -22,10 +22,9 @@ from treesnap.model import (
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
-from treesnap.ops.diff import compared
 from treesnap.ops.references import Filter, resolve_in
 from treesnap.ops.restore.plan import restored_ref
-from treesnap.ops.state import recorded_state
+from treesnap.ops.state import compared, recorded_state
 from treesnap.quantities import parse_moment
 from treesnap.results import LogEntry, WaysBack
 from treesnap.store.roots import load_history

@@ -1,12 +1,16 @@
-"""Merging what two machines did with one tree since a state that both had.
+"""Merging what two sides did with one tree since a state that both had.
 
-That state is a *base*. What only one side changed since then is taken from that side. What both
-changed, and not in the same way, is a *conflict*: it stays as it is here, or becomes what it is
-there. With several bases, what is as in any of them was not changed. A modification time alone
-is no change. A repository is one thing, because its files refer to each other.
+That state is a *base*. What only one side changed since then is taken from that side, for each
+path by itself, and of one path for its content, its mode and each extended attribute by itself.
+What both changed, and not in the same way, is merged line by line if it is text
+(:mod:`treesnap.three_way`). All else is a *conflict*, and a rule says what becomes of that. With
+several bases, what is as in any of them was not changed, and texts are not merged. A directory that
+one side moved is moved first, and then what the other side did in it is merged. A repository is
+one thing, because its files refer to each other.
 
-Owners are merged apart from the rest, because every file that a user clones becomes theirs, which
-is no change that they made. They are never a conflict.
+A modification time is never a conflict. Where no content changed, it is merged too, or stays as it
+is here. So are owners: every file that a user clones becomes theirs, which is no change that they
+made.
 
 The result is a snapshot. To restore it is another step, with what that promises.
 """
@@ -14,37 +18,79 @@ The result is a snapshot. To restore it is another step, with what that promises
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TypeVar
 
 from treesnap import treepath
-from treesnap.codec.reader import Get, TreeReader
-from treesnap.codec.tree import put_tree
+from treesnap.codec.reader import TreeReader, read_content
+from treesnap.codec.tree import Put, put_tree
 from treesnap.facts import RESERVED_TAGS
 from treesnap.model import (
+    ChangeList,
     Entry,
+    EntryKind,
     Snapshot,
     SnapshotId,
     SnapshotKind,
-    SnapshotRecord,
     Totals,
+    Xattrs,
 )
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
+from treesnap.ops.moves import Moves, are_apart, can_move, find_moves, moved
 from treesnap.ops.restore.plan import REPOSITORIES
-from treesnap.ops.state import subset_groups, totals_of_entry
+from treesnap.ops.state import State, compared, totals_of_entry
 from treesnap.store.writer import Writer, retry_overtaken
+from treesnap.three_way import TEXT_SIZE_MAX, Labels, are_texts, merge_texts
+from treesnap.worktree.scan.file_reader import store_bytes, store_xattrs
 from treesnap.worktree.scan.hard_links import Groups, load_groups, store_groups
 
 MERGED = f"{RESERVED_TAGS}merged"
-"""The tag of a merge: the id of the snapshot of the other side."""
+"""The tag of a merge of two machines' histories: the id of the snapshot of the other side."""
+
+_Value = TypeVar("_Value")
+
+
+class ConflictRule(StrEnum):
+    """What becomes of conflicts."""
+
+    REFUSE = "refuse"
+    """Nothing is merged at all."""
+    MINE = "mine"
+    """They stay as they are here."""
+    THEIRS = "theirs"
+    """They become what they are on the other side."""
+    MARKERS = "markers"
+    """Both sides are written into a text; what is no text stays as it is here."""
+
+
+class MergeRequest(NamedTuple):
+    """How to merge, and what the result is called."""
+
+    label: str
+    rule: ConflictRule = ConflictRule.MINE
+    takes_owners: bool = False
+    """Whether an owner that only the other side changed is taken; for users who may set owners."""
+    takes_times: bool = False
+    """Whether a modification time that only the other side changed is taken."""
+    paths: tuple[bytes, ...] = ()
+    """What alone is merged; all else stays."""
+    tags: Mapping[str, str] = {}
+    labels: Labels = Labels("here", "there")
+    """What the sides are called in texts with markers."""
+    dry_run: bool = False
 
 
 class MergeResult(NamedTuple):
     """Outcome of a merge."""
 
-    snapshot: Snapshot
+    snapshot: Snapshot | None
+    """None where nothing was published: in a dry run, after a refusal, or without a change."""
     conflicts: tuple[bytes, ...]
     """Paths that both sides changed, sorted; of a repository its own path."""
+    changes: ChangeList
+    """What differs from my side."""
 
 
 def merge(
@@ -52,49 +98,58 @@ def merge(
     mine: Snapshot,
     theirs: Snapshot,
     bases: Sequence[Snapshot],
-    *,
-    overwrites: bool,
-    takes_owners: bool,
-    label: str,
+    request: MergeRequest,
 ) -> MergeResult:
     """Publishes a snapshot of the root with what both sides changed; durable after return.
 
-    All are snapshots of whole roots. Conflicts stay as in ``mine``, or with ``overwrites`` become
-    what they are in ``theirs``. What is here keeps its owner, or with ``takes_owners``, for a user
-    who may set owners, gets the one that only the other side changed. The caller holds the root's
-    lock. Reads the directories that differ, and no file. Raises Busy, Corrupt.
+    ``mine`` is a snapshot of the whole root, and so are the others, unless they hold the paths
+    that are merged. The caller holds the root's lock. Reads the directories that differ, and the
+    texts that both sides changed. Raises Busy, Corrupt, StorageFull.
     """
 
     def publish(_: object) -> MergeResult:
         store, root = session.store, session.root
         with Writer(store) as writer:
             trees = TreeReader(writer.get)
-            comparison = _Comparison(trees, overwrites=overwrites, takes_owners=takes_owners)
-            changes = comparison.run(mine.record, theirs.record, bases)
-            top, totals = _applied(mine.record.root, changes, trees, writer)
+            sides = _Sides(trees, writer.put)
+            for snapshot in (mine, theirs, *bases):
+                sides.add(snapshot.record.root, load_groups(snapshot.record.links, writer.get))
+            now_ns = session.context.clock_ns()
+            work = _Merge(writer, trees, request, now_ns)
+            work.conflicts += sides.align(request)
+            work.run(*sides.roots)
+            top, totals = _applied(sides.roots[0], work.taken, work.metadata, {}, trees, writer.put)
+            groups = _groups(trees, top, sides.groups)
             record = mine.record._replace(
                 root=top,
-                links=store_groups(
-                    set(_groups(mine.record, theirs.record, top, changes, writer.get).values()),
-                    writer.put,
-                ),
+                links=store_groups(set(groups.values()), writer.put),
                 totals=totals,
-                created_at_ns=session.context.clock_ns(),
+                created_at_ns=now_ns,
                 kind=SnapshotKind.MANUAL,
                 unstable=(),
                 parent=mine.id,
                 added_bytes=None,
                 host=os.uname().nodename,
-                label=label,
+                label=request.label,
                 name=None,
                 session=None,
                 step=None,
-                tags={MERGED: theirs.id},
+                tags=dict(request.tags),
                 plan=None,
             )
+            conflicts = tuple(sorted(set(work.conflicts)))
+            changes = compared(
+                State(mine.record.root, trees, load_groups(mine.record.links, writer.get)),
+                State(top, trees, groups),
+                None,
+            )
+            is_refused = bool(conflicts) and request.rule is ConflictRule.REFUSE
+            is_same = (top, record.links) == (mine.record.root, mine.record.links)
+            if request.dry_run or is_refused or (is_same and not request.tags):
+                return MergeResult(None, conflicts, changes)
             sequence = store.snapshots.listing(root.id).next_sequence
             _, name = writer.publish(record, root.id, sequence)
-        return MergeResult(store.snapshots.load(root.id, name), tuple(sorted(changes.conflicts)))
+        return MergeResult(store.snapshots.load(root.id, name), conflicts, changes)
 
     return retry_overtaken("the merge", publish)
 
@@ -105,93 +160,239 @@ def merged_id(snapshot: Snapshot) -> SnapshotId | None:
     return SnapshotId(found) if found else None
 
 
-class _Changes(NamedTuple):
-    """What becomes other than it is here, by path."""
+class _Sides:
+    """The trees of a merge, and their hard-link groups: mine, theirs, then the bases."""
 
-    taken: dict[bytes, Entry | None]
-    """Entries of the other side, with all below them; None for what is removed."""
-    metadata: dict[bytes, Entry]
-    """Directories that get the metadata of the other side's."""
-    conflicts: list[bytes]
+    def __init__(self, trees: TreeReader, put: Put) -> None:
+        self._trees = trees
+        self._put = put
+        self.roots: list[Entry] = []
+        self.groups: list[Groups] = []
+
+    def add(self, root: Entry, groups: Groups) -> None:
+        """Takes one more tree."""
+        self.roots.append(root)
+        self.groups.append(groups)
+
+    def align(self, request: MergeRequest) -> list[bytes]:
+        """Moves directories in each tree to where a side moved them; returns the conflicts.
+
+        A directory that both sides moved, to different places, is where the rule wants it.
+        """
+        mine, theirs, *bases = self.roots
+        if len(bases) != 1:
+            return []
+        here = self._moves(bases[0], mine, request)
+        there = self._moves(bases[0], theirs, request)
+        both = here.keys() & there.keys()
+        conflicts = [source for source in both if here[source] != there[source]]
+        for source in both:
+            goal, other, side = here[source], there[source], 1
+            if request.rule is ConflictRule.THEIRS:
+                goal, other, side = other, goal, 0
+            self._move({2: {source: goal}, **({side: {other: goal}} if goal != other else {})})
+        mine_alone = {source: here[source] for source in here.keys() - both}
+        theirs_alone = {source: there[source] for source in there.keys() - both}
+        for source, target in mine_alone.items():
+            self._move({1: {source: target}, 2: {source: target}})
+        for source, target in theirs_alone.items():
+            if are_apart({source: target}, here):
+                self._move({0: {source: target}, 2: {source: target}})
+        return conflicts
+
+    def _moves(self, base: Entry, side: Entry, request: MergeRequest) -> Moves:
+        found = find_moves(self._trees, base, side)
+        return {
+            source: target
+            for source, target in found.items()
+            if _is_wanted(source, request.paths) and _is_wanted(target, request.paths)
+        }
+
+    def _move(self, moves_of: Mapping[int, Moves]) -> None:
+        """Moves directories in some trees, or in none where one of these has no room for it."""
+        trees = self._trees
+        for number, moves in moves_of.items():
+            if not all(can_move(trees, self.roots[number], *move) for move in moves.items()):
+                return
+        whole = self.roots[:]
+        for number, moves in moves_of.items():
+            ((source, target),) = moves.items()
+            root = self.roots[number]
+            entry = trees.find(root, source)
+            assert entry is not None
+            name = treepath.split(target)[1]
+            missing = {
+                path: like
+                for path in treepath.parents(target)
+                if trees.find(root, path) is None
+                and (like := next(filter(None, (trees.find(item, path) for item in whole)), None))
+            }
+            taken = {source: None, target: entry._replace(name=name)}
+            self.roots[number] = _applied(root, taken, {}, missing, trees, self._put)[0]
+            self.groups[number] = {
+                moved(path, moves): tuple(sorted(moved(item, moves) for item in group))
+                for path, group in self.groups[number].items()
+            }
 
 
-class _Comparison:
+class _Merge:
     """Walks all trees side by side, where they differ. Does not recurse."""
 
-    def __init__(self, trees: TreeReader, *, overwrites: bool, takes_owners: bool) -> None:
+    def __init__(
+        self, writer: Writer, trees: TreeReader, request: MergeRequest, now_ns: int
+    ) -> None:
         self._trees = trees
-        self._overwrites = overwrites
-        self._takes_owners = takes_owners
-        self._changes = _Changes({}, {}, [])
+        self._get, self._put = writer.get, writer.put
+        self._request = request
+        self._now_ns = now_ns
+        self.taken: dict[bytes, Entry | None] = {}
+        """What becomes other than it is here, with all below it; None for what is removed."""
+        self.metadata: dict[bytes, Entry] = {}
+        """Directories that get other metadata."""
+        self.conflicts: list[bytes] = []
 
-    def run(
-        self, mine: SnapshotRecord, theirs: SnapshotRecord, bases: Sequence[Snapshot]
-    ) -> _Changes:
-        """Returns what becomes other than it is in ``mine``."""
-        stack = [(treepath.ROOT, mine.root, theirs.root, [base.record.root for base in bases])]
+    def run(self, mine: Entry, theirs: Entry, *bases: Entry) -> None:
+        """Finds what becomes other than it is in ``mine``."""
+        stack = [(treepath.ROOT, mine, theirs, list(bases))]
         while stack:
             path, here, there, before = stack.pop()
-            self._compare_metadata(path, here, there, before)
+            self._merge_directory(path, here, there, before)
             own, other = _named(self._trees, here), _named(self._trees, there)
             old = [_named(self._trees, entry) for entry in before]
             for name in own.keys() | other.keys():
                 ours, new = own.get(name), other.get(name)
                 known = [entry for entries in old if (entry := entries.get(name)) is not None]
-                is_new = len(known) < len(old)
+                was_absent = len(known) < len(old)
                 below = treepath.join(path, name)
+                if ours == new or new in known or (new is None and was_absent):
+                    continue
                 if _is_skipped(ours) or _is_skipped(new):
+                    continue
+                if not _is_concerned(below, self._request.paths):
                     continue
                 if _may_enter(ours, new) and name not in REPOSITORIES:
                     assert ours is not None
                     assert new is not None
-                    if not any(_is_same(new, entry) for entry in (ours, *known)):
-                        stack.append((below, ours, new, known))
-                else:
-                    self._compare_whole(below, ours, new, [*known, *([None] if is_new else [])])
-        return self._changes
+                    stack.append((below, ours, new, known))
+                elif _is_wanted(below, self._request.paths):
+                    self._merge_whole(below, ours, new, [*known, *([None] if was_absent else [])])
 
-    def _compare_whole(
+    def _merge_whole(
         self, path: bytes, ours: Entry | None, new: Entry | None, known: Sequence[Entry | None]
     ) -> None:
-        """Decides on what is taken whole or not at all; ``known`` has None where it was not."""
-        if any(_is_same(new, entry) for entry in (ours, *known)):
-            return
-        result = ours
-        if not self._is_alike_any(new, [ours, *known]):
-            is_mine = not self._is_alike_any(ours, known)
-            if is_mine:
-                self._changes.conflicts.append(path)
-            if not is_mine or self._overwrites:
-                result = new
+        """Decides on what is no directory on one side; ``known`` has None where it was not."""
+        result = self._decided(path, ours, new, known)
         if result is not None and ours is not None and new is not None:
-            result = self._with_owner(result, ours, new, known)
+            result = self._with_rest(result, ours, new, known)
         if result != ours:
-            self._changes.taken[path] = result
+            self.taken[path] = result
 
-    def _compare_metadata(
+    def _decided(
+        self, path: bytes, ours: Entry | None, new: Entry | None, known: Sequence[Entry | None]
+    ) -> Entry | None:
+        """Returns what a path becomes, but for its owner."""
+        if self._is_alike_any(new, [ours, *known]):
+            return ours
+        if self._is_alike_any(ours, known):
+            return new
+        entries = [entry for entry in known if entry is not None]
+        if ours is not None and new is not None and len(entries) == len(known):
+            merged = self._merged_parts(path, ours, new, entries)
+            if merged is not None:
+                return merged
+        self.conflicts.append(path)
+        return new if self._request.rule is ConflictRule.THEIRS else ours
+
+    def _merged_parts(
+        self, path: bytes, ours: Entry, new: Entry, known: Sequence[Entry]
+    ) -> Entry | None:
+        """Returns what two sides made of one file or the like; None for a conflict."""
+        if {entry.kind for entry in (ours, new, *known)} != {ours.kind} or ours.is_directory:
+            return None
+        result = self._merged_properties(ours, new, known)
+        if result is None:
+            return None
+        contents = [(entry.content, entry.size) for entry in (ours, new, *known)]
+        content = _chosen(contents[0], contents[1], contents[2:])
+        if content is not None:
+            time_ns = ours.mtime_ns if content == contents[0] else new.mtime_ns
+            return result._replace(content=content[0], size=content[1], mtime_ns=time_ns)
+        if ours.kind != EntryKind.FILE or len(known) != 1:
+            return None
+        return self._merged_text(path, result, [known[0], ours, new])
+
+    def _merged_text(self, path: bytes, entry: Entry, sides: Sequence[Entry]) -> Entry | None:
+        """Returns an entry with the merge of a text, its base first; None for a conflict."""
+        if any(side.size > TEXT_SIZE_MAX for side in sides):
+            return None
+        base, mine, theirs = (self._content(side) for side in sides)
+        if not are_texts(base, mine, theirs):
+            return None
+        marks = self._request.rule is ConflictRule.MARKERS
+        text, is_conflict = merge_texts(base, mine, theirs, self._request.labels if marks else None)
+        if is_conflict:
+            if not marks:
+                return None
+            self.conflicts.append(path)
+        return entry._replace(
+            content=store_bytes(text, self._put), size=len(text), mtime_ns=self._now_ns
+        )
+
+    def _content(self, entry: Entry) -> bytes:
+        return b"".join(read_content(entry.file_content, self._get))
+
+    def _merge_directory(
         self, path: bytes, ours: Entry, new: Entry, known: Sequence[Entry]
     ) -> None:
-        """Decides on a directory's own metadata, as on a file's."""
-        mine, theirs, *before = (_essence(entry) for entry in (ours, new, *known))
-        result = ours
-        if theirs not in (mine, *before):
-            if mine not in before:
-                self._changes.conflicts.append(path)
-            if mine in before or self._overwrites:
-                result = new
-        result = self._with_owner(result, ours, new, known)
+        """Decides on a directory's own metadata."""
+        if not _is_wanted(path, self._request.paths):
+            return
+        result = self._merged_properties(ours, new, known)
+        if result is None:
+            self.conflicts.append(path)
+            is_new = self._request.rule is ConflictRule.THEIRS
+            result = ours._replace(mode=new.mode, xattrs=new.xattrs) if is_new else ours
+        result = self._with_rest(result, ours, new, known)
         if result != ours:
-            self._changes.metadata[path] = result
+            self.metadata[path] = result
 
-    def _with_owner(
+    def _merged_properties(self, ours: Entry, new: Entry, known: Sequence[Entry]) -> Entry | None:
+        """Returns my entry with merged mode and attributes, or None for a conflict."""
+        mode = _chosen(ours.mode, new.mode, [entry.mode for entry in known])
+        if mode is None:
+            return None
+        xattrs = _chosen((ours.xattrs,), (new.xattrs,), [(entry.xattrs,) for entry in known])
+        if xattrs is not None:
+            return ours._replace(mode=mode, xattrs=xattrs[0])
+        mine, theirs, *before = (dict(self._trees.xattrs(entry)) for entry in (ours, new, *known))
+        merged: dict[bytes, bytes] = {}
+        for name in sorted({*mine, *theirs}):
+            value = _chosen(
+                (mine.get(name),), (theirs.get(name),), [(each.get(name),) for each in before]
+            )
+            if value is None:
+                return None
+            if value[0] is not None:
+                merged[name] = value[0]
+        found: Xattrs = tuple(merged.items())
+        try:
+            return ours._replace(mode=mode, xattrs=store_xattrs(found or None, self._put))
+        except OSError:  # together they are more than an entry can have
+            return None
+
+    def _with_rest(
         self, entry: Entry, ours: Entry, new: Entry, known: Sequence[Entry | None]
     ) -> Entry:
-        """Returns an entry with the owner that it should have here."""
+        """Returns an entry with the owner that it should have here, and the time."""
         own, other = (ours.uid, ours.gid), (new.uid, new.gid)
-        before = [(item.uid, item.gid) for item in known if item is not None]
-        takes = self._takes_owners and own in before and other not in before
+        before = [item for item in known if item is not None]
+        owners = [(item.uid, item.gid) for item in before]
+        takes = self._request.takes_owners and own in owners and other not in owners
         uid, gid = other if takes else own
-        return entry._replace(uid=uid, gid=gid)
+        time_ns = entry.mtime_ns
+        if self._request.takes_times and time_ns in {item.mtime_ns for item in before}:
+            time_ns = new.mtime_ns
+        return entry._replace(uid=uid, gid=gid, mtime_ns=time_ns)
 
     def _is_alike_any(self, one: Entry | None, others: Sequence[Entry | None]) -> bool:
         return any(self._is_alike(one, other) for other in others)
@@ -213,6 +414,23 @@ class _Comparison:
         return True
 
 
+def _chosen(mine: _Value, theirs: _Value, bases: Sequence[_Value]) -> _Value | None:
+    """Returns what a property becomes, or None for a conflict."""
+    if mine == theirs or theirs in bases:
+        return mine
+    return theirs if mine in bases else None
+
+
+def _is_wanted(path: bytes, paths: Sequence[bytes]) -> bool:
+    """Returns whether a path is one of those to be merged, or below one; without any, all are."""
+    return not paths or any(treepath.is_within(path, wanted) for wanted in paths)
+
+
+def _is_concerned(path: bytes, paths: Sequence[bytes]) -> bool:
+    """Returns whether a path is to be merged, or may hold one that is."""
+    return _is_wanted(path, paths) or any(treepath.is_within(wanted, path) for wanted in paths)
+
+
 def _essence(entry: Entry) -> Entry:
     """Returns an entry without time and owner, and without what is below a directory."""
     content = None if entry.is_directory else entry.content
@@ -229,34 +447,36 @@ def _is_skipped(entry: Entry | None) -> bool:
     return entry is not None and entry.is_skipped
 
 
-def _is_same(one: Entry | None, other: Entry | None) -> bool:
-    """Returns whether entries are equal but for the time; of directories, with all below them."""
-    if one is None or other is None:
-        return one is other
-    return one._replace(mtime_ns=0) == other._replace(mtime_ns=0)
-
-
 def _may_enter(ours: Entry | None, new: Entry | None) -> bool:
     return ours is not None and new is not None and ours.is_directory and new.is_directory
 
 
 def _applied(
-    root: Entry, changes: _Changes, trees: TreeReader, writer: Writer
+    root: Entry,
+    taken: Mapping[bytes, Entry | None],
+    metadata: Mapping[bytes, Entry],
+    missing: Mapping[bytes, Entry],
+    trees: TreeReader,
+    put: Put,
 ) -> tuple[Entry, Totals]:
-    """Stores the directories that hold something new; returns the topmost one, and its sums."""
+    """Stores the directories that hold something new; returns the topmost one, and its sums.
+
+    ``missing`` directories are made, with the metadata of what stands there.
+    """
     made: dict[bytes, Entry] = {}
     children: dict[bytes, list[bytes]] = {}
-    directories = treepath.ancestors([*changes.taken, *changes.metadata]) | {*changes.metadata}
-    for path in {*directories, *changes.taken} - {treepath.ROOT}:
+    directories = treepath.ancestors([*taken, *metadata]) | {*metadata}
+    for path in {*directories, *taken} - {treepath.ROOT}:
         children.setdefault(treepath.split(path)[0], []).append(path)
     deepest_first = sorted({*directories, treepath.ROOT}, key=treepath.components, reverse=True)
+    totals = Totals()
     for path in deepest_first:
         directory = root if not path else trees.find(root, path)
-        assert directory is not None
-        entries = _named(trees, directory)
+        entries = _named(trees, directory) if directory is not None else {}
+        directory = directory or missing[path]
         for child in children.get(path, ()):
             name = treepath.split(child)[1]
-            entry = made[child] if child in made else changes.taken[child]
+            entry = made[child] if child in made else taken[child]
             if entry is None:
                 entries.pop(name, None)
             else:
@@ -265,46 +485,36 @@ def _applied(
         for entry in entries.values():
             totals = totals.plus(totals_of_entry(entry, trees))
         ordered = [entries[name] for name in sorted(entries)]
-        own = changes.metadata.get(path, directory)
-        made[path] = own._replace(content=put_tree(ordered, totals, writer.put))
+        own = metadata.get(path, directory)
+        made[path] = own._replace(content=put_tree(ordered, totals, put))
     return made[treepath.ROOT], totals
 
 
-def _groups(
-    mine: SnapshotRecord,
-    theirs: SnapshotRecord,
-    root: Entry,
-    changes: _Changes,
-    get: Get,
-) -> Groups:
-    """Returns the hard-link groups of what stays, and of what is taken, each by itself.
+def _groups(trees: TreeReader, root: Entry, sides: Sequence[Groups]) -> Groups:
+    """Returns the hard-link groups of a merged tree; ``sides`` are mine, theirs, then the bases.
 
-    Names of one file on the other side may differ here: of two files that became one there, one is
-    in a conflict, or keeps another owner. Those that differ stay different files.
+    Which other names a path has is merged like its content. Names of one file on the other side may
+    differ here: of two files that became one there, one is in a conflict, or keeps another owner.
+    Those that differ stay different files.
     """
-    trees = TreeReader(get)
-
-    def is_taken(path: bytes) -> bool:
-        return any(above in changes.taken for above in (path, *treepath.parents(path)))
-
-    def is_there(path: bytes) -> bool:
-        return trees.find(root, path) is not None
-
-    def split(groups: Groups) -> Groups:
-        found: Groups = {}
-        for group in set(groups.values()):
-            alike: dict[Entry | None, list[bytes]] = {}
-            for path in group:
-                entry = trees.find(root, path)
-                alike.setdefault(entry and entry._replace(name=b""), []).append(path)
-            for paths in alike.values():
-                found.update(dict.fromkeys(paths, tuple(paths)))
-        return found
-
-    stay = load_groups(mine.links, get)
-    come = load_groups(theirs.links, get)
-    taken = split(subset_groups(come, lambda path: is_there(path) and is_taken(path)))
-    return {
-        **subset_groups(stay, lambda path: is_there(path) and not is_taken(path)),
-        **{path: group for path, group in taken.items() if len(group) > 1},
-    }
+    mine, theirs, *bases = sides
+    chosen: dict[tuple[bool, tuple[bytes, ...]], list[bytes]] = {}
+    for path in {*mine, *theirs}:
+        before = [base.get(path) for base in bases]
+        ours, new = mine.get(path), theirs.get(path)
+        takes = ours != new and new not in before and ours in before
+        group = new if takes else ours
+        if group is not None:
+            chosen.setdefault((takes, group), []).append(path)
+    found: Groups = {}
+    for paths in chosen.values():
+        alike: dict[Entry, list[bytes]] = {}
+        for path in paths:
+            entry = trees.find(root, path)
+            if entry is not None:
+                alike.setdefault(entry._replace(name=b""), []).append(path)
+        for names in alike.values():
+            if len(names) > 1:
+                group = tuple(sorted(names))
+                found.update(dict.fromkeys(group, group))
+    return found

@@ -11,8 +11,12 @@ from collections.abc import Callable
 from treesnap import treepath
 from treesnap.codec.reader import Get, TreeReader, check_object
 from treesnap.codec.tree import Put, put_tree
+from treesnap.compare import changes
 from treesnap.errors import ErrorCode, NotFound, quoted
 from treesnap.model import (
+    Change,
+    ChangeKind,
+    ChangeList,
     Entry,
     EntryKind,
     ObjectId,
@@ -270,3 +274,22 @@ def subset_groups(groups: Groups, is_wanted: Callable[[bytes], bool]) -> Groups:
         if len(wanted) > 1:
             found.update(dict.fromkeys(wanted, wanted))
     return found
+
+
+def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> ChangeList:
+    """Returns the differing paths in order; names that moved between hard-link groups too."""
+    spine = treepath.ancestors(scope) if scope is not None else set()
+    relinked = sorted(
+        path for path in {*old.groups, *new.groups} if old.groups.get(path) != new.groups.get(path)
+    )
+    found = [
+        change
+        for change in changes(old.root, new.root, old.trees.entries, new.trees.entries)
+        if change.path not in spine
+    ]
+    known = {change.path for change in found}
+    for path in relinked:
+        before, after = old.entry(path), new.entry(path)
+        if path not in known and before is not None and after is not None:
+            found.append(Change(path, ChangeKind.METADATA, before, after))
+    return ChangeList(sorted(found, key=lambda change: treepath.components(change.path)))

@@ -48,7 +48,7 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.create import CreateOptions, CreateRequest, create
-from treesnap.ops.merge import MERGED, merge
+from treesnap.ops.merge import MERGED, ConflictRule, MergeRequest, merge
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import restore
@@ -707,16 +707,14 @@ class Remotes:
             locked_root(session, "pull"),
         ):
             theirs, bases = resolve_in(session, done.ref), _merge_bases(session, done)
-            label = f"pulled {done.remote}/{done.history_name}"
-            found = merge(
-                session,
-                mine,
-                theirs,
-                bases,
-                overwrites=overwrite,
+            asked = MergeRequest(
+                label=f"pulled {done.remote}/{done.history_name}",
+                rule=ConflictRule.THEIRS if overwrite else ConflictRule.MINE,
                 takes_owners=os.geteuid() == 0,
-                label=label,
+                tags={MERGED: theirs.id},
             )
+            found = merge(session, mine, theirs, bases, asked)
+        assert found.snapshot is not None
         request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,))
         return PullResult(done, found.conflicts, restore(self._context, request))
 

@@ -16,7 +16,7 @@ from treesnap.model import Snapshot
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.merge import MergeResult, merge, merged_id
+from treesnap.ops.merge import MERGED, ConflictRule, MergeRequest, MergeResult, merge, merged_id
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 NAMES = ["a", "b", "d/a", "d/b", "d/e/a"]
@@ -55,15 +55,13 @@ class World:
             opened(self.handle.context, "merge", writing=True) as session,
             locked_root(session, "merge"),
         ):
-            return merge(
-                session,
-                mine,
-                theirs,
-                bases,
-                overwrites=overwrites,
-                takes_owners=takes_owners,
+            request = MergeRequest(
                 label="merge",
+                rule=ConflictRule.THEIRS if overwrites else ConflictRule.MINE,
+                takes_owners=takes_owners,
+                tags={MERGED: theirs.id},
             )
+            return merge(session, mine, theirs, bases, request)
 
     def files_of(self, snapshot: Snapshot, to: Path) -> Files:
         self.handle.restore(snapshot.id, to=to)
@@ -303,3 +301,71 @@ def test_files_that_became_one_there_stay_two_where_one_is_in_a_conflict(world):
     files = {name: (world.root / name).read_text() for name in ("a", "b")}
     assert files == {"a": "mine", "b": "2"}
     assert found.snapshot.record.links is None
+
+
+def test_texts_that_both_changed_in_other_lines_are_merged(world, tmp_path):
+    base = world.snapshot({"a": "1\n2\n3\n"})
+    mine = world.snapshot({"a": "mine\n2\n3\n"})
+    theirs = world.snapshot({"a": "1\n2\ntheirs\n"})
+
+    found = world.merge(mine, theirs, base)
+
+    assert found.conflicts == ()
+    assert world.files_of(found.snapshot, tmp_path / "merged") == {"a": "mine\n2\ntheirs\n"}
+
+
+def test_content_mode_and_attributes_are_merged_each_by_itself(world):
+    (world.root / "a").write_text("1")
+    os.setxattr(world.root / "a", "user.old", b"1")
+    base = world.handle.create().snapshot
+    (world.root / "a").write_text("2")
+    os.setxattr(world.root / "a", "user.mine", b"1")
+    mine = world.handle.create().snapshot
+    (world.root / "a").write_text("1")
+    os.removexattr(world.root / "a", "user.mine")
+    os.removexattr(world.root / "a", "user.old")
+    os.setxattr(world.root / "a", "user.theirs", b"1")
+    (world.root / "a").chmod(0o750)
+    theirs = world.handle.create().snapshot
+
+    found = world.merge(mine, theirs, base)
+    world.handle.restore(found.snapshot.id)
+
+    assert found.conflicts == ()
+    assert (world.root / "a").read_text() == "2"
+    assert os.stat(world.root / "a").st_mode & 0o777 == 0o750
+    assert sorted(os.listxattr(world.root / "a")) == ["user.mine", "user.theirs"]
+
+
+def test_what_one_side_did_in_a_directory_follows_its_move_by_the_other(world, tmp_path):
+    text = "a long text\n"
+    base = world.snapshot({"d/a": text, "d/b": text + "b\n"})
+    (world.root / "d").rename(world.root / "moved")
+    mine = world.handle.create().snapshot
+    shutil.rmtree(world.root / "moved")
+    (world.root / "d" / "e").mkdir(parents=True)
+    theirs = world.snapshot({"d/a": text + "theirs\n", "d/b": text + "b\n"})
+
+    for one, other in ((mine, theirs), (theirs, mine)):
+        found = world.merge(one, other, base)
+
+        assert found.conflicts == ()
+        assert world.files_of(found.snapshot, tmp_path / one.id) == {
+            "moved/a": text + "theirs\n",
+            "moved/b": text + "b\n",
+        }
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_a_directory_that_both_moved_elsewhere_is_a_conflict(world, tmp_path, overwrites):
+    base = world.snapshot({"d/a": "a text\n"})
+    (world.root / "d").rename(world.root / "mine")
+    mine = world.handle.create().snapshot
+    (world.root / "mine").rename(world.root / "theirs")
+    theirs = world.handle.create().snapshot
+
+    found = world.merge(mine, theirs, base, overwrites=overwrites)
+
+    assert found.conflicts == (b"d",)
+    name = "theirs" if overwrites else "mine"
+    assert world.files_of(found.snapshot, tmp_path / "merged") == {f"{name}/a": "a text\n"}

@@ -97,13 +97,17 @@ def capture_xattrs(fs: FileSystem, sink: ObjectSink, where: str | int) -> Xattrs
 
     Raises OSError for more than an object holds: one path is unreadable then, not the root.
     """
-    xattrs = read_xattrs(fs, where)
+    return store_xattrs(read_xattrs(fs, where), sink.put)
+
+
+def store_xattrs(xattrs: Xattrs | None, put: Put) -> Xattrs | ObjectId | None:
+    """Returns extended attributes as an entry holds them; raises OSError as above."""
     if xattrs is None or sum(map(len, chain(*xattrs))) <= INLINE_XATTRS_SIZE_MAX:
         return xattrs
     data = pack(xattrs)
     if len(data) > OBJECT_SIZE_MAX or not _are_readable(data):
         raise OSError(errno.E2BIG, "Its extended attributes are too large to store")
-    return sink.put(ObjectKind.CHUNK, data)
+    return put(ObjectKind.CHUNK, data)
 
 
 def _are_readable(data: bytes) -> bool:
