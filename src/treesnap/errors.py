@@ -7,6 +7,7 @@
     │   └── NotOnRemote                name a snapshot that the history on the remote has
     ├── Refused                        change the situation, or pass ``force``
     │   ├── Conflict                   another process changed the tree meanwhile
+    │   ├── MergeConflict              say which side wins, or edit the paths
     │   ├── RemoteLocked               give a secret that opens the remote's keys
     │   │   └── KeysRotated            have the secret added again, by a holder of a newer one
     │   └── UnsupportedFormat          use the version that made this store
@@ -24,6 +25,7 @@ codes as well. Advice to people and exit codes live in the command line, not her
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 
@@ -64,6 +66,7 @@ class ErrorCode(StrEnum):
     NOT_OURS = "not-ours"
     TARGET_NOT_EMPTY = "target-not-empty"
     CONFLICT = "conflict"
+    MERGE_CONFLICT = "merge-conflict"
     RESTORE_INTERRUPTED = "restore-interrupted"
     PLAN_INTERRUPTED = "plan-interrupted"
     PLAN_NOT_COMPLETED = "plan-not-completed"
@@ -211,6 +214,16 @@ class Conflict(Refused):
     """A path changed while a restore was under way; what was done was undone."""
 
     code = ErrorCode.CONFLICT
+
+
+class MergeConflict(Refused):
+    """Both sides of a merge changed the same in different ways; nothing was changed."""
+
+    code = ErrorCode.MERGE_CONFLICT
+
+    def __init__(self, message: str, paths: Sequence[bytes]) -> None:
+        super().__init__(message, path=paths[0] if paths else None)
+        self.paths = tuple(paths)
 
 
 class RemoteLocked(Refused):

@@ -245,6 +245,37 @@ class RestoreResult(Record):
         return changes_table(self.changes, above)
 
 
+class RevertResult(Record):
+    """Outcome of ``revert`` and ``adopt``."""
+
+    snapshot: Snapshot | None
+    """What the root now equals; None in a dry run, and where nothing was to be changed."""
+    conflicts: tuple[bytes, ...]
+    """Paths that both sides changed: they are as the caller wanted."""
+    changes: tuple[Change, ...]
+    """Every path that differs from before."""
+    safety_id: SnapshotId | None
+    """The snapshot of the state before, to which ``undo`` goes."""
+    kept: tuple[Change, ...] = ()
+    """What other programs changed while it ran, and what was left as they made it."""
+    dry_run: bool = False
+
+    def to_dict(self) -> Fields:
+        """Returns what ``snap revert --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(
+            {
+                "id": None if self.snapshot is None else self.snapshot.id,
+                **fields_of(self, without={"snapshot", "changes", "kept"}),
+                "changes": [fields_of(item, without={"old", "new"}) for item in self.changes],
+                "kept": [fields_of(item, without={"old", "new"}) for item in self.kept],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        """Returns a table for notebooks."""
+        return changes_table(self.changes, f"{count_text(len(self.changes), 'path')} changed")
+
+
 class PositionResult(Record):
     """Outcome of a rollback of the position."""
 

@@ -99,6 +99,10 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.NOT_OURS: "remove it or move it away yourself, then run the command again",
         ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",
         ErrorCode.CONFLICT: "stop what writes there, then run the command again",
+        ErrorCode.MERGE_CONFLICT: (
+            "--mine keeps these paths as they are, --theirs takes the other side, --markers writes "
+            "both into texts"
+        ),
         ErrorCode.RESTORE_INTERRUPTED: (
             "'snap doctor' shows what it waits for, 'snap doctor --forget' gives it up; in a tree "
             "that was moved, 'snap root move OLD' finishes it"

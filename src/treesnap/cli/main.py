@@ -28,6 +28,10 @@ COMMANDS = {
             "Show changes between two snapshots, or a snapshot and the live tree.",
         ),
         "restore": ("cmd_restore", "Restore a snapshot, or only PATHs of it."),
+        "revert": (
+            "cmd_revert",
+            "Undo what happened between two snapshots, and keep everything since.",
+        ),
         "undo": ("cmd_restore", "Undo the newest restore."),
         "redo": ("cmd_restore", "Undo the newest undo."),
         "run": ("cmd_restore", "Run a command, and roll back what it did if it fails."),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         LogEntry,
         PruneResult,
         RestoreResult,
+        RevertResult,
         RootInfo,
         RunResult,
         StatsResult,
@@ -653,6 +654,43 @@ class Handle:
         )
         return restore(self.context, request)
 
+    def revert(
+        self,
+        ref: str,
+        paths: Sequence[PathLike] | None = None,
+        *,
+        conflicts: str = "refuse",
+        session: str | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> RevertResult:
+        """Undoes what happened between two snapshots, and keeps what happened since.
+
+        ``ref`` is ``A..B``, or one snapshot, which stands for what changed since the one before
+        it; a step of an agent stands for what the step did. ``A..`` ends with the root as it is.
+        Paths that are untouched since are as in A again, with their metadata. Texts are merged line
+        by line. What changed since in another way is a conflict: with ``conflicts="refuse"`` it
+        raises MergeConflict with all ``paths``, and nothing is changed; with ``"mine"`` these paths
+        stay, with ``"theirs"`` they become as in A, with ``"markers"`` both sides are written into
+        texts, and what is no text stays.
+
+        All or nothing like :meth:`restore`: :meth:`undo` goes back. The root is captured first,
+        also with ``dry_run``, unless the newest snapshot is the same; ``force`` is as in
+        :meth:`restore`. Raises NotFound, InvalidArgument, MergeConflict, Conflict, Refused, Busy,
+        Corrupt, StorageFull, OperationFailed.
+        """
+        from treesnap.ops.steering import revert
+
+        return revert(
+            self.context,
+            ref,
+            self.tree_paths(paths),
+            session_id=session,
+            rule=conflicts,
+            dry_run=dry_run,
+            force=force,
+        )
+
     def undo(self, *, dry_run: bool = False) -> RestoreResult:
         """Undoes the newest restore; raises NotFound when there is none.
 
@@ -810,6 +848,7 @@ class AsyncHandle:
     status = InThread(Handle.status)
     diff = InThread(Handle.diff)
     restore = InThread(Handle.restore)
+    revert = InThread(Handle.revert)
     undo = InThread(Handle.undo)
     redo = InThread(Handle.redo)
     recover = InThread(Handle.recover)

@@ -1,0 +1,201 @@
+"""``revert`` and ``adopt``: merges into the root, each with one restore.
+
+    capture the root           a safety snapshot, unless the newest snapshot is the same
+    merge                      with the state to bring in, since a state that both had
+    refuse conflicts           unless a rule says what becomes of them
+    publish the merge          a snapshot
+    restore it                 all or nothing; what others changed since the capture stays
+
+A kill before the restore leaves one or two snapshots more, and the tree as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from treesnap.errors import InvalidArgument, MergeConflict, NotFound, StoreMissing, quoted
+from treesnap.facts import fact_tags, facts_of
+from treesnap.model import Snapshot, SnapshotKind
+from treesnap.named_tuple import NamedTuple
+from treesnap.ops.access import locked_root, opened
+from treesnap.ops.context import Context, Session
+from treesnap.ops.create import CreateOptions, CreateRequest, create
+from treesnap.ops.merge import ConflictRule, MergeRequest, MergeResult, merge
+from treesnap.ops.references import reading, resolve_in
+from treesnap.ops.restore.plan import RestoreRequest
+from treesnap.ops.undo import refuse_dangerous_restore, restore
+from treesnap.quantities import count_text, first_few
+from treesnap.results import RevertResult
+from treesnap.three_way import Labels
+
+_RANGE = ".."
+
+
+class Sides(NamedTuple):
+    """What is merged into the root."""
+
+    theirs: Snapshot
+    base: Snapshot | None
+    """The state from which both come; None for the root as it is."""
+    scope: tuple[bytes, ...] = ()
+    """The paths that both snapshots hold; none where that is the whole root."""
+
+
+class MergeIntoRoot(NamedTuple):
+    """How to merge into the root."""
+
+    verb: str
+    label: str
+    rule: ConflictRule
+    labels: Labels
+    paths: tuple[bytes, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+    dry_run: bool = False
+    force: bool = False
+
+
+def revert(
+    context: Context,
+    ref: str,
+    paths: tuple[bytes, ...],
+    *,
+    session_id: str | None,
+    rule: str,
+    dry_run: bool,
+    force: bool,
+) -> RevertResult:
+    """Undoes what happened between two snapshots; see :meth:`treesnap.Handle.revert`."""
+
+    def sides(session: Session) -> Sides:
+        before, after = _change(session, ref, session_id, paths)
+        return Sides(before, after, _common_scope([before, *([after] if after else [])], paths))
+
+    try:
+        with opened(context, "revert") as session:
+            before, after = _change(session, ref, session_id, paths)
+    except StoreMissing as error:
+        raise NotFound(f"There is no snapshot {quoted(ref)}: nothing was captured yet") from error
+    what = f"{before.id[:12]}..{after.id[:12] if after is not None else 'now'}"
+    asked = MergeIntoRoot(
+        verb="revert",
+        label=f"revert of {what}",
+        rule=_rule(rule),
+        labels=Labels("now", f"before {what}"),
+        paths=paths,
+        tags=tuple(fact_tags(reverted=what).items()),
+        dry_run=dry_run,
+        force=force,
+    )
+    return merge_into_root(context, sides, asked)
+
+
+def merge_into_root(
+    context: Context, sides_in: Callable[[Session], Sides], asked: MergeIntoRoot
+) -> RevertResult:
+    """Merges another state into the root, and restores the outcome.
+
+    ``sides_in`` is called under the root's lock. Raises MergeConflict, and what a create and a
+    restore raise; then nothing was changed in the root.
+    """
+    refuse_dangerous_restore(context, force=asked.force)
+    options = CreateOptions(skip_unchanged=True, force=asked.force)
+    mine = create(
+        context,
+        CreateRequest(label=f"before the {asked.label}", kind=SnapshotKind.SAFETY, options=options),
+    ).snapshot
+    with (
+        opened(context, asked.verb, writing=True, recover=False) as session,
+        locked_root(session, asked.verb),
+    ):
+        sides = sides_in(session)
+        with reading(session, sides.theirs), reading(session, sides.base or mine):
+            found = _merged(session, mine, sides, asked)
+    if found.conflicts and asked.rule is ConflictRule.REFUSE and not asked.dry_run:
+        named = first_few(found.conflicts, quoted)
+        raise MergeConflict(
+            f"{count_text(len(found.conflicts), 'path')} changed since then in another way, "
+            f"nothing was changed: {named}",
+            found.conflicts,
+        )
+    if found.snapshot is None:
+        return RevertResult(None, found.conflicts, tuple(found.changes), None, (), asked.dry_run)
+    request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), force=asked.force)
+    done = restore(context, request)
+    return RevertResult(
+        found.snapshot, found.conflicts, done.changes, done.safety_id, done.conflicts
+    )
+
+
+def _merged(session: Session, mine: Snapshot, sides: Sides, asked: MergeIntoRoot) -> MergeResult:
+    request = MergeRequest(
+        label=asked.label,
+        rule=asked.rule,
+        takes_owners=True,
+        takes_times=True,
+        paths=asked.paths or sides.scope,
+        tags=dict(asked.tags),
+        labels=asked.labels,
+        dry_run=asked.dry_run,
+    )
+    return merge(session, mine, sides.theirs, [sides.base or mine], request)
+
+
+def _rule(word: str) -> ConflictRule:
+    try:
+        return ConflictRule(word)
+    except ValueError:
+        rules = ", ".join(repr(rule.value) for rule in ConflictRule)
+        raise InvalidArgument(f"conflicts is one of {rules}, not {word!r}") from None
+
+
+def _change(
+    session: Session, ref: str, session_id: str | None, paths: Sequence[bytes]
+) -> tuple[Snapshot, Snapshot | None]:
+    """Returns the states before and after what a REF means; None for the root as it is.
+
+    ``A..B`` names both. A step of an agent is captured before the tool works, so what the step did
+    is up to the next snapshot. Any other snapshot stands for what changed since the one before it.
+    """
+    from treesnap.ops.references import Filter
+
+    wanted = Filter(session=session_id)
+    first, is_range, last = ref.partition(_RANGE)
+    if is_range:
+        if not first:
+            raise InvalidArgument(f"{quoted(ref)} names no snapshot before the dots")
+        before = resolve_in(session, first, wanted=wanted, paths=paths)
+        after = resolve_in(session, last, wanted=wanted, paths=paths) if last else None
+        return before, after
+    snapshot = resolve_in(session, ref, wanted=wanted, paths=paths)
+    scope = tuple(paths) or snapshot.record.scope or ()
+    history = [
+        item
+        for item in session.store.snapshots.readable(session.root.id)
+        if item.id == snapshot.id or item.record.covers(scope)
+    ]
+    if _is_before_its_step(snapshot):
+        newer = {older.id: item for item, older in pairwise(history)}
+        return snapshot, newer.get(snapshot.id)
+    older = {item.id: older for item, older in pairwise(history)}
+    if snapshot.id not in older:
+        raise NotFound(
+            f"There is no snapshot before {snapshot.id[:12]}, so what it changed is not known"
+        )
+    return older[snapshot.id], snapshot
+
+
+def _is_before_its_step(snapshot: Snapshot) -> bool:
+    return "host" in facts_of(snapshot)
+
+
+def _common_scope(snapshots: Sequence[Snapshot], paths: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Returns the paths that snapshots hold; raises InvalidArgument where ``paths`` are others."""
+    scopes = [item.record.scope for item in snapshots if item.record.scope is not None]
+    for snapshot in snapshots:
+        wanted = tuple(paths) or next(iter(scopes), ())
+        if not snapshot.record.covers(wanted):
+            raise InvalidArgument(
+                f"Snapshot {snapshot.id[:12]} was not taken of all paths to revert"
+            )
+    return scopes[0] if scopes else ()
