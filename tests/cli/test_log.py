@@ -49,8 +49,18 @@ def test_the_log_of_a_path_has_its_versions_and_patches(snap, root, made):
     assert "+peas\n" in patch
     assert "new file mode" in patch
     assert rows(snap("log", "photo"))[0][-4:] == ["D", "no", "photo", "(s)"]
-    assert snap("log", "never").out == ""
     assert snap("log", "-p").code == 2
+
+
+def test_the_log_of_a_path_that_never_was_is_an_error(snap, root, made):
+    refused = snap("log", "never")
+
+    assert (refused.code, refused.out) == (5, "")
+    assert "'never' exists neither now nor in a snapshot of this root" in refused.err
+    assert "snap find PATTERN" in refused.err
+    assert snap("log", "never", "--json").json["code"] == "path-not-found"
+    (root / "never").write_text("not captured yet")
+    assert (snap("log", "never").code, snap("log", "never").out) == (0, "")
 
 
 @pytest.mark.parametrize(

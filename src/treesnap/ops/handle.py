@@ -221,7 +221,8 @@ class Handle:
         With ``path`` those in which it differs from the one before: its versions. ``since`` is a
         moment such as ``2h``, ``yesterday`` or ``2026-11-20T12:00``, and ``grep`` a regular
         expression for names, labels and tags. Each is compared with the one before when it is
-        reached, so the first ones of a long history come at once. Raises InvalidArgument.
+        reached, so the first ones of a long history come at once. Raises InvalidArgument, and
+        NotFound for a path that exists neither now nor in a snapshot.
         """
         from treesnap.ops.log import LogRequest, log
 

@@ -9,7 +9,16 @@ from contextlib import suppress
 from itertools import islice
 
 from treesnap.codec.reader import TreeReader
-from treesnap.errors import Corrupt, InvalidArgument, NotFound, StoreMissing
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    StoreMissing,
+    quoted,
+)
+from treesnap.fs.os_errors import reported
 from treesnap.model import (
     Change,
     ChangeKind,
@@ -22,12 +31,13 @@ from treesnap.model import (
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
-from treesnap.ops.references import Filter, resolve_in
+from treesnap.ops.references import Filter, paths_in_history, resolve_in
 from treesnap.ops.restore.plan import restored_ref
 from treesnap.ops.state import compared, recorded_state
 from treesnap.quantities import parse_moment
 from treesnap.results import LogEntry, WaysBack
 from treesnap.store.roots import load_history
+from treesnap.worktree.directory import absent_paths
 
 _LOOK_BACK_MAX = 256
 """Snapshots that are read at most to find the one that the root stands at."""
@@ -51,7 +61,8 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
     """Yields snapshots, newest first, each compared with the one before it when it is reached.
 
     Costs a record for each snapshot, and the trees that differ from the one before. What is wrong
-    with the request is raised at once.
+    with the request is raised at once: NotFound for a path that exists neither now nor in a
+    snapshot, for which the history is looked through where the path is absent now.
     """
     try:
         pattern = re.compile(request.pattern or "", re.IGNORECASE)
@@ -61,6 +72,8 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
     if request.limit is not None and request.limit < 0:
         raise InvalidArgument(f"There cannot be {request.limit} snapshots")
     wanted = Filter(session=request.session)
+    if request.path:
+        _refuse_unknown(context, request.path)
 
     def is_wanted(snapshot: Snapshot) -> bool:
         record = snapshot.record
@@ -116,6 +129,27 @@ def ways_back(context: Context) -> WaysBack:
             return WaysBack(found[0], found[1], _position(session))
     except StoreMissing:
         return WaysBack(None, None, None)
+
+
+def _refuse_unknown(context: Context, path: bytes) -> None:
+    """Raises NotFound for a path that exists neither now nor in a snapshot of the root."""
+
+    def is_absent() -> bool:
+        with suppress(NotFound, Refused), reported("look at the path"):
+            return bool(absent_paths(context.fs, context.root, [path]))
+        return True  # so is the root
+
+    if not is_absent():
+        return
+    with suppress(StoreMissing), opened(context, "look at the history") as session:
+        # an interrupted restore has ended by now, which may have put the path back
+        if not is_absent() or paths_in_history(session, [path]):
+            return
+    raise NotFound(
+        f"{quoted(path)} exists neither now nor in a snapshot of this root",
+        code=ErrorCode.PATH_NOT_FOUND,
+        path=path,
+    )
 
 
 def _position(session: Session) -> Snapshot | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from treesnap.errors import InvalidArgument
+from treesnap.errors import ErrorCode, InvalidArgument, NotFound
 from treesnap.model import ChangeKind, SnapshotKind
 from treesnap.ops.handle import Handle
 
@@ -147,6 +148,23 @@ def test_filters_choose_snapshots_and_leave_what_each_changed(handle, root):
 def test_a_wrong_filter_is_refused_at_once(handle, wanted):
     with pytest.raises(InvalidArgument):
         handle.log(**wanted)
+
+
+def test_a_path_that_never_was_is_refused_at_once(handle, root):
+    (root / "gone").write_bytes(b"1")
+    handle.create()
+    (root / "gone").unlink()
+    (root / "new").write_bytes(b"1")
+
+    with pytest.raises(NotFound, match="'never' exists neither now nor in a snapshot") as raised:
+        handle.log(root / "never")
+    assert raised.value.code == ErrorCode.PATH_NOT_FOUND
+    assert list(handle.log(root / "new")) == []
+    assert len(list(handle.log(root / "gone"))) == 1
+    shutil.rmtree(root)
+    assert len(list(handle.log("gone"))) == 1
+    with pytest.raises(NotFound):
+        handle.log("never")
 
 
 def test_a_root_without_history_has_an_empty_log(handle):
