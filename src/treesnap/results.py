@@ -115,6 +115,18 @@ class StatusResult(Record):
         return changes_table(self.changes, f"{paths} changed since {self.snapshot.id[:ID_DIGITS]}")
 
 
+class PlanStep(Record):
+    """The step of a plan that a snapshot belongs to."""
+
+    plan_id: str
+    plan: str | None
+    """The name of the plan."""
+    number: int | None
+    """Its place in the plan, from 1 on; None for what was captured between or after steps."""
+    name: str | None
+    """None where only the snapshot before the step knows it."""
+
+
 class LogEntry(Record):
     """A snapshot, and what changed since the one before it."""
 
@@ -131,6 +143,8 @@ class LogEntry(Record):
     """How the path that was asked for differs itself."""
     is_position: bool = False
     """Whether the tree was saved as it, or restored to it, last."""
+    plan_step: PlanStep | None = None
+    """Of a snapshot that ``snap plan`` took, the step that it was taken before or after."""
 
     def to_dict(self) -> Fields:
         """Returns an entry as ``snap log --json`` prints it; ``json.dumps`` takes it."""

@@ -149,6 +149,35 @@ def test_steps_of_an_agent_stand_below_their_prompt(snap, root, store):
     assert " +1 " in lines[4]
 
 
+def test_snapshots_of_a_plan_stand_below_their_steps(snap, root, tmp_path):
+    (tmp_path / "plan.yaml").write_text(
+        "name: tidy\nsteps:\n"
+        "  - {name: dig, run: echo 1 > bed, checkpoint: true}\n"
+        "  - {name: sow, run: echo 2 > bean}\n"
+    )
+    snap("create", "-m", "first")
+    snap("plan", "run", tmp_path / "plan.yaml")
+    plan = snap("list", "--json").json["snapshots"][0]["session"]
+
+    lines = snap("log").out.splitlines()
+
+    assert lines[0] == f"plan tidy {plan}"
+    steps = [line for line in lines if line.startswith("  step ")]
+    assert steps == ["  step 2: sow", "  step 1: dig"]
+    at = lines.index(steps[1])
+    assert [line.split("  ")[-1] for line in lines[at + 1 :]] == [
+        "after dig",
+        "before dig",
+        "first",
+    ]
+    assert [line.startswith("    ") for line in lines[at + 1 :]] == [True, True, False]
+    assert " +1 " in lines[at + 2]
+    found = [entry["plan_step"] for entry in snap("log", "--json").json["entries"]]
+    assert found[-1] is None
+    assert found[-2] == {"plan_id": plan, "plan": "tidy", "number": 1, "name": "dig"}
+    assert found[-3] == {"plan_id": plan, "plan": "tidy", "number": 1, "name": None}
+
+
 def test_snap_alone_says_where_one_is_and_how_to_go_back(snap, root, made):
     (root / "plan").write_text("weeds")
 

@@ -21,7 +21,7 @@ from treesnap.quantities import size_text
 if TYPE_CHECKING:
     from treesnap.model import Change, Snapshot
     from treesnap.ops.handle import Handle
-    from treesnap.results import LogEntry
+    from treesnap.results import LogEntry, PlanStep
 
 _TURN = "turn"
 _WHEN_WIDTH = 16
@@ -106,14 +106,23 @@ def _ways_back(handle: Handle, invocation: Invocation) -> Iterator[str]:
 
 
 def _grouped(entries: Iterable[LogEntry], terminal: Terminal) -> Iterator[str]:
-    """Yields a line for each snapshot; the steps of an agent below the prompt that began them.
+    """Yields a line for each snapshot; those of an agent or a plan below what began them.
 
-    A step is captured before the tool works. So its line shows what changed up to the next one.
+    A step of an agent is captured before the tool works, and one of a plan before its command
+    does. So such a line shows what changed up to the next one.
     """
     newer: LogEntry | None = None
     session: str | None = None
     steps: list[str] = []
+    plan = _PlanLines(terminal)
     for entry in entries:
+        if entry.plan_step is not None:
+            yield from steps
+            steps, session = [], None
+            yield from plan.add(entry, entry.plan_step, newer)
+            newer = entry
+            continue
+        yield from plan.end()
         facts = facts_of(entry.snapshot)
         host, record = facts.get("host"), entry.snapshot.record
         of_agent = record.session if host is not None else None
@@ -134,7 +143,48 @@ def _grouped(entries: Iterable[LogEntry], terminal: Terminal) -> Iterator[str]:
         else:
             steps.append(_line(entry, terminal, did=newer, indent=4))
         newer = entry
+    yield from plan.end()
     yield from steps
+
+
+class _PlanLines:
+    """The lines of plans: a head for each plan, and in it one for each step.
+
+    Only the snapshot before a step names it, and that comes last; so the lines of a step wait.
+    """
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._step: PlanStep | None = None
+        self._lines: list[str] = []
+
+    def add(self, entry: LogEntry, step: PlanStep, newer: LogEntry | None) -> Iterator[str]:
+        """Takes a snapshot of a plan; yields the lines of the step above it if it is another."""
+        before = self._step
+        if before is None or before.plan_id != step.plan_id:
+            yield from self.end()
+            words = ("plan", printable(step.plan or ""), printable(step.plan_id))
+            yield self._terminal.painted(" ".join(filter(None, words)), Style.HEADING)
+        elif before.number != step.number:
+            yield from self._ended_step()
+        name = step.name
+        if name is None and before is not None and before.number == step.number:
+            name = before.name
+        self._step = step._replace(name=name)
+        indent = 2 if step.number is None else 4
+        self._lines.append(_line(entry, self._terminal, did=newer, indent=indent))
+
+    def end(self) -> Iterator[str]:
+        """Yields what is left; the next snapshot of a plan has a head again."""
+        yield from self._ended_step()
+        self._step = None
+
+    def _ended_step(self) -> Iterator[str]:
+        if self._lines and self._step is not None and self._step.number is not None:
+            name = f": {printable(self._step.name)}" if self._step.name is not None else ""
+            yield self._terminal.painted(f"  step {self._step.number}{name}", Style.HEADING)
+        yield from self._lines
+        self._lines = []
 
 
 def _line(entry: LogEntry, terminal: Terminal, did: LogEntry | None = None, indent: int = 0) -> str:

@@ -18,6 +18,7 @@ from treesnap.errors import (
     StoreMissing,
     quoted,
 )
+from treesnap.facts import CheckpointType, facts_of, own_tags
 from treesnap.fs.os_errors import reported
 from treesnap.model import (
     Change,
@@ -35,10 +36,16 @@ from treesnap.ops.references import Filter, paths_in_history, resolve_in
 from treesnap.ops.restore.plan import restored_ref
 from treesnap.ops.state import compared, recorded_state
 from treesnap.quantities import parse_moment
-from treesnap.results import LogEntry, WaysBack
+from treesnap.results import LogEntry, PlanStep, WaysBack
 from treesnap.store.roots import load_history
 from treesnap.worktree.directory import absent_paths
 
+_AFTER_STEP = {
+    CheckpointType.SAFE_STATE,
+    CheckpointType.TASK_GROUP_COMPLETE,
+    CheckpointType.PHASE_COMPLETE,
+}
+"""What is captured after a step; its number and its name are those of the next one."""
 _LOOK_BACK_MAX = 256
 """Snapshots that are read at most to find the one that the root stands at."""
 
@@ -98,7 +105,8 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
                 entry = _entry(session, snapshot, older, request.path)
                 if entry is not None:
                     yield entry._replace(
-                        is_position=position is not None and snapshot.id == position.id
+                        is_position=position is not None and snapshot.id == position.id,
+                        plan_step=plan_step_of(snapshot),
                     )
                     left = left - 1 if left is not None else None
 
@@ -129,6 +137,19 @@ def ways_back(context: Context) -> WaysBack:
             return WaysBack(found[0], found[1], _position(session))
     except StoreMissing:
         return WaysBack(None, None, None)
+
+
+def plan_step_of(snapshot: Snapshot) -> PlanStep | None:
+    """Returns the step that a snapshot of a plan was taken before or after; None for others."""
+    record, facts = snapshot.record, facts_of(snapshot)
+    if snapshot.kind is not SnapshotKind.PLAN or record.session is None or record.step is None:
+        return None
+    plan = own_tags(snapshot).get("plan")
+    if facts.get("type") in _AFTER_STEP and record.step > 0:
+        return PlanStep(record.session, plan, record.step, None)
+    name = facts.get("step_name")  # none: all steps are done
+    number = record.step + 1 if name is not None else None
+    return PlanStep(record.session, plan, number, name)
 
 
 def _refuse_unknown(context: Context, path: bytes) -> None:
