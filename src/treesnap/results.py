@@ -11,16 +11,17 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.presentation import (
     ID_DIGITS,
     Fields,
-    Record,
     fields_of,
     html_table,
     json_fields,
     path_text,
+    with_short_repr,
 )
 from treesnap.quantities import count_text, size_text
 
 
-class CreateStats(Record):
+@with_short_repr
+class CreateStats(NamedTuple):
     """What a capture found and what it cost."""
 
     files: int
@@ -36,8 +37,13 @@ class CreateStats(Record):
     added_bytes: int
     """Bytes that were new in the packs, as ``list`` and ``stats`` show them."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class CreateResult(Record):
+
+@with_short_repr
+class CreateResult(NamedTuple):
     """Outcome of ``create``.
 
     ``snapshot`` is the one that was published; with ``skip_unchanged`` and
@@ -88,7 +94,8 @@ class CreateResult(Record):
         return html_table(("not captured", "reason"), rows, above)
 
 
-class StatusResult(Record):
+@with_short_repr
+class StatusResult(NamedTuple):
     """How the live tree differs from a snapshot."""
 
     snapshot: Snapshot | None
@@ -115,7 +122,8 @@ class StatusResult(Record):
         return changes_table(self.changes, f"{paths} changed since {self.snapshot.id[:ID_DIGITS]}")
 
 
-class PlanStep(Record):
+@with_short_repr
+class PlanStep(NamedTuple):
     """The step of a plan that a snapshot belongs to."""
 
     plan_id: str
@@ -126,8 +134,32 @@ class PlanStep(Record):
     name: str | None
     """None where only the snapshot before the step knows it."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class LogEntry(Record):
+
+@with_short_repr
+class HistoryGap(NamedTuple):
+    """What the history lacks between a snapshot and the one before it."""
+
+    pause_s: int | None
+    """How long no snapshot was made that is still there; None for less than a day."""
+    missing: int
+    """Snapshots that were made in between and are no longer there, as far as numbers tell: of the
+    newest one that is deleted, the next snapshot takes the number."""
+    unreadable: int
+    """Damaged ones."""
+    not_captured: int
+    """Steps of agents that should have been captured and were not."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+
+@with_short_repr
+class LogEntry(NamedTuple):
     """A snapshot, and what changed since the one before it."""
 
     snapshot: Snapshot
@@ -145,6 +177,9 @@ class LogEntry(Record):
     """Whether the tree was saved as it, or restored to it, last."""
     plan_step: PlanStep | None = None
     """Of a snapshot that ``snap plan`` took, the step that it was taken before or after."""
+    gap: HistoryGap | None = None
+    """What is missing before it; with a path, since the one that it is compared with. Filters
+    change nothing of that."""
 
     def to_dict(self) -> Fields:
         """Returns an entry as ``snap log --json`` prints it; ``json.dumps`` takes it."""
@@ -152,17 +187,20 @@ class LogEntry(Record):
         return json_fields({**fields_of(self, without={"change"}), "change": kind})
 
 
-class WaysBack(Record):
-    """Where a root stands, and the states that undo and redo go to; None where there is nothing."""
+@with_short_repr
+class WaysBack(NamedTuple):
+    """The states that undo and redo go to, as safety snapshots; None where there is nothing."""
 
     undo: Snapshot | None
-    """A safety snapshot, as ``redo``."""
     redo: Snapshot | None
-    position: Snapshot | None
-    """The snapshot of the state that the root was saved in, or restored to, last."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
 
-class FoundPath(Record):
+@with_short_repr
+class FoundPath(NamedTuple):
     """A path that ``find`` matched, with the snapshots that hold it."""
 
     path: bytes
@@ -174,7 +212,12 @@ class FoundPath(Record):
         """The path as text that Python's file functions take."""
         return path_text(self.path)
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
+
+@with_short_repr
 class ChangedContent(NamedTuple):
     """A change with the bytes of both sides, or why there are none."""
 
@@ -188,7 +231,8 @@ class ChangedContent(NamedTuple):
     """Whether the live file could not be read: it changed again, most likely."""
 
 
-class OpenFile(Record):
+@with_short_repr
+class OpenFile(NamedTuple):
     """A file that a restore replaced or removed while a process had it open."""
 
     path: bytes
@@ -200,8 +244,13 @@ class OpenFile(Record):
         """The path as text that Python's file functions take."""
         return path_text(self.path)
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class RestoreResult(Record):
+
+@with_short_repr
+class RestoreResult(NamedTuple):
     """Outcome of ``restore``, ``undo`` and ``redo``."""
 
     snapshot: Snapshot
@@ -259,38 +308,8 @@ class RestoreResult(Record):
         return changes_table(self.changes, above)
 
 
-class RevertResult(Record):
-    """Outcome of ``revert`` and ``adopt``."""
-
-    snapshot: Snapshot | None
-    """What the root now equals; None in a dry run, and where nothing was to be changed."""
-    conflicts: tuple[bytes, ...]
-    """Paths that both sides changed: they are as the caller wanted."""
-    changes: tuple[Change, ...]
-    """Every path that differs from before."""
-    safety_id: SnapshotId | None
-    """The snapshot of the state before, to which ``undo`` goes."""
-    kept: tuple[Change, ...] = ()
-    """What other programs changed while it ran, and what was left as they made it."""
-    dry_run: bool = False
-
-    def to_dict(self) -> Fields:
-        """Returns what ``snap revert --json`` prints; ``json.dumps`` takes it."""
-        return json_fields(
-            {
-                "id": None if self.snapshot is None else self.snapshot.id,
-                **fields_of(self, without={"snapshot", "changes", "kept"}),
-                "changes": [fields_of(item, without={"old", "new"}) for item in self.changes],
-                "kept": [fields_of(item, without={"old", "new"}) for item in self.kept],
-            }
-        )
-
-    def _repr_html_(self) -> str:
-        """Returns a table for notebooks."""
-        return changes_table(self.changes, f"{count_text(len(self.changes), 'path')} changed")
-
-
-class PositionResult(Record):
+@with_short_repr
+class PositionResult(NamedTuple):
     """Outcome of a rollback of the position."""
 
     snapshot: Snapshot
@@ -300,8 +319,13 @@ class PositionResult(Record):
     restore: RestoreResult | None
     """What happened to the files, or None when they were left alone."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class RunResult(Record):
+
+@with_short_repr
+class RunResult(NamedTuple):
     """Outcome of ``run``."""
 
     exit_code: int
@@ -330,7 +354,8 @@ class UnfinishedWork(StrEnum):
     """What automatic maintenance in the background failed to do."""
 
 
-class Unfinished(Record):
+@with_short_repr
+class Unfinished(NamedTuple):
     """One piece of work that was interrupted."""
 
     work: UnfinishedWork
@@ -353,8 +378,13 @@ class Unfinished(Record):
     changed: tuple[bytes, ...] = ()
     """Those that another process changed since; they will be left alone."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class DoctorResult(Record):
+
+@with_short_repr
+class DoctorResult(NamedTuple):
     """Outcome of ``doctor``."""
 
     unfinished: tuple[Unfinished, ...]
@@ -379,7 +409,8 @@ class DoctorResult(Record):
         )
 
 
-class PruneResult(Record):
+@with_short_repr
+class PruneResult(NamedTuple):
     """Outcome of ``prune``."""
 
     kept: tuple[Snapshot, ...]
@@ -401,7 +432,8 @@ class PruneResult(Record):
         }
 
 
-class GcResult(Record):
+@with_short_repr
+class GcResult(NamedTuple):
     """Outcome of ``gc``."""
 
     freed_bytes: int
@@ -415,6 +447,10 @@ class GcResult(Record):
     damaged: tuple[SnapshotId, ...] = ()
     """Snapshots in which damage was met; ``verify`` names all that it concerns."""
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap gc --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
 
 class RootDirectory(StrEnum):
     """What is at the path of a root."""
@@ -427,7 +463,8 @@ class RootDirectory(StrEnum):
     """Another directory than the one that was captured last."""
 
 
-class RootInfo(Record):
+@with_short_repr
+class RootInfo(NamedTuple):
     """A root that a store knows."""
 
     id: str
@@ -450,8 +487,13 @@ class RootInfo(Record):
         """The path as text that Python's file functions take."""
         return path_text(self.path)
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class RootStats(Record):
+
+@with_short_repr
+class RootStats(NamedTuple):
     """Sizes of one root's history."""
 
     root: bytes
@@ -467,8 +509,13 @@ class RootStats(Record):
         """The path as text that Python's file functions take."""
         return path_text(self.root)
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class SnapshotStats(Record):
+
+@with_short_repr
+class SnapshotStats(NamedTuple):
     """Sizes of one snapshot."""
 
     snapshot: Snapshot
@@ -486,7 +533,8 @@ class SnapshotStats(Record):
         }
 
 
-class StatsResult(Record):
+@with_short_repr
+class StatsResult(NamedTuple):
     """Sizes of a store and of a root's history in it.
 
     Objects that are compressed together share the bytes that they take in a pack by their
@@ -554,7 +602,8 @@ class SettingSource(StrEnum):
     ROOT = "root"
 
 
-class Setting(Record):
+@with_short_repr
+class Setting(NamedTuple):
     """One setting that holds for a root."""
 
     key: str
@@ -562,14 +611,24 @@ class Setting(Record):
     """The value as in ``snap config KEY VALUE``, or None without a limit."""
     source: SettingSource
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class ConfigResult(Record):
+
+@with_short_repr
+class ConfigResult(NamedTuple):
     """Outcome of ``config``."""
 
     settings: tuple[Setting, ...]
 
+    def to_dict(self) -> Fields:
+        """Returns what ``snap config --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class Problem(Record):
+
+@with_short_repr
+class Problem(NamedTuple):
     """One piece of damage that ``verify`` found."""
 
     code: str
@@ -589,7 +648,8 @@ class Problem(Record):
         return json_fields({**self._asdict(), "where": printable(self.where)})
 
 
-class Partial(Record):
+@with_short_repr
+class Partial(NamedTuple):
     """A snapshot that cannot be restored whole, and what of it cannot."""
 
     snapshot_id: SnapshotId
@@ -611,7 +671,8 @@ class Partial(Record):
         return json_fields({"id": self.snapshot_id, **fields_of(self, without={"snapshot_id"})})
 
 
-class RecoveredObject(Record):
+@with_short_repr
+class RecoveredObject(NamedTuple):
     """A lost object that was found in a live tree and stored again."""
 
     object_id: str
@@ -629,7 +690,8 @@ class RecoveredObject(Record):
         return json_fields({"object": self.object_id, **fields_of(self, without={"object_id"})})
 
 
-class VerifyResult(Record):
+@with_short_repr
+class VerifyResult(NamedTuple):
     """Outcome of ``verify``."""
 
     problems: tuple[Problem, ...]
@@ -657,14 +719,18 @@ class VerifyResult(Record):
         return json_fields({"ok": self.ok, **self._asdict()})
 
 
-class PushFailure(Record):
+class PushFailure(NamedTuple):
     """Why a push failed, in the words of the process that pushed."""
 
     code: str
     message: str
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class PushStatus(Record):
+
+class PushStatus(NamedTuple):
     """What a watcher does to push its snapshots."""
 
     remote: str
@@ -673,8 +739,13 @@ class PushStatus(Record):
     failure: PushFailure | None
     """Why its last push failed, or None if it did not."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class StoreInfo(Record):
+
+@with_short_repr
+class StoreInfo(NamedTuple):
     """Where a store is, and what is in it."""
 
     path: str
@@ -691,8 +762,13 @@ class StoreInfo(Record):
     roots: tuple[bytes, ...]
     """The paths of all roots."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class StoreCopy(Record):
+
+@with_short_repr
+class StoreCopy(NamedTuple):
     """Outcome of ``store copy``."""
 
     source: str
@@ -704,8 +780,13 @@ class StoreCopy(Record):
     verified: VerifyResult
     """What a check of the whole copy found."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class StoreMove(Record):
+
+@with_short_repr
+class StoreMove(NamedTuple):
     """Outcome of ``store move``."""
 
     old: str
@@ -714,8 +795,13 @@ class StoreMove(Record):
     left: str | None
     """Where the old store still is after a move to another file system, else None."""
 
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
-class WatchStatus(Record):
+
+@with_short_repr
+class WatchStatus(NamedTuple):
     """The status of ``snap watch``."""
 
     process_id: int
@@ -735,6 +821,10 @@ class WatchStatus(Record):
     """Why it last lost track and started over, or None."""
     push: PushStatus | None = None
     """What became of its pushes, or None if it does not push."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
 
 
 def _rounded(ratio: float | None) -> float | None:

@@ -165,7 +165,7 @@ def test_snapshots_of_a_plan_stand_below_their_steps(snap, root, tmp_path):
     steps = [line for line in lines if line.startswith("  step ")]
     assert steps == ["  step 2: sow", "  step 1: dig"]
     at = lines.index(steps[1])
-    assert [line.split("  ")[-1] for line in lines[at + 1 :]] == [
+    assert [line.split("  ")[-1].strip() for line in lines[at + 1 :]] == [
         "after dig",
         "before dig",
         "first",
@@ -176,6 +176,16 @@ def test_snapshots_of_a_plan_stand_below_their_steps(snap, root, tmp_path):
     assert found[-1] is None
     assert found[-2] == {"plan_id": plan, "plan": "tidy", "number": 1, "name": "dig"}
     assert found[-3] == {"plan_id": plan, "plan": "tidy", "number": 1, "name": None}
+
+
+def test_the_log_says_what_is_missing(snap, root, made):
+    snap("delete", made[1])
+
+    assert snap("log").out.splitlines()[1] == "  (1 snapshot no longer there)"
+    assert "no longer" not in snap("log", "--grep", "photo").out
+    assert "\x1b[2m  (1 snapshot no longer there)\x1b[0m" in snap("log", "--color", "always").out
+    assert "no longer" in snap("log", "photo").out
+    assert snap("log", "--json").json["entries"][0]["gap"]["missing"] == 1
 
 
 def test_snap_alone_says_where_one_is_and_how_to_go_back(snap, root, made):

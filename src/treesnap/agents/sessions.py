@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import islice
 
 from treesnap.agents.event import Event, EventPhase
-from treesnap.codec.root_files import GAPS, GAPS_LENGTH_MAX, Gap
+from treesnap.codec.root_files import GAPS, GAPS_FILE, GAPS_LENGTH_MAX, Gap
 from treesnap.codec.snapshot import tag_bytes
 from treesnap.errors import Corrupt, ErrorCode, NotFound, StoreMissing, TreesnapError, quoted
 from treesnap.facts import fact_tags, facts_of
@@ -25,7 +25,6 @@ from treesnap.store.lock import held
 LOOK_BACK_MAX = 256
 """Snapshots of a root that are read at most before a step of a known session is made."""
 REASON_LENGTH_MAX = 300
-_FILE = "gaps"
 _LOCK_WAIT_S = 1.0
 
 
@@ -213,15 +212,15 @@ def note_gap(context: Context, event: Event, reason: str) -> None:
     ):
         if not session.root.is_registered():
             return
-        lock, what = session.root.file(f"{_FILE}-lock"), "The list of gaps"
+        lock, what = session.root.file(f"{GAPS_FILE}-lock"), "The list of gaps"
         with held(session.fs, lock, operation="note a gap", what=what, wait_s=_LOCK_WAIT_S):
             gaps = (*_gaps(session), gap)[-GAPS_LENGTH_MAX:]
-            session.root.write(_FILE, GAPS, gaps)
+            session.root.write(GAPS_FILE, GAPS, gaps)
 
 
 def _gaps(session: Session) -> tuple[Gap, ...]:
     with suppress(Corrupt, OSError):
-        return session.root.read(_FILE, GAPS) or ()
+        return session.root.read(GAPS_FILE, GAPS) or ()
     return ()
 
 

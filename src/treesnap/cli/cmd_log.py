@@ -16,7 +16,7 @@ from treesnap.cli.text_output import CHANGE_LETTERS, short_id, title_of
 from treesnap.errors import printable
 from treesnap.facts import facts_of
 from treesnap.model import SnapshotKind
-from treesnap.quantities import size_text
+from treesnap.quantities import count_text, size_text
 
 if TYPE_CHECKING:
     from treesnap.model import Change, Snapshot
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from treesnap.results import LogEntry, PlanStep
 
 _TURN = "turn"
+_DAY_S = 86_400
 _WHEN_WIDTH = 16
 _COUNTS_WIDTH = 14
 _SIZE_WIDTH = 10
@@ -84,11 +85,16 @@ def log(
         terminal = invocation.output.terminal(handle.context.clock_ns())
         text: Iterator[str] | Iterator[bytes]
         if path is None:
-            text = _grouped(entries, terminal)
+            has_all = kind is None and session is None and grep is None
+            text = _grouped(entries, terminal, has_gaps=has_all)
         elif patch:
             text = _patches(handle, entries, path, terminal)
         else:
-            text = (_line(entry, terminal) for entry in entries)
+            text = (
+                line
+                for entry in entries
+                for line in (_line(entry, terminal), *_gap_lines(entry, terminal))
+            )
         if path is None:
             invocation.output.note(*_ways_back(handle, invocation))
         invocation.output.result(
@@ -105,12 +111,16 @@ def _ways_back(handle: Handle, invocation: Invocation) -> Iterator[str]:
             yield f"{invocation.command_text(word)} goes back to {what}"
 
 
-def _grouped(entries: Iterable[LogEntry], terminal: Terminal) -> Iterator[str]:
+def _grouped(entries: Iterable[LogEntry], terminal: Terminal, *, has_gaps: bool) -> Iterator[str]:
     """Yields a line for each snapshot; those of an agent or a plan below what began them.
 
     A step of an agent is captured before the tool works, and one of a plan before its command
     does. So such a line shows what changed up to the next one.
     """
+
+    def gap(entry: LogEntry) -> Iterator[str]:
+        return _gap_lines(entry, terminal) if has_gaps else iter(())
+
     newer: LogEntry | None = None
     session: str | None = None
     steps: list[str] = []
@@ -119,7 +129,7 @@ def _grouped(entries: Iterable[LogEntry], terminal: Terminal) -> Iterator[str]:
         if entry.plan_step is not None:
             yield from steps
             steps, session = [], None
-            yield from plan.add(entry, entry.plan_step, newer)
+            yield from plan.add(entry, entry.plan_step, newer, gap(entry))
             newer = entry
             continue
         yield from plan.end()
@@ -136,12 +146,14 @@ def _grouped(entries: Iterable[LogEntry], terminal: Terminal) -> Iterator[str]:
                 )
         if session is None:
             yield _line(entry, terminal)
+            yield from gap(entry)
         elif facts.get("phase") == _TURN:
             yield _line(entry, terminal, did=newer, indent=2)
             yield from steps
+            yield from gap(entry)
             steps = []
         else:
-            steps.append(_line(entry, terminal, did=newer, indent=4))
+            steps += [_line(entry, terminal, did=newer, indent=4), *gap(entry)]
         newer = entry
     yield from plan.end()
     yield from steps
@@ -158,7 +170,9 @@ class _PlanLines:
         self._step: PlanStep | None = None
         self._lines: list[str] = []
 
-    def add(self, entry: LogEntry, step: PlanStep, newer: LogEntry | None) -> Iterator[str]:
+    def add(
+        self, entry: LogEntry, step: PlanStep, newer: LogEntry | None, gap: Iterator[str]
+    ) -> Iterator[str]:
         """Takes a snapshot of a plan; yields the lines of the step above it if it is another."""
         before = self._step
         if before is None or before.plan_id != step.plan_id:
@@ -172,7 +186,7 @@ class _PlanLines:
             name = before.name
         self._step = step._replace(name=name)
         indent = 2 if step.number is None else 4
-        self._lines.append(_line(entry, self._terminal, did=newer, indent=indent))
+        self._lines += [_line(entry, self._terminal, did=newer, indent=indent), *gap]
 
     def end(self) -> Iterator[str]:
         """Yields what is left; the next snapshot of a plan has a head again."""
@@ -211,6 +225,26 @@ def _line(entry: LogEntry, terminal: Terminal, did: LogEntry | None = None, inde
         title = cut(title, max(terminal.columns - indent - width - 2, 1))
     style = Style.DIM if snapshot.kind is SnapshotKind.SAFETY else None
     return f"{line}  {terminal.painted(title, style)}".rstrip()
+
+
+def _gap_lines(entry: LogEntry, terminal: Terminal) -> Iterator[str]:
+    """Yields a line that says what is missing before a snapshot, if anything is."""
+    gap = entry.gap
+    if gap is None:
+        return
+    parts = []
+    if gap.pause_s is not None:
+        parts.append(f"{count_text(gap.pause_s // _DAY_S, 'day')} without a snapshot")
+    if gap.missing:
+        parts.append(f"{count_text(gap.missing, 'snapshot')} no longer there")
+    if gap.unreadable:
+        parts.append(f"{count_text(gap.unreadable, 'snapshot')} damaged")
+    if gap.not_captured:
+        parts.append(f"{count_text(gap.not_captured, 'step')} of agents not captured")
+    text = f"  ({', '.join(parts)})"
+    if terminal.columns is not None:
+        text = cut(text, terminal.columns)
+    yield terminal.painted(text, Style.DIM)
 
 
 def _title(snapshot: Snapshot, entry: LogEntry, *, of_agent: bool) -> str:
@@ -270,3 +304,5 @@ def _patches(
             yield from texts.patches(changes)
         else:
             yield from texts.shown_patches(changes, coloured=terminal.has_colours)
+        for line in _gap_lines(entry, terminal):
+            yield line.encode() + b"\n"

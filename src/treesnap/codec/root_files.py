@@ -195,6 +195,8 @@ def _decode_gap(row: Any) -> Gap:
     return gap
 
 
+GAPS_FILE = "gaps"
+"""The name of the file that keeps them."""
 GAPS = Format(FileKind.GAPS, encode_gaps, decode_gaps)
 
 

@@ -1,14 +1,16 @@
-"""``log``: the history of a root, what each snapshot changed, and where the root stands in it."""
+"""``log``: the history of a root, and what each snapshot changed."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
 from treesnap.codec.reader import TreeReader
+from treesnap.codec.root_files import GAPS, GAPS_FILE, Gap
 from treesnap.errors import (
     Corrupt,
     ErrorCode,
@@ -26,18 +28,20 @@ from treesnap.model import (
     Entry,
     EntryKind,
     Snapshot,
+    SnapshotId,
     SnapshotKind,
     Totals,
 )
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
+from treesnap.ops.diff import compared
 from treesnap.ops.references import Filter, paths_in_history, resolve_in
 from treesnap.ops.restore.plan import restored_ref
-from treesnap.ops.state import compared, recorded_state
+from treesnap.ops.state import recorded_state
 from treesnap.quantities import parse_moment
-from treesnap.results import LogEntry, PlanStep, WaysBack
-from treesnap.store.roots import load_history
+from treesnap.results import HistoryGap, LogEntry, PlanStep
+from treesnap.store.snapshots import SnapshotName
 from treesnap.worktree.directory import absent_paths
 
 _AFTER_STEP = {
@@ -46,6 +50,8 @@ _AFTER_STEP = {
     CheckpointType.PHASE_COMPLETE,
 }
 """What is captured after a step; its number and its name are those of the next one."""
+PAUSE_MIN_S = 86_400
+"""A shorter time without a snapshot is no gap."""
 _LOOK_BACK_MAX = 256
 """Snapshots that are read at most to find the one that the root stands at."""
 
@@ -95,9 +101,9 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
     def entries() -> Iterator[LogEntry]:
         left = request.limit
         with opened(context, "look at the history") as session:
-            snapshots = session.store.snapshots
-            position = _position(session)
-            for snapshot, older in _with_older(snapshots.readable(session.root.id), request.path):
+            position_id = _position(session)
+            history = _CountedHistory(session)
+            for snapshot, older, before in _with_older(iter(history), request.path):
                 if left == 0:
                     break
                 if not is_wanted(snapshot):
@@ -105,8 +111,9 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
                 entry = _entry(session, snapshot, older, request.path)
                 if entry is not None:
                     yield entry._replace(
-                        is_position=position is not None and snapshot.id == position.id,
+                        is_position=snapshot.id == position_id,
                         plan_step=plan_step_of(snapshot),
+                        gap=history.gap(snapshot, before),
                     )
                     left = left - 1 if left is not None else None
 
@@ -119,24 +126,45 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
     return entries_if_any()
 
 
-def ways_back(context: Context) -> WaysBack:
-    """Returns where the root stands, and what undo and redo would go to.
+class _CountedHistory:
+    """The readable snapshots of a root, newest first, and what is missing between two of them."""
 
-    Takes no lock, so a restore may change it.
-    """
-    found: list[Snapshot | None] = []
-    try:
-        with opened(context, "look at the history", recover=False) as session:
-            history = load_history(session.root)
-            for moments in (history.undo, history.redo):
-                snapshot = None
-                if moments:
-                    with suppress(NotFound, Corrupt):
-                        snapshot = resolve_in(session, moments[-1].snapshot_id)
-                found.append(snapshot)
-            return WaysBack(found[0], found[1], _position(session))
-    except StoreMissing:
-        return WaysBack(None, None, None)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._damaged: list[SnapshotName] = []
+        self._reached: dict[int, tuple[int, int]] = {}
+        """By number: how many were readable up to that snapshot, and how many damaged."""
+        gaps: tuple[Gap, ...] | None = None
+        with suppress(Corrupt, OSError):
+            gaps = session.root.read(GAPS_FILE, GAPS)
+        self._not_captured_ns = sorted(gap.time_ns for gap in gaps or ())
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        log, root_id = self._session.store.snapshots, self._session.root.id
+        for snapshot in log.readable(root_id, self._damaged):
+            self._reached[snapshot.sequence] = len(self._reached) + 1, len(self._damaged)
+            yield snapshot
+
+    def gap(self, newer: Snapshot, older: Snapshot | None) -> HistoryGap | None:
+        """Returns what is missing between snapshots that were reached; None is the beginning."""
+        seen, damaged = self._reached[newer.sequence]
+        begin_ns, end_ns = 0, newer.record.created_at_ns
+        if older is not None:
+            seen_then, damaged_then = self._reached[older.sequence]
+            numbers, seen_between = newer.sequence - older.sequence - 1, seen_then - seen - 1
+            begin_ns = older.record.created_at_ns
+        else:
+            damaged_then = len(self._damaged)
+            numbers, seen_between = newer.sequence - 1, len(self._reached) - seen
+        unreadable = damaged_then - damaged
+        pause_s = (end_ns - begin_ns) // 1_000_000_000
+        gap = HistoryGap(
+            pause_s if older is not None and pause_s >= PAUSE_MIN_S else None,
+            max(0, numbers - seen_between - unreadable),
+            unreadable,
+            max(0, bisect(self._not_captured_ns, end_ns) - bisect(self._not_captured_ns, begin_ns)),
+        )
+        return gap if any(gap) else None
 
 
 def plan_step_of(snapshot: Snapshot) -> PlanStep | None:
@@ -173,7 +201,7 @@ def _refuse_unknown(context: Context, path: bytes) -> None:
     )
 
 
-def _position(session: Session) -> Snapshot | None:
+def _position(session: Session) -> SnapshotId | None:
     """Returns the newest snapshot of the state that the root was saved in, or restored to, last.
 
     Which state that is, the newest snapshot tells: before a restore there is one that names it.
@@ -190,17 +218,21 @@ def _position(session: Session) -> Snapshot | None:
     if ref is not None:
         with suppress(NotFound, Corrupt, InvalidArgument):
             state = resolve_in(session, ref)
-    alike = [item for item in recent if item.root_hash == state.root_hash]
-    made = (item for item in alike if item.kind is not SnapshotKind.SAFETY)
-    return next(made, next(iter(alike), state))
+    alike = (item.id for item in recent if item.root_hash == state.root_hash)
+    made = (
+        item.id
+        for item in recent
+        if item.root_hash == state.root_hash and item.kind is not SnapshotKind.SAFETY
+    )
+    return next(made, next(alike, state.id))
 
 
 def _with_older(
     snapshots: Iterator[Snapshot], path: bytes | None
-) -> Iterator[tuple[Snapshot, Snapshot | None]]:
+) -> Iterator[tuple[Snapshot, Snapshot | None, Snapshot | None]]:
     """Yields snapshots, each with the newest older one that holds all that it was taken of.
 
-    With a path, those alone that were taken of it.
+    The third is the one just before it. With a path, those alone that were taken of it.
     """
     if path is not None:
         snapshots = (item for item in snapshots if item.record.covers([path]))
@@ -219,7 +251,8 @@ def _with_older(
 
     first = next(snapshots, None)
     while first is not None:
-        yield first, older_of(first)
+        older = older_of(first)
+        yield first, older, ahead[0] if ahead else None
         first = ahead.popleft() if ahead else next(snapshots, None)
 
 

@@ -10,9 +10,12 @@ from random import Random
 
 import pytest
 
+from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.sessions import note_gap
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound
 from treesnap.model import ChangeKind, SnapshotKind
 from treesnap.ops.handle import Handle
+from treesnap.results import HistoryGap
 
 
 def state_of(root: Path) -> dict[str, bytes | None]:
@@ -205,15 +208,54 @@ def test_the_ways_back_are_what_undo_and_redo_restore(handle, root):
     (root / "one").write_bytes(b"1")
     first = handle.create().id
     (root / "one").write_bytes(b"2")
-    second = handle.create().id
-    found = handle.ways_back()
-    assert (found.undo, found.redo, found.position.id) == (None, None, second)
+    handle.create()
+    assert handle.ways_back() == (None, None)
 
     handle.restore(first)
 
-    found = handle.ways_back()
-    assert (found.redo, found.position.id) == (None, first)
-    assert found.undo.id == handle.undo().snapshot.id
-    found = handle.ways_back()
-    assert (found.undo, found.position.id) == (None, second)
-    assert found.redo.id == handle.redo().snapshot.id
+    undo, redo = handle.ways_back()
+    assert redo is None
+    assert undo.id == handle.undo().snapshot.id
+    undo, redo = handle.ways_back()
+    assert undo is None
+    assert redo.id == handle.redo().snapshot.id
+
+
+def test_a_gap_says_what_is_missing_before_a_snapshot(handle, root):
+    day_ns = 86_400 * 10**9
+    now = handle.context.clock_ns()
+
+    def at(days: float) -> str:
+        moment = now + int(days * day_ns)
+        (root / "one").write_text(str(days))
+        return Handle(handle.context._replace(clock_ns=lambda: moment)).create().id
+
+    ids = [at(days) for days in (0, 0.1, 0.2, 0.3, 3.5, 4)]
+    assert [entry.gap for entry in handle.log(limit=1)] == [None]
+    handle.delete(ids[0], ids[2], ids[3])
+
+    gaps = {entry.snapshot.id: entry.gap for entry in handle.log()}
+
+    assert gaps == {
+        ids[5]: None,
+        ids[4]: HistoryGap(int(3.4 * 86_400), 2, 0, 0),
+        ids[1]: HistoryGap(None, 1, 0, 0),
+    }
+    assert [entry.gap for entry in handle.log(root / "one")] == list(gaps.values())
+
+
+def test_damaged_snapshots_and_lost_steps_are_gaps(handle, root):
+    ids = [handle.create(label=str(number)).id for number in range(3)]
+    (damaged,) = Path(handle.store_path).rglob(f"*-{ids[1]}")
+    damaged.write_bytes(b"damaged")
+    event = Event(host="h", session="s", key="k", phase=EventPhase.PRE, root=str(root))
+    note_gap(handle.context, event, "no room")
+    last = handle.create().id
+
+    gaps = {entry.snapshot.id: entry.gap for entry in handle.log()}
+
+    assert gaps == {
+        last: HistoryGap(None, 0, 0, 1),
+        ids[2]: HistoryGap(None, 0, 1, 0),
+        ids[0]: None,
+    }
