@@ -188,6 +188,14 @@ def test_the_log_says_what_is_missing(snap, root, made):
     assert snap("log", "--json").json["entries"][0]["gap"]["missing"] == 1
 
 
+def test_a_label_that_was_given_later_counts(snap, made):
+    snap("describe", made[1], "lentils")
+
+    assert "lentils" in snap("log").out
+    assert [row[0] for row in rows(snap("log", "--grep", "lentils"))] == [made[1][:12]]
+    assert snap("log", "--grep", "^peas$").out == ""
+
+
 def test_snap_alone_says_where_one_is_and_how_to_go_back(snap, root, made):
     (root / "plan").write_text("weeds")
 

@@ -107,7 +107,7 @@ def _ways_back(handle: Handle, invocation: Invocation) -> Iterator[str]:
     ways = handle.ways_back()
     for word, snapshot in (("undo", ways.undo), ("redo", ways.redo)):
         if snapshot is not None:
-            what = printable(snapshot.record.label or short_id(snapshot.id))
+            what = printable(snapshot.label or short_id(snapshot.id))
             yield f"{invocation.command_text(word)} goes back to {what}"
 
 
@@ -252,7 +252,7 @@ def _title(snapshot: Snapshot, entry: LogEntry, *, of_agent: bool) -> str:
     if not snapshot.complete:
         marks.append("incomplete")
     letter = f"{CHANGE_LETTERS[entry.change.change]}  " if entry.change is not None else ""
-    label = snapshot.record.label
+    label = snapshot.label
     title = printable(label) if of_agent and label is not None else title_of(snapshot)
     if not title:
         title = snapshot.kind.value

@@ -90,7 +90,7 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
 
     def is_wanted(snapshot: Snapshot) -> bool:
         record = snapshot.record
-        texts = (record.name, record.label, *snapshot.tags.values())
+        texts = (record.name, snapshot.label, *snapshot.tags.values())
         return (
             record.created_at_ns >= since_ns
             and request.kind in (None, record.kind)

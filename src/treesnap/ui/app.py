@@ -608,7 +608,7 @@ class Timeline(App[None]):
 def plan_lines(result: RestoreResult) -> list[str]:
     """Returns what a restore would do, as a dialog says it."""
     record = result.snapshot.record
-    label = f"  {printable(record.label)}" if record.label else ""
+    label = f"  {printable(result.snapshot.label)}" if result.snapshot.label else ""
     scope = "the whole root" if result.scope is None else ", ".join(map(_shown, result.scope[:3]))
     lines = [
         f"of {time_text(record.created_at_ns)}{label}",

@@ -248,8 +248,8 @@ def title_of(snapshot: Snapshot) -> str:
     parts = []
     if record.name is not None:
         parts.append(f"[{record.name}]")
-    if record.label is not None:
-        parts.append(record.label)
+    if snapshot.label is not None:
+        parts.append(snapshot.label)
     elif step is not None:
         parts.append(step.tool or step.phase.value)
     if record.step is not None and step is None:
