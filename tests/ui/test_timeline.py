@@ -175,6 +175,18 @@ async def test_i_pins_and_unpins(running, history, handle):
 
 
 @in_loop
+async def test_l_gives_a_label_and_escape_leaves_it(running, history, handle):
+    async with running() as (app, pilot):
+        await press(app, pilot, "l", *"!?", "escape")
+        assert handle.resolve("latest").label == "cleaned up"
+        await press(app, pilot, "l", "end", *"!", "enter")
+        assert handle.resolve("latest").label == "cleaned up!"
+        assert "cleaned up!" in lines_of(app, "history")[0]
+        await press(app, pilot, "l", "ctrl+u", "enter")
+        assert handle.resolve("latest").label is None
+
+
+@in_loop
 async def test_search_goes_to_the_next_row_that_fits(running, history):
     async with running() as (app, pilot):
         await press(app, pilot, "slash", *"edit", "enter")

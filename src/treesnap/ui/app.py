@@ -27,7 +27,7 @@ from treesnap.events import NullMonitor
 from treesnap.model import ChangeKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.quantities import count_text
-from treesnap.ui.dialogs import Choice, Confirmation, SearchPrompt
+from treesnap.ui.dialogs import Choice, Confirmation, LabelPrompt, SearchPrompt
 from treesnap.ui.history import (
     LETTERS,
     SHORT_ID,
@@ -119,8 +119,8 @@ class RestoreEnded(Message):
         self.verb, self.result = verb, result
 
 
-class Pinned(Message):
-    """A snapshot was pinned, or is no longer."""
+class Redescribed(Message):
+    """A snapshot was pinned or unpinned, or has another label."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__()
@@ -191,6 +191,7 @@ class Timeline(App[None]):
         Binding("u", "undo", "Undo"),
         Binding("U", "redo", "Redo"),
         Binding("i", "pin", "Pin"),
+        Binding("l", "label", "Label"),
         Binding("slash", "search", "Search", key_display="/"),
         Binding("N", "search_on", "Next", show=False),
         Binding("w", "who", "Which step"),
@@ -488,9 +489,23 @@ class Timeline(App[None]):
         row = self._selected_row()
         if row is not None and row.snapshot is not None:
             change = self.handle.unpin if row.snapshot.pinned else self.handle.pin
-            self._work("pin", lambda: self.post_message(Pinned(change(row.name.id))))
+            self._work("pin", lambda: self.post_message(Redescribed(change(row.name.id))))
 
-    def on_pinned(self, message: Pinned) -> None:
+    def action_label(self) -> None:
+        """Asks for another label of the selected snapshot."""
+        row = self._selected_row()
+        if row is None or row.snapshot is None:
+            return
+        identity, old = row.name.id, row.snapshot.label or ""
+
+        def answered(label: str | None) -> None:
+            if label is not None and label != old:
+                describe = partial(self.handle.describe, identity, label)
+                self._work("label", lambda: self.post_message(Redescribed(describe())))
+
+        self.push_screen(LabelPrompt(old), answered)
+
+    def on_redescribed(self, message: Redescribed) -> None:
         """Shows the new state of the snapshot."""
         self.history.replace(message.snapshot)
         self._rows.refresh()

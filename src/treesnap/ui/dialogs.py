@@ -75,6 +75,29 @@ class SearchPrompt(ModalScreen[str]):
         self.dismiss("")
 
 
+class LabelPrompt(ModalScreen[str | None]):
+    """Asks for the label of a snapshot; None is no answer, and an empty one no label."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+
+    def __init__(self, label: str) -> None:
+        super().__init__()
+        self._label = label
+
+    def compose(self) -> ComposeResult:
+        """Yields one line to write in."""
+        with Vertical(id="prompt"):
+            yield Input(self._label, placeholder="label of the snapshot; Enter sets it")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Ends with the label."""
+        self.dismiss(event.value)
+
+    def action_cancel(self) -> None:
+        """Ends without an answer."""
+        self.dismiss(None)
+
+
 class Choice(ModalScreen[int | None]):
     """Lines to choose one of; more of them may come while it is shown."""
 
