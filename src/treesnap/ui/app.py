@@ -187,14 +187,14 @@ class Timeline(App[None]):
         Binding("q", "quit", "Quit"),
         Binding("tab", "app.focus_next", "Pane", show=False),
         Binding("r", "restore", "Restore"),
-        Binding("p", "restore_path", "Path back"),
+        Binding("p", "restore_path", "Path"),
         Binding("u", "undo", "Undo"),
         Binding("U", "redo", "Redo"),
         Binding("i", "pin", "Pin"),
         Binding("l", "label", "Label"),
         Binding("slash", "search", "Search", key_display="/"),
         Binding("N", "search_on", "Next", show=False),
-        Binding("w", "who", "Which step"),
+        Binding("w", "who", "Steps"),
         Binding("escape", "leave", "Back", show=False),
     ]
 
