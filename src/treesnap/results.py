@@ -11,17 +11,16 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.presentation import (
     ID_DIGITS,
     Fields,
+    Record,
     fields_of,
     html_table,
     json_fields,
     path_text,
-    with_short_repr,
 )
 from treesnap.quantities import count_text, size_text
 
 
-@with_short_repr
-class CreateStats(NamedTuple):
+class CreateStats(Record):
     """What a capture found and what it cost."""
 
     files: int
@@ -37,13 +36,8 @@ class CreateStats(NamedTuple):
     added_bytes: int
     """Bytes that were new in the packs, as ``list`` and ``stats`` show them."""
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class CreateResult(NamedTuple):
+class CreateResult(Record):
     """Outcome of ``create``.
 
     ``snapshot`` is the one that was published; with ``skip_unchanged`` and
@@ -94,8 +88,7 @@ class CreateResult(NamedTuple):
         return html_table(("not captured", "reason"), rows, above)
 
 
-@with_short_repr
-class StatusResult(NamedTuple):
+class StatusResult(Record):
     """How the live tree differs from a snapshot."""
 
     snapshot: Snapshot | None
@@ -122,8 +115,7 @@ class StatusResult(NamedTuple):
         return changes_table(self.changes, f"{paths} changed since {self.snapshot.id[:ID_DIGITS]}")
 
 
-@with_short_repr
-class PlanStep(NamedTuple):
+class PlanStep(Record):
     """The step of a plan that a snapshot belongs to."""
 
     plan_id: str
@@ -134,13 +126,8 @@ class PlanStep(NamedTuple):
     name: str | None
     """None where only the snapshot before the step knows it."""
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class HistoryGap(NamedTuple):
+class HistoryGap(Record):
     """What the history lacks between a snapshot and the one before it."""
 
     pause_s: int | None
@@ -153,13 +140,8 @@ class HistoryGap(NamedTuple):
     not_captured: int
     """Steps of agents that should have been captured and were not."""
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class LogEntry(NamedTuple):
+class LogEntry(Record):
     """A snapshot, and what changed since the one before it."""
 
     snapshot: Snapshot
@@ -187,20 +169,17 @@ class LogEntry(NamedTuple):
         return json_fields({**fields_of(self, without={"change"}), "change": kind})
 
 
-@with_short_repr
-class WaysBack(NamedTuple):
-    """The states that undo and redo go to, as safety snapshots; None where there is nothing."""
+class WaysBack(Record):
+    """Where a root stands, and the states that undo and redo go to; None where there is nothing."""
 
     undo: Snapshot | None
+    """A safety snapshot, as ``redo``."""
     redo: Snapshot | None
-
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
+    position: Snapshot | None
+    """The snapshot of the state that the root was saved in, or restored to, last."""
 
 
-@with_short_repr
-class FoundPath(NamedTuple):
+class FoundPath(Record):
     """A path that ``find`` matched, with the snapshots that hold it."""
 
     path: bytes
@@ -212,12 +191,7 @@ class FoundPath(NamedTuple):
         """The path as text that Python's file functions take."""
         return path_text(self.path)
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
 class ChangedContent(NamedTuple):
     """A change with the bytes of both sides, or why there are none."""
 
@@ -231,8 +205,7 @@ class ChangedContent(NamedTuple):
     """Whether the live file could not be read: it changed again, most likely."""
 
 
-@with_short_repr
-class OpenFile(NamedTuple):
+class OpenFile(Record):
     """A file that a restore replaced or removed while a process had it open."""
 
     path: bytes
@@ -244,13 +217,8 @@ class OpenFile(NamedTuple):
         """The path as text that Python's file functions take."""
         return path_text(self.path)
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class RestoreResult(NamedTuple):
+class RestoreResult(Record):
     """Outcome of ``restore``, ``undo`` and ``redo``."""
 
     snapshot: Snapshot
@@ -308,8 +276,38 @@ class RestoreResult(NamedTuple):
         return changes_table(self.changes, above)
 
 
-@with_short_repr
-class PositionResult(NamedTuple):
+class RevertResult(Record):
+    """Outcome of ``revert`` and ``adopt``."""
+
+    snapshot: Snapshot | None
+    """What the root now equals; None in a dry run, and where nothing was to be changed."""
+    conflicts: tuple[bytes, ...]
+    """Paths that both sides changed: they are as the caller wanted."""
+    changes: tuple[Change, ...]
+    """Every path that differs from before."""
+    safety_id: SnapshotId | None
+    """The snapshot of the state before, to which ``undo`` goes."""
+    kept: tuple[Change, ...] = ()
+    """What other programs changed while it ran, and what was left as they made it."""
+    dry_run: bool = False
+
+    def to_dict(self) -> Fields:
+        """Returns what ``snap revert --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(
+            {
+                "id": None if self.snapshot is None else self.snapshot.id,
+                **fields_of(self, without={"snapshot", "changes", "kept"}),
+                "changes": [fields_of(item, without={"old", "new"}) for item in self.changes],
+                "kept": [fields_of(item, without={"old", "new"}) for item in self.kept],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        """Returns a table for notebooks."""
+        return changes_table(self.changes, f"{count_text(len(self.changes), 'path')} changed")
+
+
+class PositionResult(Record):
     """Outcome of a rollback of the position."""
 
     snapshot: Snapshot
@@ -319,13 +317,8 @@ class PositionResult(NamedTuple):
     restore: RestoreResult | None
     """What happened to the files, or None when they were left alone."""
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class RunResult(NamedTuple):
+class RunResult(Record):
     """Outcome of ``run``."""
 
     exit_code: int
@@ -354,8 +347,7 @@ class UnfinishedWork(StrEnum):
     """What automatic maintenance in the background failed to do."""
 
 
-@with_short_repr
-class Unfinished(NamedTuple):
+class Unfinished(Record):
     """One piece of work that was interrupted."""
 
     work: UnfinishedWork
@@ -378,13 +370,8 @@ class Unfinished(NamedTuple):
     changed: tuple[bytes, ...] = ()
     """Those that another process changed since; they will be left alone."""
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class DoctorResult(NamedTuple):
+class DoctorResult(Record):
     """Outcome of ``doctor``."""
 
     unfinished: tuple[Unfinished, ...]
@@ -409,8 +396,7 @@ class DoctorResult(NamedTuple):
         )
 
 
-@with_short_repr
-class PruneResult(NamedTuple):
+class PruneResult(Record):
     """Outcome of ``prune``."""
 
     kept: tuple[Snapshot, ...]
@@ -432,8 +418,7 @@ class PruneResult(NamedTuple):
         }
 
 
-@with_short_repr
-class GcResult(NamedTuple):
+class GcResult(Record):
     """Outcome of ``gc``."""
 
     freed_bytes: int
@@ -447,10 +432,6 @@ class GcResult(NamedTuple):
     damaged: tuple[SnapshotId, ...] = ()
     """Snapshots in which damage was met; ``verify`` names all that it concerns."""
 
-    def to_dict(self) -> Fields:
-        """Returns what ``snap gc --json`` prints; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
-
 
 class RootDirectory(StrEnum):
     """What is at the path of a root."""
@@ -463,8 +444,7 @@ class RootDirectory(StrEnum):
     """Another directory than the one that was captured last."""
 
 
-@with_short_repr
-class RootInfo(NamedTuple):
+class RootInfo(Record):
     """A root that a store knows."""
 
     id: str
@@ -487,13 +467,8 @@ class RootInfo(NamedTuple):
         """The path as text that Python's file functions take."""
         return path_text(self.path)
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class RootStats(NamedTuple):
+class RootStats(Record):
     """Sizes of one root's history."""
 
     root: bytes
@@ -509,13 +484,8 @@ class RootStats(NamedTuple):
         """The path as text that Python's file functions take."""
         return path_text(self.root)
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class SnapshotStats(NamedTuple):
+class SnapshotStats(Record):
     """Sizes of one snapshot."""
 
     snapshot: Snapshot
@@ -533,8 +503,7 @@ class SnapshotStats(NamedTuple):
         }
 
 
-@with_short_repr
-class StatsResult(NamedTuple):
+class StatsResult(Record):
     """Sizes of a store and of a root's history in it.
 
     Objects that are compressed together share the bytes that they take in a pack by their
@@ -602,8 +571,7 @@ class SettingSource(StrEnum):
     ROOT = "root"
 
 
-@with_short_repr
-class Setting(NamedTuple):
+class Setting(Record):
     """One setting that holds for a root."""
 
     key: str
@@ -611,24 +579,14 @@ class Setting(NamedTuple):
     """The value as in ``snap config KEY VALUE``, or None without a limit."""
     source: SettingSource
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class ConfigResult(NamedTuple):
+class ConfigResult(Record):
     """Outcome of ``config``."""
 
     settings: tuple[Setting, ...]
 
-    def to_dict(self) -> Fields:
-        """Returns what ``snap config --json`` prints; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class Problem(NamedTuple):
+class Problem(Record):
     """One piece of damage that ``verify`` found."""
 
     code: str
@@ -648,8 +606,7 @@ class Problem(NamedTuple):
         return json_fields({**self._asdict(), "where": printable(self.where)})
 
 
-@with_short_repr
-class Partial(NamedTuple):
+class Partial(Record):
     """A snapshot that cannot be restored whole, and what of it cannot."""
 
     snapshot_id: SnapshotId
@@ -671,8 +628,7 @@ class Partial(NamedTuple):
         return json_fields({"id": self.snapshot_id, **fields_of(self, without={"snapshot_id"})})
 
 
-@with_short_repr
-class RecoveredObject(NamedTuple):
+class RecoveredObject(Record):
     """A lost object that was found in a live tree and stored again."""
 
     object_id: str
@@ -690,8 +646,7 @@ class RecoveredObject(NamedTuple):
         return json_fields({"object": self.object_id, **fields_of(self, without={"object_id"})})
 
 
-@with_short_repr
-class VerifyResult(NamedTuple):
+class VerifyResult(Record):
     """Outcome of ``verify``."""
 
     problems: tuple[Problem, ...]
@@ -719,18 +674,14 @@ class VerifyResult(NamedTuple):
         return json_fields({"ok": self.ok, **self._asdict()})
 
 
-class PushFailure(NamedTuple):
+class PushFailure(Record):
     """Why a push failed, in the words of the process that pushed."""
 
     code: str
     message: str
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-class PushStatus(NamedTuple):
+class PushStatus(Record):
     """What a watcher does to push its snapshots."""
 
     remote: str
@@ -739,13 +690,8 @@ class PushStatus(NamedTuple):
     failure: PushFailure | None
     """Why its last push failed, or None if it did not."""
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class StoreInfo(NamedTuple):
+class StoreInfo(Record):
     """Where a store is, and what is in it."""
 
     path: str
@@ -762,13 +708,8 @@ class StoreInfo(NamedTuple):
     roots: tuple[bytes, ...]
     """The paths of all roots."""
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class StoreCopy(NamedTuple):
+class StoreCopy(Record):
     """Outcome of ``store copy``."""
 
     source: str
@@ -780,13 +721,8 @@ class StoreCopy(NamedTuple):
     verified: VerifyResult
     """What a check of the whole copy found."""
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class StoreMove(NamedTuple):
+class StoreMove(Record):
     """Outcome of ``store move``."""
 
     old: str
@@ -795,13 +731,8 @@ class StoreMove(NamedTuple):
     left: str | None
     """Where the old store still is after a move to another file system, else None."""
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class WatchStatus(NamedTuple):
+class WatchStatus(Record):
     """The status of ``snap watch``."""
 
     process_id: int
@@ -821,10 +752,6 @@ class WatchStatus(NamedTuple):
     """Why it last lost track and started over, or None."""
     push: PushStatus | None = None
     """What became of its pushes, or None if it does not push."""
-
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
 
 def _rounded(ratio: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""``log``: the history of a root, and what each snapshot changed."""
+"""``log``: the history of a root, what each snapshot changed, and where the root stands in it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ from treesnap.model import (
     Entry,
     EntryKind,
     Snapshot,
-    SnapshotId,
     SnapshotKind,
     Totals,
 )
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
-from treesnap.ops.diff import compared
 from treesnap.ops.references import Filter, paths_in_history, resolve_in
 from treesnap.ops.restore.plan import restored_ref
-from treesnap.ops.state import recorded_state
+from treesnap.ops.state import compared, recorded_state
 from treesnap.quantities import parse_moment
-from treesnap.results import HistoryGap, LogEntry, PlanStep
+from treesnap.results import HistoryGap, LogEntry, PlanStep, WaysBack
+from treesnap.store.roots import load_history
 from treesnap.store.snapshots import SnapshotName
 from treesnap.worktree.directory import absent_paths
 
@@ -101,7 +100,7 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
     def entries() -> Iterator[LogEntry]:
         left = request.limit
         with opened(context, "look at the history") as session:
-            position_id = _position(session)
+            position = _position(session)
             history = _CountedHistory(session)
             for snapshot, older, before in _with_older(iter(history), request.path):
                 if left == 0:
@@ -111,7 +110,7 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
                 entry = _entry(session, snapshot, older, request.path)
                 if entry is not None:
                     yield entry._replace(
-                        is_position=snapshot.id == position_id,
+                        is_position=position is not None and snapshot.id == position.id,
                         plan_step=plan_step_of(snapshot),
                         gap=history.gap(snapshot, before),
                     )
@@ -124,6 +123,26 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
             return
 
     return entries_if_any()
+
+
+def ways_back(context: Context) -> WaysBack:
+    """Returns where the root stands, and what undo and redo would go to.
+
+    Takes no lock, so a restore may change it.
+    """
+    found: list[Snapshot | None] = []
+    try:
+        with opened(context, "look at the history", recover=False) as session:
+            history = load_history(session.root)
+            for moments in (history.undo, history.redo):
+                snapshot = None
+                if moments:
+                    with suppress(NotFound, Corrupt):
+                        snapshot = resolve_in(session, moments[-1].snapshot_id)
+                found.append(snapshot)
+            return WaysBack(found[0], found[1], _position(session))
+    except StoreMissing:
+        return WaysBack(None, None, None)
 
 
 class _CountedHistory:
@@ -201,7 +220,7 @@ def _refuse_unknown(context: Context, path: bytes) -> None:
     )
 
 
-def _position(session: Session) -> SnapshotId | None:
+def _position(session: Session) -> Snapshot | None:
     """Returns the newest snapshot of the state that the root was saved in, or restored to, last.
 
     Which state that is, the newest snapshot tells: before a restore there is one that names it.
@@ -218,13 +237,9 @@ def _position(session: Session) -> SnapshotId | None:
     if ref is not None:
         with suppress(NotFound, Corrupt, InvalidArgument):
             state = resolve_in(session, ref)
-    alike = (item.id for item in recent if item.root_hash == state.root_hash)
-    made = (
-        item.id
-        for item in recent
-        if item.root_hash == state.root_hash and item.kind is not SnapshotKind.SAFETY
-    )
-    return next(made, next(alike, state.id))
+    alike = [item for item in recent if item.root_hash == state.root_hash]
+    made = (item for item in alike if item.kind is not SnapshotKind.SAFETY)
+    return next(made, next(iter(alike), state))
 
 
 def _with_older(

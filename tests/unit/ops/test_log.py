@@ -208,17 +208,18 @@ def test_the_ways_back_are_what_undo_and_redo_restore(handle, root):
     (root / "one").write_bytes(b"1")
     first = handle.create().id
     (root / "one").write_bytes(b"2")
-    handle.create()
-    assert handle.ways_back() == (None, None)
+    second = handle.create().id
+    found = handle.ways_back()
+    assert (found.undo, found.redo, found.position.id) == (None, None, second)
 
     handle.restore(first)
 
-    undo, redo = handle.ways_back()
-    assert redo is None
-    assert undo.id == handle.undo().snapshot.id
-    undo, redo = handle.ways_back()
-    assert undo is None
-    assert redo.id == handle.redo().snapshot.id
+    found = handle.ways_back()
+    assert (found.redo, found.position.id) == (None, first)
+    assert found.undo.id == handle.undo().snapshot.id
+    found = handle.ways_back()
+    assert (found.undo, found.position.id) == (None, second)
+    assert found.redo.id == handle.redo().snapshot.id
 
 
 def test_a_gap_says_what_is_missing_before_a_snapshot(handle, root):
