@@ -295,7 +295,7 @@ def test_diff_marks_changed_words_in_colour(snap, root):
     )
 
 
-@pytest.mark.parametrize("words", [["diff", "a"], ["diff", "--stat"]])
+@pytest.mark.parametrize("words", [["diff", "a"], ["diff", "--stat"]], ids=" ".join)
 def test_colour_is_for_terminals_without_no_color(snap, root, environment, words):
     (root / "a").write_text("one\n")
     snap("create")
@@ -308,6 +308,24 @@ def test_colour_is_for_terminals_without_no_color(snap, root, environment, words
     assert b"\x1b" not in on_a_terminal(words, root, plain)
     assert b"\x1b" not in on_a_terminal(words, root, {**environment, "TERM": "dumb"})
     assert b"\x1b" not in on_a_terminal([*words, "--color", "never"], root, environment)
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["diff", "--name-status"], ["restore", "latest", "--dry-run"]]
+)
+def test_letters_and_paths_have_the_colour_of_what_happened(snap, root, words):
+    (root / "kept").write_text("one")
+    (root / "one").write_text("one")
+    snap("create")
+    (root / "kept").write_text("two")
+    (root / "one").rename(root / "other")
+    gone, new = ("other", "one") if "restore" in words else ("one", "other")
+
+    screen = snap(*words, "--color", "always").out
+
+    assert "\x1b[33mM  kept\x1b[0m\n" in screen
+    assert f"\x1b[31mD  {gone}\x1b[0m\n" in screen
+    assert f"\x1b[32mA  {new}\x1b[0m\n" in screen
 
 
 def test_a_terminal_is_told_of_a_missing_newline(snap, root, environment):

@@ -67,7 +67,7 @@ def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> N
     output.result(
         "status",
         result.to_dict,
-        change_lines(result.changes),
+        change_lines(result.changes, coloured=output.is_coloured),
     )
     if has_exit_code:
         click.get_current_context().exit(_exit_code(result))
@@ -160,7 +160,7 @@ def diff(
         if stat:
             text = texts.stat_lines(changes, coloured=coloured)
         elif name_status:
-            text = change_lines(changes)
+            text = change_lines(changes, coloured=coloured)
         elif coloured or is_terminal("stdout"):
             text = texts.shown_patches(changes, coloured=coloured)
         else:

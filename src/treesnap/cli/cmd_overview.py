@@ -101,7 +101,9 @@ def _change_lines(
         yield f"Nothing changed since {since}"
         return
     yield f"{count_text(len(status.changes), 'path')} changed since {since}:"
-    for line in first_lines_of_changes(status.changes, _PATHS_SHOWN_MAX):
+    for line in first_lines_of_changes(
+        status.changes, _PATHS_SHOWN_MAX, coloured=terminal.has_colours
+    ):
         yield f"  {line}"
     yield f"To look: {invocation.command_text('diff', *([ref] if ref != _LATEST else []))}"
     yield f"To go back: {invocation.command_text('restore', ref)}"

@@ -120,9 +120,10 @@ redo = _step_back("redo", "undo", undone_by="undo")
 
 
 def _show(invocation: Invocation, name: str, result: RestoreResult, *, undone_by: str) -> None:
-    plan = change_lines(result.changes) if result.dry_run else ()
-    invocation.output.result(name, result.to_dict, [*plan, restore_line(result)])
-    invocation.output.note(*restore_notes(result, invocation.command_text(undone_by)))
+    output = invocation.output
+    plan = change_lines(result.changes, coloured=output.is_coloured) if result.dry_run else ()
+    output.result(name, result.to_dict, [*plan, restore_line(result)])
+    output.note(*restore_notes(result, invocation.command_text(undone_by)))
 
 
 @command(

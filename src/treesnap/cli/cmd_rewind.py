@@ -58,7 +58,8 @@ def rewind(invocation: Invocation, *, where: str, dry_run: bool, theirs: bool, m
     )
     with invocation.open(ends_restored=True) as handle:
         result = go_back(handle.context, request)
-    plan = change_lines(result.restore.changes) if dry_run else ()
+    coloured = invocation.output.is_coloured
+    plan = change_lines(result.restore.changes, coloured=coloured) if dry_run else ()
     invocation.output.result(
         "rewind",
         lambda: {

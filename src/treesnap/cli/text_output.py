@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treesnap.cli.colour import Style
+from treesnap.cli.colour import Style, styled
 from treesnap.cli.terminal import Cell, table, time_text
 from treesnap.errors import printable, quoted
 from treesnap.facts import own_tags
@@ -38,6 +38,14 @@ CHANGE_LETTERS = {
     ChangeKind.METADATA: "P",
 }
 """The letters of ``--name-status``; P stands for properties: mode, owner, time."""
+
+_CHANGE_STYLES = {
+    ChangeKind.ADDED: Style.ADDED,
+    ChangeKind.REMOVED: Style.REMOVED,
+    ChangeKind.MODIFIED: Style.CHANGED,
+    ChangeKind.TYPE: Style.CHANGED,
+    ChangeKind.METADATA: Style.CHANGED,
+}
 
 _SKIP_REMARKS = {
     SkipReason.UNREADABLE: "could not be read, so the snapshot is incomplete",
@@ -191,15 +199,20 @@ def create_notes(result: CreateResult) -> Iterator[str]:
         yield from skipped_lines(items, remark)
 
 
-def change_lines(changes: Iterable[Change]) -> Iterator[str]:
-    """Yields a letter and a path for each change."""
+def change_lines(changes: Iterable[Change], *, coloured: bool = False) -> Iterator[str]:
+    """Yields a letter and a path for each change, in the colour of what it means."""
     for change in changes:
-        yield f"{CHANGE_LETTERS[change.change]}  {path_text(change.path)}"
+        line = f"{CHANGE_LETTERS[change.change]}  {path_text(change.path)}"
+        yield styled(line, _CHANGE_STYLES[change.change]) if coloured else line
 
 
-def first_lines_of_changes(changes: Sequence[Change], shown_max: int) -> list[str]:
+def first_lines_of_changes(
+    changes: Sequence[Change], shown_max: int, *, coloured: bool = False
+) -> list[str]:
     """Returns a line for each of the first changes, and how many more there are."""
-    return first_lines(changes, lambda change: next(change_lines([change])), shown_max)
+    return first_lines(
+        changes, lambda change: next(change_lines([change], coloured=coloured)), shown_max
+    )
 
 
 def restore_line(result: RestoreResult) -> str:
