@@ -134,6 +134,7 @@ class WarningCode(StrEnum):
     GARBAGE_KEPT = "garbage-kept"
     ROOM_MADE = "room-made"
     REMOTE_FILE_DAMAGED = "remote-file-damaged"
+    NOT_CONVERTED = "not-converted"
 
 
 def printable(path: bytes | str) -> str:

@@ -203,6 +203,10 @@ class ChangedContent(NamedTuple):
     """Whether a side is larger than was asked for, so that neither was read."""
     is_lost: bool = False
     """Whether the live file could not be read: it changed again, most likely."""
+    converted_by: str | None = None
+    """The pattern of the setting ``diff.PATTERN`` whose command printed both sides, or None."""
+    not_converted: str | None = None
+    """Why they are as in the file although there is such a command, or None."""
 
 
 class OpenFile(Record):
@@ -569,6 +573,7 @@ class SettingSource(StrEnum):
     DEFAULT = "default"
     STORE = "store"
     ROOT = "root"
+    USER = "user"
 
 
 class Setting(Record):

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.command import SnapCommand, command, pass_invocation, session_option
+from treesnap.cli.command import (
+    SnapCommand,
+    command,
+    pass_invocation,
+    session_option,
+    text_option,
+    warn_of_unconverted,
+)
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields
@@ -124,6 +131,7 @@ class DiffCommand(SnapCommand):
     metavar="SIZE",
     help=f"Summarise larger files [{format_size(CONTENT_SIZE_MAX)}].",
 )
+@text_option
 @session_option
 @pass_invocation
 def diff(
@@ -134,12 +142,14 @@ def diff(
     stat: bool,
     name_status: bool,
     max_size: int,
+    no_textconv: bool,
 ) -> None:
     """Show changes between two snapshots, or a snapshot and the live tree.
 
     From A (default: the newest snapshot) to B (default: the live tree), as patches.
-    Binary files, and those larger than --max-size, are summarised. Exits 0 with
-    and without changes.
+    Binary files, and those larger than --max-size, are summarised. Files that
+    'snap config diff.PATTERN' names a command for are compared as the text that it
+    prints. Exits 0 with and without changes.
     """
     if stat and name_status:
         raise click.UsageError("--stat and --name-status exclude each other")
@@ -148,7 +158,9 @@ def diff(
     with invocation.open() as handle:
         sides = _sides(handle, invocation, words, paths)
         changes = handle.diff(sides.old_id, sides.new_id, sides.paths)
-        texts = DiffOutput(handle, sides.old_id, sides.new_id, size_max=max_size)
+        texts = DiffOutput(
+            handle, sides.old_id, sides.new_id, size_max=max_size, as_text=not no_textconv
+        )
         output = invocation.output
         coloured = output.is_coloured
 
@@ -166,6 +178,7 @@ def diff(
         else:
             text = texts.patches(changes)
         output.result("diff", fields, text)
+        warn_of_unconverted(output, texts.not_converted)
 
 
 class Sides(NamedTuple):

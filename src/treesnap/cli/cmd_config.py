@@ -19,6 +19,7 @@ from treesnap.results import ConfigResult
         "snap config max-size 20G",
         "snap config --root keep.last 200",
         "snap config --unset keep.daily",
+        "snap config 'diff.*.sqlite' '~/bin/dump-sqlite {}'",
     ],
 )
 @click.argument("key", required=False, metavar="[KEY]")
@@ -32,6 +33,8 @@ def config(
     """Show or change the settings of the store, or of one root.
 
     Without KEY, show all settings that apply to the root, and where each one is set.
+    'diff.PATTERN' is a command that prints files as text for diff; it is yours alone,
+    for all stores.
     """
     changes = value is not None or unset
     with invocation.open(makes_store=changes) as handle:

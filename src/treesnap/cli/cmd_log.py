@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from treesnap.cli.colour import Style
-from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.command import (
+    command,
+    pass_invocation,
+    text_option,
+    warn_of_unconverted,
+)
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.terminal import Cell, Terminal, cut, width_of
@@ -52,6 +57,7 @@ _SIZE_WIDTH = 10
 @click.option(
     "--grep", metavar="REGEX", help="Only those whose name, label or tags match, in any case."
 )
+@text_option
 @pass_invocation
 def log(
     invocation: Invocation,
@@ -63,6 +69,7 @@ def log(
     kind: str | None,
     session: str | None,
     grep: str | None,
+    no_textconv: bool,
 ) -> None:
     """Show the history of the root or of PATH, newest first.
 
@@ -84,11 +91,12 @@ def log(
         )
         terminal = invocation.output.terminal(handle.context.clock_ns())
         text: Iterator[str] | Iterator[bytes]
+        not_converted: list[str] = []
         if path is None:
             has_all = kind is None and session is None and grep is None
             text = _grouped(entries, terminal, has_gaps=has_all)
         elif patch:
-            text = _patches(handle, entries, path, terminal)
+            text = _patches(handle, entries, path, terminal, not_converted, as_text=not no_textconv)
         else:
             text = (
                 line
@@ -100,6 +108,7 @@ def log(
         invocation.output.result(
             "log", lambda: {"entries": [entry.to_dict() for entry in entries]}, text
         )
+        warn_of_unconverted(invocation.output, not_converted)
 
 
 def _ways_back(handle: Handle, invocation: Invocation) -> Iterator[str]:
@@ -287,14 +296,25 @@ def _size_change(entry: LogEntry | None) -> str:
 
 
 def _patches(
-    handle: Handle, entries: Iterable[LogEntry], path: str, terminal: Terminal
+    handle: Handle,
+    entries: Iterable[LogEntry],
+    path: str,
+    terminal: Terminal,
+    not_converted: list[str],
+    *,
+    as_text: bool,
 ) -> Iterator[bytes]:
-    """Yields each version of a path with what changed since the one before."""
+    """Yields each version of a path with what changed since the one before.
+
+    Adds to a list what could not be converted to text, and why.
+    """
     from treesnap.cli.diff_output import DiffOutput
 
     for entry in entries:
         yield _line(entry, terminal).encode("utf-8", "backslashreplace") + b"\n"
-        texts = DiffOutput(handle, entry.older_id or entry.snapshot.id, entry.snapshot.id)
+        texts = DiffOutput(
+            handle, entry.older_id or entry.snapshot.id, entry.snapshot.id, as_text=as_text
+        )
         changes: tuple[Change, ...]
         if entry.older_id is None:
             changes = () if entry.change is None else (entry.change,)
@@ -306,3 +326,4 @@ def _patches(
             yield from texts.shown_patches(changes, coloured=terminal.has_colours)
         for line in _gap_lines(entry, terminal):
             yield line.encode() + b"\n"
+        not_converted += texts.not_converted

@@ -15,9 +15,12 @@ import click
 
 from treesnap.cli.failure import ExitCode, advised
 from treesnap.cli.invocation import WAIT_DEFAULT_S, Invocation
+from treesnap.errors import WarningCode
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from treesnap.cli.streams import Output
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 SENTENCE_LENGTH_MAX = 200
@@ -222,6 +225,20 @@ def _set_global(context: click.Context, parameter: click.Parameter, value: Any) 
     is_output = parameter.name in {"as_json", "quiet", "colour"}
     target = invocation.output if is_output else invocation
     setattr(target, str(parameter.name), value)
+
+
+UNCONVERTED_SHOWN_MAX = 10
+text_option = click.option(
+    "--no-textconv",
+    is_flag=True,
+    help="Show files as they are, not by the commands of 'diff.PATTERN'.",
+)
+
+
+def warn_of_unconverted(output: Output, messages: Sequence[str]) -> None:
+    """Warns of the first files that a command did not print as text, once they were shown."""
+    for message in messages[:UNCONVERTED_SHOWN_MAX]:
+        output.warn(WarningCode.NOT_CONVERTED, message)
 
 
 session_option = click.option(

@@ -10,6 +10,7 @@ from treesnap.cli.coloured_patch import coloured_hunks, harmless
 from treesnap.cli.json_output import Fields
 from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import path_text
+from treesnap.errors import printable, quoted
 from treesnap.model import CONTENT_SIZE_MAX, Change, ChangeKind, Entry, EntryKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.patch import LineCounts, count_lines, hunks, is_binary
@@ -39,6 +40,8 @@ class Texts(NamedTuple):
     new: bytes
     note: str | None
     """Replaces the patch; None when there is one."""
+    converted_by: str | None = None
+    """The pattern of the setting whose command printed both sides."""
 
 
 class DiffOutput:
@@ -51,28 +54,38 @@ class DiffOutput:
         new_id: str | None,
         *,
         size_max: int = CONTENT_SIZE_MAX,
+        as_text: bool = False,
     ) -> None:
+        """Prepares patches; with ``as_text`` of what the user's commands print of files."""
         self._handle = handle
         self._old_id = old_id
         self._new_id = new_id
         self._size_max = size_max
+        self._as_text = as_text
+        self.not_converted: list[str] = []
+        """What patches show as it is although a setting names a command for it, and why."""
 
-    def _texts(self, changes: Sequence[Change]) -> Iterator[tuple[Change, Texts]]:
+    def _texts(
+        self, changes: Sequence[Change], *, as_text: bool = False
+    ) -> Iterator[tuple[Change, Texts]]:
         """Yields changes with both sides as text, where they are about text of a sensible size."""
         for content in self._handle.contents(
-            self._old_id, self._new_id, changes, max_size_bytes=self._size_max
+            self._old_id, self._new_id, changes, max_size_bytes=self._size_max, as_text=as_text
         ):
+            if content.not_converted is not None:
+                name = quoted(content.change.path)
+                self.not_converted.append(f"{name} is not shown as text: {content.not_converted}")
             yield content.change, _texts_of(content)
 
     def patches(self, changes: Sequence[Change]) -> Iterator[bytes]:
         """Yields each change in the unified format, with a header for each path."""
-        for change, texts in self._texts(changes):
+        for change, texts in self._texts(changes, as_text=self._as_text):
             header = b"".join(_encoded(line) + b"\n" for line in _patch_header(change, texts))
             yield header + b"".join(hunks(texts.old, texts.new))
 
     def shown_patches(self, changes: Sequence[Change], *, coloured: bool) -> Iterator[bytes]:
         """Yields the same for people: control characters of the texts are escaped."""
-        for change, texts in self._texts(changes):
+        for change, texts in self._texts(changes, as_text=self._as_text):
             pieces = hunks(texts.old, texts.new)
             for line in _patch_header(change, texts):
                 yield _encoded(styled(line, Style.HEADING) if coloured else line) + b"\n"
@@ -116,8 +129,8 @@ def _texts_of(content: ChangedContent) -> Texts:
     if content.is_lost:
         return Texts(b"", b"", "Changed again while it was compared")
     if is_binary(old) or is_binary(new):
-        return Texts(b"", b"", f"Binary file: {_sizes(content.change)}")
-    return Texts(old, new, None)
+        return Texts(b"", b"", f"Binary file: {_sizes(content.change)}", content.converted_by)
+    return Texts(old, new, None, content.converted_by)
 
 
 def _line_counts(texts: Texts) -> LineCounts | None:
@@ -137,6 +150,9 @@ def _patch_header(change: Change, texts: Texts) -> Iterator[str]:
     name = path_text(change.path)
     yield f"diff a/{name} b/{name}"
     yield from header_lines(change)
+    if texts.converted_by is not None:
+        same = "same " if texts.old == texts.new else ""
+        yield f"{same}text by diff.{printable(texts.converted_by)}"
     if texts.note is not None:
         yield texts.note
     elif texts.old != texts.new:

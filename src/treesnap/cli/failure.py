@@ -213,6 +213,7 @@ WARNING_HINTS: dict[WarningCode, str] = {
     WarningCode.STAGE_FOUND: "remove it once no restore of that tree is under way",
     WarningCode.RESTORE_UNFINISHED: "'snap doctor' shows what it waits for",
     WarningCode.EDITS_PRESERVED: "'snap restore REF --to DIR' writes the files of that snapshot",
+    WarningCode.NOT_CONVERTED: "'--no-textconv' runs no commands; 'snap config' shows them",
     WarningCode.GARBAGE_KEPT: (
         "'snap verify --repair' repairs them or moves them away, 'snap gc' collects around them"
     ),

@@ -63,6 +63,7 @@ _LIBRARIES = (
     "ctypes",
     "difflib",
     "json",
+    "platformdirs",
     "pyfastcdc",
     "rich.progress",
     "shlex",

@@ -1,22 +1,29 @@
-"""``config``: the settings of a store and of a root, in two TOML files.
+"""``config``: the settings of a store, of a root and of a user, each in a TOML file.
 
 A setting of the root wins over that of the store, and both over the default. People may edit
 the files: a change keeps comments and order. What cannot be understood is refused with the
 file's name before it has any effect.
+
+Settings that run a program, ``diff.PATTERN``, are the user's alone. A store may come from another
+machine or belong to another user, so one in its files is refused.
 """
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, quoted
-from treesnap.fs.durable import read_file, replace_file, unlink_if_present
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import ensure_directories, read_file, replace_file, unlink_if_present
+from treesnap.fs.local import LocalFileSystem
+from treesnap.fs.os_errors import reported
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
-from treesnap.ops.context import Context, Session
+from treesnap.ops.context import Context, Session, user_config_path
 from treesnap.quantities import format_duration, format_size, parse_duration, parse_size, size_text
 from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy
 from treesnap.worktree.scan.ignore import given
@@ -28,6 +35,8 @@ if TYPE_CHECKING:
 
 _FILE_SIZE_MAX = 1 << 16
 _COUNT_MAX = 10**9
+_DIFF = "diff."
+_WRITABLE_BY_OTHERS = 0o002
 
 
 class Key(NamedTuple):
@@ -93,6 +102,15 @@ KEYS: Mapping[str, Key] = {
 """Every setting, in the order in which they are shown."""
 
 
+class TextCommand(NamedTuple):
+    """A command that prints files as text, for differences."""
+
+    pattern: str
+    """Which files, in gitignore syntax."""
+    line: str
+    words: tuple[str, ...]
+
+
 class Settings(NamedTuple):
     """What holds for a root."""
 
@@ -114,8 +132,9 @@ class Settings(NamedTuple):
 
 def settings_of(session: Session) -> Settings:
     """Returns what holds for a root. Costs two looks; raises InvalidArgument."""
-    of_store = _read(session, _store_path(session))
-    of_root = _read(session, _root_path(session))
+    fs = session.store.fs
+    of_store = _read(fs, _store_path(session))
+    of_root = _read(fs, _root_path(session))
     values = {name: key.default for name, key in KEYS.items()} | of_store | of_root
     policy = Policy(
         keep_last=values["keep.last"],
@@ -143,15 +162,23 @@ def config(
     context: Context, key: str | None, value: str | None, *, for_root: bool, unset: bool
 ) -> ConfigResult:
     """Shows or changes settings; see :meth:`treesnap.Handle.config`."""
-    from treesnap.results import ConfigResult, SettingSource
+    from treesnap.results import ConfigResult, Setting, SettingSource
 
-    if key is not None and key not in KEYS:
-        raise InvalidArgument(f"There is no setting {key!r}; there are: {', '.join(KEYS)}")
+    if key is not None and key not in KEYS and not key.startswith(_DIFF):
+        known = ", ".join([*KEYS, f"{_DIFF}PATTERN"])
+        raise InvalidArgument(f"There is no setting {key!r}; there are: {known}")
     changes = value is not None or unset
     if changes and key is None:
         raise InvalidArgument("The setting to change is not named")
     if value is not None and unset:
         raise InvalidArgument("A setting is either given a value or unset, not both")
+    if key is not None and key.startswith(_DIFF):
+        if for_root:
+            raise InvalidArgument(f"{_DIFF}PATTERN holds for all roots of its user, not for one")
+        if changes:
+            _change_of_user(key.removeprefix(_DIFF), value)
+        found = [item for item in _of_user() if item.key == key]
+        return ConfigResult(tuple(found or [Setting(key, None, SettingSource.DEFAULT)]))
     if value is not None and key is not None:
         KEYS[key].parse(value)
     try:
@@ -162,14 +189,98 @@ def config(
                 _change(
                     session, _root_path(session) if for_root else _store_path(session), key, value
                 )
+            fs = session.store.fs
             sources: _Sources = (
-                (SettingSource.ROOT, _read(session, _root_path(session))),
-                (SettingSource.STORE, _read(session, _store_path(session))),
+                (SettingSource.ROOT, _read(fs, _root_path(session))),
+                (SettingSource.STORE, _read(fs, _store_path(session))),
             )
     except StoreMissing:
         sources = ()
-    names = [key] if key is not None else list(KEYS)
-    return ConfigResult(settings=tuple(_setting(name, sources) for name in names))
+    if key is not None:
+        return ConfigResult(settings=(_setting(key, sources),))
+    return ConfigResult(settings=(*(_setting(name, sources) for name in KEYS), *_of_user()))
+
+
+def text_commands() -> list[TextCommand]:
+    """Returns which files differences show by the text that a command prints; the last one counts.
+
+    They are in the user's own file, ``[diff]`` with a pattern for each. Costs two looks. Raises
+    InvalidArgument for a file that another user may have written, or that says something else.
+    """
+    path = user_config_path()
+    document = _document(LocalFileSystem(), os.path.realpath(path)) if path is not None else {}
+    if path is None or not document:
+        return []
+    _refuse_foreign(os.path.realpath(path))
+    found = []
+    for name, value in _flat(document):
+        if not name.startswith(_DIFF):
+            raise _invalid(path, f"there is no setting {name!r} of a user")
+        if not isinstance(value, str):
+            raise _invalid(path, f"{name} is a {type(value).__name__}")
+        with _named(path, name):
+            found.append(_text_command(name.removeprefix(_DIFF), value))
+    return found
+
+
+def _text_command(pattern: str, line: str) -> TextCommand:
+    import shlex
+
+    given((pattern,))
+    if pattern.startswith("!"):
+        raise InvalidArgument(f"The pattern {pattern!r} names no files, it excepts some")
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise InvalidArgument(f"{line!r} is not a command: {error}") from error
+    if not words:
+        raise InvalidArgument("The command is empty")
+    return TextCommand(pattern, line, tuple(words))
+
+
+def _refuse_foreign(path: str) -> None:
+    """Raises InvalidArgument for a file that names programs and that others can write to."""
+    found = os.stat(path)
+    if found.st_uid not in {0, os.geteuid()}:
+        raise _invalid(path, "it belongs to another user, and names programs to run")
+    if found.st_mode & _WRITABLE_BY_OTHERS:
+        raise _invalid(path, "every user can write to it, and it names programs to run")
+
+
+def _of_user() -> list[Setting]:
+    from treesnap.results import Setting, SettingSource
+
+    return [
+        Setting(f"{_DIFF}{item.pattern}", item.line, SettingSource.USER) for item in text_commands()
+    ]
+
+
+def _change_of_user(pattern: str, line: str | None) -> None:
+    """Writes or removes a command in the user's own file; durable after return."""
+    import tomlkit
+
+    path = user_config_path()
+    if path is None:
+        raise InvalidArgument("There is no home directory to keep settings of a user in")
+    if line is not None:
+        _text_command(pattern, line)
+    text_commands()
+    fs, place = LocalFileSystem(), os.path.realpath(path)
+    document = tomlkit.parse(_load(fs, place))
+    table = document.setdefault(_DIFF[:-1], tomlkit.table())
+    table.pop(pattern, None)
+    if line is not None:
+        table[pattern] = line
+    if not table:
+        document.pop(_DIFF[:-1])
+    text = tomlkit.dumps(document)
+    if not text.strip():
+        unlink_if_present(fs, place)
+        return
+    directory = os.path.dirname(place)
+    with reported("write the settings"):
+        ensure_directories(fs, directory)
+        replace_file(fs, place, text.encode(), temporary=directory)
 
 
 def _setting(name: str, sources: _Sources) -> Setting:
@@ -191,9 +302,8 @@ def _root_path(session: Session) -> str:
     return session.root.file("config.toml")
 
 
-def _load(session: Session, path: str) -> str:
+def _load(fs: FileSystem, path: str) -> str:
     """Returns a file's text, empty when there is none; does not block on a pipe in its place."""
-    fs = session.store.fs
     try:
         if not stat.S_ISREG(fs.lstat(path).st_mode):
             raise _invalid(path, "it is not a regular file")
@@ -210,18 +320,21 @@ def _load(session: Session, path: str) -> str:
         raise _invalid(path, f"it is not UTF-8: {error.reason}") from error
 
 
-def _read(session: Session, path: str) -> dict[str, Any]:
+def _read(fs: FileSystem, path: str) -> dict[str, Any]:
     """Returns the values of a file by key, checked; an absent file has none."""
-    text = _load(session, path)
+    return {name: _value(path, name, value) for name, value in _flat(_document(fs, path))}
+
+
+def _document(fs: FileSystem, path: str) -> dict[str, Any]:
+    text = _load(fs, path)
     if not text:
         return {}
     import tomllib
 
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number may have too many digits, too
         raise _invalid(path, str(error)) from error
-    return {name: _value(path, name, value) for name, value in _flat(document)}
 
 
 def _flat(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -238,6 +351,8 @@ def _flat(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _value(path: str, name: str, value: Any) -> Any:
     key = KEYS.get(name)
+    if key is None and name.startswith(_DIFF):
+        raise _invalid(path, f"{name} names a program, which only a user's own settings may")
     if key is None:
         raise _invalid(path, f"there is no setting {name!r}")
     wanted = key.stored if isinstance(key.stored, tuple) else (key.stored,)
@@ -277,8 +392,9 @@ def _change(session: Session, path: str, name: str, value: str | None) -> None:
     """Writes or removes one setting; durable after return."""
     import tomlkit
 
-    _read(session, path)
-    document = tomlkit.parse(_load(session, path))
+    fs = session.store.fs
+    _read(fs, path)
+    document = tomlkit.parse(_load(fs, path))
     table_name, _, last = name.rpartition(".")
     if value is None:
         table = document.get(table_name, {}) if table_name else document
@@ -294,6 +410,6 @@ def _change(session: Session, path: str, name: str, value: str | None) -> None:
         table[last] = value if is_text else list(parsed) if type(parsed) is tuple else parsed
     text = tomlkit.dumps(document)
     if not text.strip():
-        unlink_if_present(session.store.fs, path)
+        unlink_if_present(fs, path)
         return
-    replace_file(session.store.fs, path, text.encode(), temporary=session.store.layout.temporary)
+    replace_file(fs, path, text.encode(), temporary=session.store.layout.temporary)

@@ -29,11 +29,25 @@ _Wanted = tuple[int, Entry]
 
 
 def contents(
-    context: Context, a: str, b: str | None, changes: Iterable[Change], size_max: int
+    context: Context,
+    a: str,
+    b: str | None,
+    changes: Iterable[Change],
+    size_max: int,
+    *,
+    as_text: bool = False,
 ) -> Iterator[ChangedContent]:
     """Yields each change with both sides of its content, in the order of the changes."""
-    for batch in _batches(changes, size_max):
-        yield from _read_batch(context, a, b, batch, size_max)
+    as_stored = (
+        content
+        for batch in _batches(changes, size_max)
+        for content in _read_batch(context, a, b, batch, size_max)
+    )
+    if not as_text:
+        return as_stored
+    from treesnap.ops.text_conversion import converted
+
+    return converted(as_stored, size_max)
 
 
 def _batches(changes: Iterable[Change], size_max: int) -> Iterator[list[Change]]:

@@ -193,6 +193,17 @@ def user_state_directory() -> str:
     return path
 
 
+def user_config_path() -> str | None:
+    """Returns the file of this user's own settings; None where there is no home directory."""
+    from platformdirs import user_config_dir
+
+    try:
+        path = user_config_dir("treesnap", appauthor=False)
+    except RuntimeError:  # neither HOME nor an entry in the table of users
+        return None
+    return os.path.join(path, "config.toml") if os.path.isabs(path) else None
+
+
 def _is_default_store(store_path: str) -> bool:
     """Returns whether a store is the default one, and $SNAP_STORE is not set."""
     if is_store_given():

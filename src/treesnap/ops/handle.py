@@ -567,16 +567,21 @@ class Handle:
         changes: Sequence[Change],
         *,
         max_size_bytes: int = CONTENT_SIZE_MAX,
+        as_text: bool = False,
     ) -> Iterator[ChangedContent]:
         """Yields what :meth:`diff` returned for ``a`` and ``b``, with the bytes of both sides.
 
         ``b`` is None for the live tree. Files of more than ``max_size_bytes`` are not read. Reads
         many small files together, which costs a fraction of a :meth:`read` of each; up to 32 MiB
         and one change are in memory.
+
+        With ``as_text``, files are what the command of the user's setting ``diff.PATTERN`` prints
+        of them: ``converted_by`` names the pattern. Where that fails, ``not_converted`` says why.
+        Raises InvalidArgument for settings that cannot be understood.
         """
         from treesnap.ops.contents import contents
 
-        return contents(self.context, a, b, changes, max_size_bytes)
+        return contents(self.context, a, b, changes, max_size_bytes, as_text=as_text)
 
     def each_change(
         self, a: str | None, b: str, paths: Sequence[PathLike] | None = None

@@ -1,0 +1,251 @@
+"""Differences of files that a command of the user prints as text."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from treesnap.errors import InvalidArgument
+from treesnap.ops import text_conversion
+from treesnap.ops.handle import open as open_root
+
+HEX = "import sys; print(open(sys.argv[1], 'rb').read().hex())"
+
+
+@pytest.fixture
+def settings_file(environment):
+    return Path(environment["HOME"]) / ".config/treesnap/config.toml"
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Makes a Python script, and returns a command that runs it."""
+
+    def make(script: str) -> str:
+        path = tmp_path / "convert.py"
+        path.write_text(script)
+        return f"{sys.executable} {path}"
+
+    return make
+
+
+@pytest.fixture
+def binary(snap, root):
+    """A captured binary file that has changed since."""
+    (root / "data.bin").write_bytes(b"\0one")
+    snap("create")
+    (root / "data.bin").write_bytes(b"\0two")
+    return root / "data.bin"
+
+
+def test_a_patch_is_of_what_the_command_prints(snap, binary, command, settings_file):
+    found = snap("config", "diff.*.bin", command(HEX))
+    assert (found.code, found.out, found.err) == (0, "", "")
+
+    assert snap("diff").out == (
+        "diff a/data.bin b/data.bin\ntext by diff.*.bin\n--- a/data.bin\n+++ b/data.bin\n"
+        "@@ -1 +1 @@\n-006f6e65\n+0074776f\n"
+    )
+    assert "-006f6e65" in snap("diff", "--color", "always").out
+    assert settings_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_log_shows_the_same(snap, binary, command):
+    snap("create")
+    snap("config", "diff.*.bin", command(HEX))
+
+    assert "+0074776f" in snap("log", "data.bin", "-p").out
+    assert "Binary file" in snap("log", "data.bin", "-p", "--no-textconv").out
+
+
+@pytest.mark.parametrize("words", [["--no-textconv"], ["--stat"]])
+def test_no_command_runs_where_none_is_wanted(snap, binary, command, words, tmp_path):
+    snap("config", "diff.*.bin", command(f"open({str(tmp_path / 'ran')!r}, 'w')"))
+
+    assert "Binary file: 4 B -> 4 B" in snap("diff", *words).out
+    snap("diff", "--json")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_that_is_new_or_gone_has_one_side(snap, binary, command):
+    snap("config", "diff.*.bin", command(HEX))
+    binary.rename(binary.with_name("other.bin"))
+
+    out = snap("diff").out
+
+    assert "-006f6e65" in out
+    assert "+0074776f" in out
+
+
+def test_equal_texts_say_so(snap, binary, command):
+    snap("config", "diff.*.bin", command("print('always')"))
+
+    assert snap("diff").out == "diff a/data.bin b/data.bin\nsame text by diff.*.bin\n"
+
+
+def test_the_last_pattern_that_matches_counts(snap, binary, command):
+    snap("config", "diff.*", "false")
+    snap("config", "diff.data.*", command("print('data')"))
+
+    assert "same text by diff.data.*" in snap("diff").out
+
+
+def test_names_and_words_reach_no_shell(snap, root, command, tmp_path):
+    name = "a; touch ran $(touch ran) '.b;n"
+    (root / name).write_bytes(b"\0")
+    snap("create")
+    (root / name).write_bytes(b"\0\0")
+    script = "import os, sys; print(os.path.getsize(sys.argv[1]), os.listdir(), sys.argv[2:])"
+    snap("config", "diff.a*", command(script) + " {} ; '$HOME' x{}")
+
+    assert "+2 ['file'] [';', '$HOME', 'x{}']\n" in snap("diff").out
+    assert not list(tmp_path.rglob("ran"))
+
+
+def test_a_module_of_the_root_is_not_imported(snap, root, binary, tmp_path, monkeypatch):
+    (root / "json.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    snap("config", "diff.*.bin", f"{sys.executable} -c 'import json, sys; print(1)'")
+
+    assert "same text" in snap("diff").out
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("import sys; sys.exit('no such table')", "exited with 1: no such table"),
+        ("print('x' * 2000)", "prints more than 1000 B"),
+        ("import time; time.sleep(600)", "takes longer than 0 s"),
+    ],
+)
+def test_a_command_that_fails_leaves_the_summary(snap, binary, command, script, why, monkeypatch):
+    if "sleep" in script:
+        monkeypatch.setattr(text_conversion, "TIME_MAX_S", 0.2)
+    snap("config", "diff.*.bin", command(script))
+
+    result = snap("diff", "--max-size", "1000")
+
+    assert (result.code, "Binary file: 4 B -> 4 B" in result.out) == (0, True)
+    assert f"'data.bin' is not shown as text: the command of diff.*.bin {why}" in result.err
+    assert "--no-textconv" in result.err
+
+
+def test_a_command_that_cannot_start_is_tried_once(snap, root, binary):
+    (root / "more.bin").write_bytes(b"\0")
+    snap("config", "diff.*.bin", "/nowhere/at-all")
+
+    result = snap("diff")
+
+    assert result.err.count("cannot be started: No such file or directory") == 2
+    assert result.out.count("Binary file") == 2
+
+
+@pytest.mark.parametrize("place", ["store", "root"])
+def test_a_store_cannot_name_a_program(snap, binary, store, tmp_path, place):
+    text = f'[diff]\n"*.bin" = "touch {tmp_path / "ran"}"\n'
+    directory = store if place == "store" else next(store.glob("roots/*/"))
+    (directory / "config.toml").write_text(text)
+
+    refused = snap("config")
+
+    assert refused.code == 2
+    assert "names a program, which only a user's own settings may" in refused.err
+    assert "Binary file" in snap("diff").out
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("mode", [0o602, 0o666])
+def test_a_file_that_others_can_write_is_refused(snap, binary, command, settings_file, mode):
+    snap("config", "diff.*.bin", command(HEX))
+    settings_file.chmod(mode)
+
+    refused = snap("diff")
+
+    assert refused.code == 2
+    assert "every user can write to it" in refused.err
+    assert "Binary file" in snap("diff", "--no-textconv").out
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away")
+def test_a_file_of_another_user_is_refused(snap, binary, command, settings_file):
+    snap("config", "diff.*.bin", command(HEX))
+    os.chown(settings_file, 12345, -1)
+
+    assert "it belongs to another user" in snap("diff").err
+
+
+def test_settings_are_shown_changed_and_removed(snap, settings_file, root, store):
+    snap("create")
+    snap("config", "diff.*.bin", "xxd {}")
+    snap("config", "diff.docs/*.sqlite", "sqlite3 {} .dump")
+
+    rows = snap("config", "--json").json["settings"]
+
+    assert rows[-2:] == [
+        {"key": "diff.*.bin", "value": "xxd {}", "source": "user"},
+        {"key": "diff.docs/*.sqlite", "value": "sqlite3 {} .dump", "source": "user"},
+    ]
+    assert snap("config", "diff.*.bin").out == "xxd {}\n"
+    assert snap("config", "diff.*.png").out == "-\n"
+    snap("config", "--unset", "diff.*.bin")
+    assert settings_file.read_text() == '[diff]\n"docs/*.sqlite" = "sqlite3 {} .dump"\n'
+    snap("config", "--unset", "diff.docs/*.sqlite")
+    assert not settings_file.exists()
+    assert not (store / "config.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["diff.*.bin", "cat 'open"], "is not a command"),
+        (["diff.*.bin", " "], "The command is empty"),
+        (["diff.!*.bin", "cat"], "names no files"),
+        (["diff.", "cat"], "can match nothing"),
+        (["--root", "diff.*.bin", "cat"], "for all roots of its user"),
+    ],
+)
+def test_what_cannot_be_is_refused(snap, settings_file, words, why):
+    result = snap("config", *words)
+
+    assert (result.code, settings_file.exists()) == (2, False)
+    assert why in result.err
+
+
+@pytest.mark.parametrize(
+    "text", ["[diff]\n'*.bin' = 7\n", "automatic = false\n", "[diff\n", '[diff]\n"!a" = "cat"\n']
+)
+def test_a_file_that_says_something_else_is_refused(snap, binary, settings_file, text):
+    settings_file.parent.mkdir(parents=True)
+    settings_file.write_text(text)
+
+    refused = snap("diff")
+
+    assert refused.code == 2
+    assert str(settings_file) in refused.err
+
+
+def test_the_library_converts_when_asked(
+    snap, binary, command, root, store, environment, monkeypatch
+):
+    snap("config", "diff.*.bin", command(HEX))
+    monkeypatch.setenv("HOME", environment["HOME"])
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    handle = open_root(root, store)
+    changes = handle.diff()
+    latest = handle.resolve("latest").id
+
+    (plain,) = handle.contents(latest, None, changes)
+    (text,) = handle.contents(latest, None, changes, as_text=True)
+
+    assert (plain.new, plain.converted_by) == (b"\0two", None)
+    assert (text.new, text.converted_by) == (b"0074776f\n", "*.bin")
+    snap("config", "diff.*.bin", "false")
+    (failed,) = handle.contents(latest, None, changes, as_text=True)
+    assert failed.new == b"\0two"
+    assert failed.not_converted == "the command of diff.*.bin exited with 1"
+    Path(environment["HOME"], ".config/treesnap/config.toml").write_text("[")
+    with pytest.raises(InvalidArgument):
+        handle.contents(latest, None, changes, as_text=True)
