@@ -154,12 +154,18 @@ def diff(
     if stat and name_status:
         raise click.UsageError("--stat and --name-status exclude each other")
     from treesnap.cli.diff_output import DiffOutput
+    from treesnap.cli.syntax_colours import SyntaxColours
 
     with invocation.open() as handle:
         sides = _sides(handle, invocation, words, paths)
         changes = handle.diff(sides.old_id, sides.new_id, sides.paths)
         texts = DiffOutput(
-            handle, sides.old_id, sides.new_id, size_max=max_size, as_text=not no_textconv
+            handle,
+            sides.old_id,
+            sides.new_id,
+            size_max=max_size,
+            as_text=not no_textconv,
+            syntax=SyntaxColours(),
         )
         output = invocation.output
         coloured = output.is_coloured

@@ -309,11 +309,17 @@ def _patches(
     Adds to a list what could not be converted to text, and why.
     """
     from treesnap.cli.diff_output import DiffOutput
+    from treesnap.cli.syntax_colours import SyntaxColours
 
+    syntax = SyntaxColours()
     for entry in entries:
         yield _line(entry, terminal).encode("utf-8", "backslashreplace") + b"\n"
         texts = DiffOutput(
-            handle, entry.older_id or entry.snapshot.id, entry.snapshot.id, as_text=as_text
+            handle,
+            entry.older_id or entry.snapshot.id,
+            entry.snapshot.id,
+            as_text=as_text,
+            syntax=syntax,
         )
         changes: tuple[Change, ...]
         if entry.older_id is None:

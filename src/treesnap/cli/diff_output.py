@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from treesnap.cli.colour import Style, styled
 from treesnap.cli.coloured_patch import coloured_hunks, harmless
 from treesnap.cli.json_output import Fields
+from treesnap.cli.syntax_colours import CHANGES_MAX, SyntaxColours
 from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import path_text
 from treesnap.errors import printable, quoted
@@ -55,6 +56,7 @@ class DiffOutput:
         *,
         size_max: int = CONTENT_SIZE_MAX,
         as_text: bool = False,
+        syntax: SyntaxColours | None = None,
     ) -> None:
         """Prepares patches; with ``as_text`` of what the user's commands print of files."""
         self._handle = handle
@@ -62,6 +64,7 @@ class DiffOutput:
         self._new_id = new_id
         self._size_max = size_max
         self._as_text = as_text
+        self._syntax = syntax
         self.not_converted: list[str] = []
         """What patches show as it is although a setting names a command for it, and why."""
 
@@ -86,10 +89,17 @@ class DiffOutput:
     def shown_patches(self, changes: Sequence[Change], *, coloured: bool) -> Iterator[bytes]:
         """Yields the same for people: control characters of the texts are escaped."""
         for change, texts in self._texts(changes, as_text=self._as_text):
-            pieces = hunks(texts.old, texts.new)
+            pieces = list(hunks(texts.old, texts.new))
             for line in _patch_header(change, texts):
                 yield _encoded(styled(line, Style.HEADING) if coloured else line) + b"\n"
-            yield _encoded("".join(coloured_hunks(pieces) if coloured else map(harmless, pieces)))
+            if not coloured:
+                yield _encoded("".join(map(harmless, pieces)))
+                continue
+            lexer = None
+            if self._syntax is not None and pieces and len(changes) <= CHANGES_MAX:
+                size = sum(map(len, pieces))
+                lexer = None if texts.converted_by else self._syntax.lexer_for(change.path, size)
+            yield _encoded("".join(coloured_hunks(pieces, lexer)))
 
     def stat_lines(self, changes: Sequence[Change], *, coloured: bool) -> Iterator[str]:
         """Yields a line for each path, how much of it changed, and the sums."""
