@@ -18,6 +18,8 @@ class Phase(StrEnum):
 
     SCAN = "scan"
     STAGE = "stage"
+    SYNC = "sync"
+    """What was written is made durable: one long call, which tells nothing on its way."""
     APPLY = "apply"
     TIDY = "tidy"
     """A restore is done; what it put aside is removed."""

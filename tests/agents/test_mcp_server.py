@@ -598,7 +598,7 @@ def test_progress_is_reported_and_grows(server, root, mode):
 
     assert [done for done, _, _ in told] == sorted({done for done, _, _ in told})
     assert told[-1][0] == 7
-    assert told[-1][2] == Phase.SCAN
+    assert told[-1][2] in {Phase.SCAN, Phase.SYNC}  # all is read; the pack may be synced already
 
 
 async def cancelled(client: Any, tool: str, arguments: Mapping[str, Any], locks: ExitStack) -> None:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from treesnap.cli.progress import ProgressMonitor, WarningMonitor
+from treesnap.cli.streams import Output
 from treesnap.cli.text_output import time_text
 from treesnap.errors import WarningCode
 from treesnap.events import Phase
@@ -24,6 +25,24 @@ class Clock:
 
     def __call__(self):
         return self.now
+
+
+class Ticks:
+    """Ticks when it is told to, between start and stop."""
+
+    def __init__(self, tick):
+        self._tick = tick
+        self.is_running = False
+
+    def start(self):
+        self.is_running = True
+
+    def stop(self):
+        self.is_running = False
+
+    def __call__(self):
+        if self.is_running:
+            self._tick()
 
 
 @pytest.fixture
@@ -42,31 +61,52 @@ def warnings():
 
 
 @pytest.fixture
-def monitor(clock, screen, warnings):
+def made_ticks():
+    return []
+
+
+@pytest.fixture
+def tick(monitor, made_ticks):
+    return made_ticks[0]
+
+
+@pytest.fixture
+def monitor(clock, screen, warnings, made_ticks):
     console = Console(file=screen, force_terminal=True, width=120)
+
+    def make_ticks(tick):
+        made_ticks.append(Ticks(tick))
+        return made_ticks[0]
+
     monitor = ProgressMonitor(
-        lambda *warning: warnings.append(warning), clock=clock, make_console=lambda: console
+        lambda *warning: warnings.append(warning),
+        clock=clock,
+        make_console=lambda: console,
+        make_ticks=make_ticks,
     )
     yield monitor
     monitor.close()
 
 
-def test_short_operation_shows_nothing(monitor, clock, screen):
+def test_short_operation_shows_nothing(monitor, clock, screen, tick):
     monitor.begin(Phase.SCAN, 10, 1000)
     clock.now = 0.49
     monitor.advance(10, 1000)
+    tick()
 
     assert (monitor.is_visible, screen.getvalue()) == (False, "")
 
 
-def test_long_operation_shows_files_and_bytes(monitor, clock, screen):
+def test_long_operation_shows_files_and_bytes(monitor, clock, screen, tick):
     monitor.begin(Phase.SCAN, 1234, 10_000_000)
     clock.now = 0.5
     monitor.advance(217, 2_000_000)
+    tick()
     clock.now = 1.5
     monitor.advance(400, 3_000_000)
+    tick()
     clock.now = 2.5
-    monitor.advance(0, 0)
+    tick()
     monitor.close()
 
     assert "Reading" in screen.getvalue()
@@ -74,46 +114,124 @@ def test_long_operation_shows_files_and_bytes(monitor, clock, screen):
     assert "0:00:" in screen.getvalue()
 
 
-def test_unknown_totals_show_what_is_done(monitor, clock, screen):
+def test_unknown_totals_show_what_is_done(monitor, clock, screen, tick):
     monitor.begin(Phase.MARK, None, None)
     clock.now = 1.0
     monitor.advance(5, 100)
+    tick()
     monitor.close()
 
     assert "Marking" in screen.getvalue()
     assert "5 objects  100 B  100 B/s" in screen.getvalue()
 
 
-def test_next_phase_begins_from_nothing(monitor, clock, screen):
+def test_next_phase_begins_from_nothing(monitor, clock, screen, tick):
     monitor.begin(Phase.SCAN, 5, 100)
     clock.now = 1.0
     monitor.advance(5, 100)
+    tick()
     monitor.begin(Phase.APPLY, 3, 50)
+    tick()
     monitor.close()
 
     assert "Replacing" in screen.getvalue()
     assert "0 of 3 files  0 B of 50 B" in screen.getvalue()
 
 
-def test_remark_is_passed_on_while_a_bar_is_shown(monitor, clock, warnings):
+def test_one_long_call_is_shown_from_half_a_second_on_and_moves(monitor, clock, screen, tick):
+    monitor.begin(Phase.SYNC, None, None)
+    drawn = []
+    for now in (0.4, 0.6, 1.6, 62.6):
+        screen.seek(0)
+        screen.truncate()
+        clock.now = now
+        tick()
+        drawn.append(screen.getvalue())
+
+    assert drawn[0] == ""
+    assert all("Saving to disk" in each and "files" not in each for each in drawn[1:])
+    assert len(set(drawn)) == 4
+    assert "0:01:02" in drawn[-1]
+
+
+def test_only_ticks_draw(monitor, clock, screen, tick):
+    monitor.begin(Phase.SCAN, None, None)
+    clock.now = 9.0
+    for _ in range(1000):
+        monitor.advance(1, 1)
+    assert screen.getvalue() == ""
+
+    tick()
+
+    assert "1,000 files" in screen.getvalue()
+
+
+def test_a_bar_of_objects_has_a_total_without_bytes(monitor, clock, screen, tick):
+    monitor.begin(Phase.PUSH, 8, None)
+    clock.now = 1.0
+    monitor.advance(4, 100)
+    tick()
+    monitor.close()
+
+    assert "Sending" in screen.getvalue()
+    assert "4 of 8 objects  100 B" in screen.getvalue()
+    assert "0:00:01" in screen.getvalue()
+
+
+def test_a_bar_on_a_lost_terminal_ends_no_work(monitor, clock, screen, tick):
+    monitor.begin(Phase.SCAN, None, None)
+    clock.now = 1.0
+    screen.write = screen.flush = lambda *_: (_ for _ in ()).throw(OSError(5, "gone"))
+
+    tick()
+    monitor.warn(WarningCode.ROOM_MADE, "said")
+    monitor.close()
+
+    assert not monitor.is_visible
+
+
+def test_remark_is_passed_on_while_a_bar_is_shown(monitor, clock, warnings, tick):
     monitor.begin(Phase.SCAN, 5, 100)
     monitor.warn(WarningCode.ROOM_MADE, "early")
     clock.now = 1.0
     monitor.advance(1, 1)
+    tick()
     monitor.warn(WarningCode.ROOT_MOVED, "late")
 
     assert warnings == [(WarningCode.ROOM_MADE, "early"), (WarningCode.ROOT_MOVED, "late")]
     assert monitor.is_visible
+    assert tick.is_running
 
 
-def test_close_takes_the_bar_away_and_may_be_called_again(monitor, clock):
+def test_a_warning_alone_starts_no_ticks(monitor, tick):
+    monitor.warn(WarningCode.STORE_MADE, "said")
+
+    assert not tick.is_running
+
+
+def test_close_takes_the_bar_away_and_may_be_called_again(monitor, clock, tick):
+    monitor.begin(Phase.SCAN, None, None)
     clock.now = 1.0
-    monitor.advance(1, 1)
+    tick()
 
     monitor.close()
     monitor.close()
 
     assert not monitor.is_visible
+    assert not tick.is_running
+
+
+def test_what_is_printed_takes_the_bar_away(monitor, clock, tick, capsys):
+    output = Output("snap")
+    output.hide_progress = monitor.close
+    monitor.begin(Phase.SCAN, None, None)
+    clock.now = 1.0
+    tick()
+
+    output.result("list", dict, ["line"])
+
+    assert not monitor.is_visible
+    assert capsys.readouterr().out == "line\n"
 
 
 def test_monitor_without_a_bar_only_passes_remarks_on(warnings):

@@ -71,6 +71,7 @@ class Invocation:
         wanted = progress and not (self.output.as_json or self.output.quiet)
         shows_bar = wanted and is_terminal("stderr")
         monitor = ProgressMonitor(warn) if shows_bar else WarningMonitor(warn)
+        self.output.hide_progress = monitor.close
         if ends_restored:
             monitor.when_committed = ignore_time_limit
             monitor.when_restored = ignore_interrupts
@@ -93,6 +94,7 @@ class Invocation:
 
                 start_server_if_wanted(handle.context)
         finally:
+            self.output.hide_progress = None
             monitor.close()
 
     def resolve(self, handle: Handle, ref: str, paths: Sequence[str] | None = None) -> str:

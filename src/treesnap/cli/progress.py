@@ -1,7 +1,11 @@
 """Progress of one operation, as a bar on a terminal.
 
-Invariant: rich is imported after an operation has lasted for ``DELAY_S``, so that short
-commands do not pay for it. The invocation decides whether a bar is wanted at all.
+Invariants: rich is imported after an operation has lasted for ``DELAY_S``, so that short
+commands do not pay for it. Only the ticks draw, in a thread of their own, so that time moves on
+during one long call: a sync, a request, the reading of one huge file. That thread alone touches
+the bar, or has ended (``Ticker.stop``) before the main thread does; so no lock guards the bar, and
+none can be held while a process is forked (``fs.ticker`` ends the thread before each fork). The
+invocation decides whether a bar is wanted at all.
 """
 
 from __future__ import annotations
@@ -9,10 +13,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from treesnap.errors import WarningCode
 from treesnap.events import NullMonitor, Phase
+from treesnap.fs.ticker import Ticker
 from treesnap.quantities import size_text
 
 if TYPE_CHECKING:
@@ -24,9 +29,21 @@ DELAY_S = 0.5
 REFRESH_S = 0.1
 """How long the bar stays as it is."""
 
+
+class Ticks(Protocol):
+    """What calls :meth:`ProgressMonitor.tick` again and again."""
+
+    def start(self) -> None:
+        """Begins to tick, unless it does already."""
+
+    def stop(self) -> None:
+        """Ends ticking; no tick is under way afterwards."""
+
+
 PHASE_WORDS = {
     Phase.SCAN: "Reading",
     Phase.STAGE: "Preparing",
+    Phase.SYNC: "Saving to disk",
     Phase.APPLY: "Replacing",
     Phase.TIDY: "Tidying up",
     Phase.MARK: "Marking",
@@ -40,6 +57,8 @@ _UNITS = dict.fromkeys(
     (Phase.MARK, Phase.REWRITE, Phase.VERIFY, Phase.PUSH, Phase.FETCH), "objects"
 )
 """What is counted instead of files."""
+_UNCOUNTED = (Phase.SYNC, Phase.TIDY)
+"""Phases that tell nothing on their way."""
 
 
 class WarningMonitor(NullMonitor):
@@ -73,9 +92,10 @@ class WarningMonitor(NullMonitor):
 
 
 class ProgressMonitor(WarningMonitor):
-    """Shows files, bytes, rate and time left once an operation takes long.
+    """Shows phase, files, bytes, rate, time so far and time left once an operation takes long.
 
-    ``clock`` gives seconds; ``make_console`` gives the terminal to draw on.
+    ``clock`` gives seconds; ``make_console`` gives the terminal to draw on, and ``make_ticks`` what
+    calls :meth:`tick` from the first phase on.
     """
 
     def __init__(
@@ -85,19 +105,18 @@ class ProgressMonitor(WarningMonitor):
         clock: Callable[[], float] = time.monotonic,
         delay_s: float = DELAY_S,
         make_console: Callable[[], Console] | None = None,
+        make_ticks: Callable[[Callable[[], None]], Ticks] | None = None,
     ) -> None:
         super().__init__(warn)
         self._clock = clock
-        self._phase_from = clock()
-        self._visible_from = self._phase_from + delay_s
+        self._visible_from = clock() + delay_s
         self._make_console = make_console or _console_of_stderr
-        self._drawn_at = 0.0
+        self._ticks = (make_ticks or _ticks_of_thread)(self.tick)
+        self._is_ticking = False
         self._bar: Progress | None = None
-        self._phase = Phase.SCAN
-        self._files_total: int | None = None
-        self._bytes_total: int | None = None
-        self._files = 0
-        self._bytes = 0
+        self._running = _RunningPhase(Phase.SCAN, None, None, clock())
+        self._shown: _RunningPhase | None = None
+        """The phase that the bar is about."""
 
     @property
     def is_visible(self) -> bool:
@@ -105,70 +124,107 @@ class ProgressMonitor(WarningMonitor):
         return self._bar is not None
 
     def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
-        """Starts counting from nothing; a visible bar changes to the new phase."""
+        """Starts counting from nothing; the next tick shows the new phase."""
         super().begin(phase, files, size_bytes)
-        self._phase = phase
-        self._phase_from = self._clock()
-        self._files_total, self._bytes_total = files, size_bytes
-        self._files = self._bytes = 0
-        if self._bar is not None:
-            self._bar.reset(self._bar.task_ids[0], total=size_bytes)
-            self._draw()
+        self._running = _RunningPhase(phase, files, size_bytes, self._clock())
+        self._is_ticking = True
+        self._ticks.start()
 
     def advance(self, files: int, size_bytes: int) -> None:
-        """Counts, and draws the bar when it is time for one."""
-        self._files += files
-        self._bytes += size_bytes
-        now = self._clock()
-        if self._bar is None:
-            is_due = now >= self._visible_from
-        else:
-            is_due = not 0 <= now - self._drawn_at < REFRESH_S
-        if is_due:
+        """Counts; the next tick shows it."""
+        self._running.files += files
+        self._running.size_bytes += size_bytes
+
+    def tick(self) -> None:
+        """Draws the bar, once the operation has lasted long enough for one."""
+        if self._clock() >= self._visible_from:
             with suppress(OSError):  # losing the terminal ends no work
-                self._draw()
+                self._draw(self._running)
 
     def warn(self, code: WarningCode, message: str) -> None:
         """Passes the warning on, above the bar if there is one."""
-        if self._bar is None:
-            self._warn(code, message)
-        else:
-            self._bar.stop()
-            self._warn(code, message)
-            self._bar.start()
+        self._ticks.stop()
+        if self._bar is not None:
+            with suppress(OSError):
+                self._bar.stop()
+        self._warn(code, message)
+        if self._is_ticking:
+            self._ticks.start()
 
     def close(self) -> None:
-        """Takes the bar off the terminal."""
+        """Takes the bar off the terminal, until the next phase begins."""
+        self._is_ticking = False
+        self._ticks.stop()
         if self._bar is not None:
             with suppress(OSError):
                 self._bar.stop()
             self._bar = None
 
-    def _draw(self) -> None:
+    def _draw(self, running: _RunningPhase) -> None:
         if self._bar is None:
             self._bar = _new_bar(self._make_console(), self._clock)
-            self._bar.add_task("", total=self._bytes_total, amounts="")
+            self._shown = None
+        if running is not self._shown:  # a task cannot lose its total, so each phase has its own
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+            words = PHASE_WORDS[running.phase]
+            self._bar.add_task(words, total=running.total, amounts="", lasted="")
+            self._shown = running
+        now_s = self._clock()
         self._bar.update(
             self._bar.task_ids[0],
-            description=PHASE_WORDS[self._phase],
-            completed=self._bytes,
-            amounts=self._amounts_text(),
+            completed=running.done,
+            amounts=running.amounts_text(now_s),
+            lasted=running.lasted_text(now_s),
         )
         self._bar.start()  # only once
         self._bar.refresh()
-        self._drawn_at = self._clock()
 
-    def _amounts_text(self) -> str:
+
+class _RunningPhase:
+    """A phase and how far it is. A new one begins with a new object, so that no tick mixes two."""
+
+    def __init__(
+        self, phase: Phase, files_total: int | None, bytes_total: int | None, began_s: float
+    ) -> None:
+        self.phase = phase
+        self._files_total, self._bytes_total = files_total, bytes_total
+        self._began_s = began_s
+        self.files = self.size_bytes = 0
+
+    @property
+    def total(self) -> int | None:
+        """What a full bar means: bytes, files where no bytes are expected, or nothing known."""
+        return self._bytes_total if self._bytes_total is not None else self._files_total
+
+    @property
+    def done(self) -> int:
+        """How much of ``total`` is done."""
+        return self.size_bytes if self._bytes_total is not None else self.files
+
+    def lasted_text(self, now_s: float) -> str:
+        """Returns how long the phase has lasted, as hours, minutes and seconds."""
+        minutes, seconds = divmod(int(now_s - self._began_s), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02}:{seconds:02}"
+
+    def amounts_text(self, now_s: float) -> str:
         """Returns files, bytes and rate; totals only when they are known."""
-        files = f"{self._files:,}"
+        if self.phase in _UNCOUNTED:
+            return ""
+        files = f"{self.files:,}"
         if self._files_total is not None:
             files += f" of {self._files_total:,}"
-        size = size_text(self._bytes)
+        size = size_text(self.size_bytes)
         if self._bytes_total is not None:
             size += f" of {size_text(self._bytes_total)}"
-        lasted_s = self._clock() - self._phase_from
-        rate = f"  {size_text(int(self._bytes / lasted_s))}/s" if lasted_s > 0 else ""
-        return f"{files} {_UNITS.get(self._phase, 'files')}  {size}{rate}"
+        lasted_s = now_s - self._began_s
+        rate = f"  {size_text(int(self.size_bytes / lasted_s))}/s" if lasted_s > 0 else ""
+        return f"{files} {_UNITS.get(self.phase, 'files')}  {size}{rate}"
+
+
+def _ticks_of_thread(tick: Callable[[], None]) -> Ticks:
+    return Ticker(tick, REFRESH_S)
 
 
 def _console_of_stderr() -> Console:
@@ -181,17 +237,20 @@ def _new_bar(console: Console, clock: Callable[[], float]) -> Progress:
     from rich.progress import (
         BarColumn,
         Progress,
+        SpinnerColumn,
         TextColumn,
         TimeRemainingColumn,
     )
 
     return Progress(
+        SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[amounts]}"),
+        TextColumn("{task.fields[lasted]}", style="progress.elapsed"),
         TimeRemainingColumn(),
         console=console,
         get_time=clock,
         transient=True,
-        auto_refresh=False,  # its thread would prevent forking helpers (fs.forked)
+        auto_refresh=False,  # the ticks refresh it: its own thread would not end before a fork
     )

@@ -62,11 +62,15 @@ class Output:
         """Whether printing is all that the command does, so that it fails when that fails."""
         self.unwritten: OSError | None = None
         """Why results did not reach standard output, of a command that did something besides."""
+        self.hide_progress: Callable[[], None] | None = None
+        """Takes progress off the terminal, which would be drawn over what is printed."""
         self._warnings: list[dict[str, str | None]] = []
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Keeps an error of printing from ending a command that does more than print."""
+        if self.hide_progress is not None:
+            self.hide_progress()
         try:
             yield
         except OSError as error:
@@ -88,6 +92,8 @@ class Output:
         if self.as_json:
             self._print_object(command, fields())
             return
+        if self.hide_progress is not None:
+            self.hide_progress()
         pager = pager_command() if self.is_paged and is_terminal("stdout") else None
         if pager is not None and _page(pager, text):
             return

@@ -25,6 +25,7 @@ from itertools import chain
 from typing import Any, Self, TypeVar
 
 from treesnap.fs.local import shared_with_children
+from treesnap.fs.ticker import running_count
 
 HELPERS_MAX = 3
 _PR_SET_PDEATHSIG = 1
@@ -47,12 +48,13 @@ Result = TypeVar("Result")
 def helper_count() -> int:
     """Returns how many helpers are useful: one per further core, none if there are threads.
 
-    A lock that another thread holds at the moment of a fork stays locked in the child.
+    A lock that another thread holds at the moment of a fork stays locked in the child. Threads of
+    tickers do not count: they end before each fork.
     """
     if sys.platform != "linux":
         return 0
     threading = sys.modules.get("threading")
-    if threading is not None and threading.active_count() > 1:
+    if threading is not None and threading.active_count() - running_count() > 1:
         return 0
     return min(HELPERS_MAX, len(os.sched_getaffinity(0)) - 1)
 

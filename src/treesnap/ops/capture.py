@@ -320,6 +320,7 @@ class Capture:
         if record.parent is None and newest is not None:
             record = record._replace(parent=newest.id)
         assert isinstance(self.writer, Writer)
+        self._session.monitor.begin(Phase.SYNC, None, None)
         identity, name = self.writer.publish(record, root.id, self._listing.next_sequence)
         self._is_published = True
         if self._builder is not None:

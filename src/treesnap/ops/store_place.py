@@ -325,6 +325,7 @@ def _copied(session: Session, path: str, *, with_caches: bool) -> StoreCopy:
     for name in copier.names("packs"):
         copier.file(os.path.join("packs", name))
     with opened_file(fs, partial, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        session.monitor.begin(Phase.SYNC, None, None)
         fs.sync_file_system(fd)
     data = read_file(fs, store.layout.format, _FORMAT_SIZE_MAX)
     layout = Layout(partial)

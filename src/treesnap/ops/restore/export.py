@@ -196,6 +196,8 @@ class _Export:
             write_all(fs, fd, EXPORT_MOVES.seal(moves))
         finally:
             fs.close(fd)
+        monitor = self._session.monitor
+        monitor.begin(Phase.SYNC, None, None)
         fs.sync_file_system(stage_fd)
         for entry, name, (staged,) in items:
             fs.rename_to_absent(staged, name, source_dir_fd=stage_fd, target_dir_fd=place_fd)
@@ -203,10 +205,11 @@ class _Export:
                 _finish_moved(fs, place_fd, entry, touch=self._touch)
         if not apply_metadata(fs, place_fd, root, trees.xattrs(root), touch=self._touch):
             self._degraded.append(treepath.ROOT)
+        monitor.begin(Phase.SYNC, None, None)
         fs.sync_file_system(place_fd)
         fs.unlink(EXPORT_MOVES_NAME, dir_fd=stage_fd)
         fs.sync(stage_fd)
-        self._session.monitor.begin(Phase.TIDY, None, None)
+        monitor.begin(Phase.TIDY, None, None)
 
     def _put(self, stage_fd: int, items: list[Item]) -> None:
         """Builds entries of the target in a staging directory."""
@@ -252,6 +255,7 @@ class _Export:
             fs.close(stage_fd)
         with open_directory(fs, place, parent_fd) as moved:
             fs.change_mode(moved, root.mode)
+            self._session.monitor.begin(Phase.SYNC, None, None)
             fs.sync_file_system(moved)
         return whole
 

@@ -336,6 +336,7 @@ class Transaction:
         """Does all steps, durably; raises Conflict for what changed until then."""
         release(self._fs, applier.stages[treepath.ROOT])
         applier.apply()
+        self._session.monitor.begin(Phase.SYNC, None, None)
         self._fs.sync_file_system(root_fd)
         applier.check_aside()
 
@@ -564,6 +565,7 @@ class Steps:
                 self.open_files = open_files(self._session.context.root, steps)
                 reserve(fs, main_fd, work.reserve_bytes)
                 end_building(fs, main_fd)
+                self._session.monitor.begin(Phase.SYNC, None, None)
                 fs.sync_file_system(main_fd)
                 self._session.monitor.begin(Phase.APPLY, len(steps), None)
                 yield applier
