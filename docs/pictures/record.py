@@ -3,10 +3,12 @@
 Type ``python docs/pictures/record.py`` to make the pictures anew. The commands of ``session.svg``
 are those of the first ``console`` block of README.md; the others are below. They run in bash in a
 pseudoterminal, with a store and a home of their own, which are removed at the end.
+``session-moving.svg`` is ``session.svg`` as it was typed: the same texts, uncovered one by one.
 """
 
 from __future__ import annotations
 
+import html
 import io
 import os
 import pty
@@ -24,6 +26,11 @@ from rich.text import Text
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"
 COLUMNS = 100
+LOOP_S = 20
+HOLD_S = 6
+"""How long the end of the moving session stays, to be read."""
+KEY_S, ANSWER_S, THOUGHT_S = 0.05, 0.4, 1.2
+"""The paces of a key, of an answer, and before a command; all are stretched to fill the loop."""
 WORK = [
     "mkdir -p garden/photos; cd garden",
     "printf 'tomatoes\\nbeans\\n' > plan.txt; head -c 90000 /dev/urandom > photos/bed.raw",
@@ -103,9 +110,64 @@ def as_seen(text: str) -> str:
     return "\n".join(lines)
 
 
+def moving(svg: str, name: str) -> str:
+    """Returns a picture of a session that is typed anew every ``LOOP_S``, to the same bytes always.
+
+    Each line of the picture is cut by a rectangle of its own. Keyframes widen these: character by
+    character where a command is typed, at once where it answers. Nothing but CSS moves, so that an
+    ``<img>`` shows it, and nothing is loaded. Who prefers no motion sees the whole session.
+    """
+    lines: dict[int, str] = {}
+    for number, words in re.findall(rf'clip-path="url\(#{name}-line-(\d+)\)">([^<]*)</text>', svg):
+        lines[int(number)] = lines.get(int(number), "") + html.unescape(words).rstrip("\n")
+    moves: list[tuple[int, float, float, int]] = []
+    now_s = 0.0
+    for number, text in sorted(lines.items()):
+        if text.startswith("$\N{NO-BREAK SPACE}"):
+            now_s += THOUGHT_S
+            typed_s = len(text) * KEY_S
+            moves.append((number, now_s, now_s + typed_s, len(text)))
+            now_s += typed_s + ANSWER_S
+        else:
+            moves.append((number, now_s, now_s, 0))
+    pace = (LOOP_S - HOLD_S) / now_s
+    rules = [_keyframes(f"{name}-{move[0]}", *move[1:], pace) for move in moves]
+    rules += [
+        f"#{name}-line-{number} rect {{ animation: {name}-{number} {LOOP_S}s infinite; }}"
+        for number, *_ in moves
+    ]
+    style = "@media (prefers-reduced-motion: no-preference) {\n" + "\n".join(rules) + "\n}\n"
+    last, top = max(lines), 1.5 + 24.4 * max(lines)
+    if f'id="{name}-line-{last}"' not in svg:  # rich leaves the last line whole
+        rect = f'<rect x="0" y="{top:g}" width="1220" height="24.65"/>'
+        path = f'<clipPath id="{name}-line-{last}">{rect}</clipPath>\n    </defs>'
+        svg = svg.replace("</defs>", path)
+    svg = re.sub(r"@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)
+    return svg.replace("</style>", style + "    </style>")
+
+
+def _keyframes(name: str, from_s: float, to_s: float, length: int, pace: float) -> str:
+    """Returns how one line is uncovered: its prompt first, then each of its characters."""
+    start, end = (100 * pace * each / LOOP_S for each in (from_s, to_s))
+    hidden, whole = "transform: scaleX(0)", "transform: scaleX(1)"
+    if not length:
+        return (
+            f"@keyframes {name} {{ 0% {{ {hidden}; animation-timing-function: step-end }} "
+            f"{start:.2f}%, 100% {{ {whole} }} }}"
+        )
+    prompt, typed = (f"transform: scaleX({each / COLUMNS:.2f})" for each in (2, length))
+    return (
+        f"@keyframes {name} {{ 0% {{ {hidden}; animation-timing-function: step-end }} "
+        f"{start:.2f}% {{ {prompt}; animation-timing-function: steps({length - 2}) }} "
+        f"{end:.2f}%, 100% {{ {typed} }} }}"
+    )
+
+
 def main() -> None:
     """Draws the pictures."""
     draw("session", commands())
+    still = (HERE / "session.svg").read_text(encoding="utf-8")
+    (HERE / "session-moving.svg").write_text(moving(still, "session"), encoding="utf-8")
     for name, typed in PICTURES.items():
         draw(name, typed, WORK)
 

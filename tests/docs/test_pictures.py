@@ -6,6 +6,7 @@ import html
 import importlib.util
 import re
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -45,6 +46,20 @@ def test_picture_shows_its_commands_and_no_failure(name):
     assert [command for command in typed if f"$ {command}" not in shown] == []
     assert "clean up" in shown
     assert "hint:" not in shown
+
+
+def test_moving_session_is_the_still_one_and_loads_nothing():
+    """Run docs/pictures/record.py after a change of the session."""
+    still = (PICTURES / "session.svg").read_text()
+    moving = (PICTURES / "session-moving.svg").read_text()
+
+    assert moving == recorder().moving(still, "session")
+    assert text_of(moving) == text_of(still)
+    ET.fromstring(moving)
+    assert not re.search(r"url\((?!#)|<script|<image|href", moving)
+    before, motion = moving.split("@media (prefers-reduced-motion: no-preference)")
+    assert "animation" not in before
+    assert motion.count("@keyframes") == moving.count('<clipPath id="session-line-')
 
 
 def test_session_is_recorded_anew(tmp_path):
