@@ -411,3 +411,15 @@ def test_nothing_has_changed_since_the_capture_before_in_every_round(tmp_path):
 
     assert (contender.store / "same").read_text() == "\n\n"
     assert contender.captures == 5
+
+
+def test_the_readme_names_the_time_that_the_suite_measured():
+    """Every other number of README.md is printed by a session that a test types."""
+    page = (PROJECT / "docs" / "benchmarks" / "index.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| roll those 10 files back"))
+    measured_s = int(row.split("|")[2].removesuffix(" ms ")) / 1000
+
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+
+    assert f"Rolling back 10 files of the Linux source takes {measured_s:.1f} s" in readme
+    assert "`tox -e bench`" in readme
