@@ -1407,6 +1407,31 @@ def test_a_clone_keeps_the_limit_of_the_store(handle, garden, place, tmp_path):
     assert not again.exists()
 
 
+def test_a_push_tells_how_many_objects_it_will_store(handle, garden, place):
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    totals, told = [], []
+
+    class Counting(NullMonitor):
+        def begin(self, phase, files, size_bytes):
+            if phase is Phase.PUSH:
+                totals.append(files)
+
+        def advance(self, files, size_bytes):
+            if totals:
+                told.append(files)
+
+    watched = treesnap.open(garden, handle.store_path, monitor=Counting())
+    for number in range(2):
+        (garden / "new").write_text(str(number))
+        watched.create()
+        totals.clear()
+        told.clear()
+        stored = opened(watched, place).push().stored
+
+        assert totals == [None, stored.objects]
+        assert sum(told) == stored.objects > 0
+
+
 def test_a_snapshot_that_is_deleted_while_it_is_pushed_is_not_damage(handle, garden, place):
     opened(handle, place).add("backup", "s3://b", encrypted=False)
     handle.create()

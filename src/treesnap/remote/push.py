@@ -139,6 +139,11 @@ def plan_push(view: View, source: PushSource, snapshots: Sequence[bytes]) -> Pla
     return PlannedPush(objects, packs, size_bytes, packs + 2 * commits)
 
 
+def count_missing(view: View, source: PushSource, snapshots: Sequence[bytes]) -> int:
+    """Returns how many objects a push of snapshots would store. Reads the trees that are new."""
+    return sum(1 for _ in _missing(view, source, snapshots))
+
+
 def _missing(view: View, source: PushSource, snapshots: Sequence[bytes]) -> Iterator[Reference]:
     """Yields what snapshots need and the remote lacks.
 

@@ -80,7 +80,7 @@ from treesnap.remote.local_objects import LocalObjects
 from treesnap.remote.merge_bases import merge_bases, merges_without_effect
 from treesnap.remote.policy import Role, RolePolicy, role_policies
 from treesnap.remote.protocol import Uploaded, View
-from treesnap.remote.push import plan_push, push_snapshots
+from treesnap.remote.push import count_missing, plan_push, push_snapshots
 from treesnap.remote.registry import (
     Registry,
     check_remote_name,
@@ -462,6 +462,7 @@ class Remotes:
             remote.set_own_history(pushed)
             session.monitor.begin(Phase.PUSH, None, None)
             with _while_they_exist(session, ids):
+                session.monitor.begin(Phase.PUSH, count_missing(view, source, payloads), None)
                 stored = push_snapshots(
                     remote.connection.protocol,
                     pushed.history,
