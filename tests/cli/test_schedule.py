@@ -218,10 +218,32 @@ class TestCron:
         assert "neither a systemd that answers nor the program 'crontab'" in result.err
 
 
+@pytest.mark.parametrize("backend", ["systemd", "cron"])
+def test_hooks_are_shown_and_listed(snap, root, fakes, backend):
+    hooks = ["--before", "pg_dump 'a' > 100%", "--after", "echo $SNAP_RESULT"]
+    words = ["daily", "--user", "--with", backend, *hooks, "--on-failure", "oh"]
+    would = snap("schedule", *words, "--dry-run", "--json").json
+
+    assert snap("schedule", *words).code == 0
+
+    extras = {"before": "pg_dump 'a' > 100%", "after": "echo $SNAP_RESULT", "on_failure": "oh"}
+    (item,) = snap("schedule", "list", "--user", "--json").json["schedules"]
+    assert item == would["schedule"]
+    assert {name: item[name] for name in extras} == extras
+    assert item["health_url"] is None
+    assert snap("schedule", "list", "--user").out.splitlines()[1:] == [
+        "  before: pg_dump 'a' > 100%",
+        "  after: echo $SNAP_RESULT",
+        "  on failure: oh",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
         (["sometimes"], 2),
+        (["daily", "--before", ""], 2),
+        (["daily", "--with", "cron", "--after", "a\nb"], 2),
         (["daily", "--health-url", "ftp://x"], 2),
         (["daily", "--health-url", "https://x.example"], 1),  # neither curl nor wget
         (["daily", "-C", "/etc"], 3),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +20,12 @@ from treesnap.schedule.job import check, cron_text, own_mark, unit_texts
 
 ODD = ["/plain", "/a b", "/it's", '/"', "/100%", "/%h", "/$HOME", "/${x}", "/;", "/é", "/a&b|c>d"]
 ONLY_SYSTEMD = ["/back\\slash", "/new\nline", "/tab\t", "/end\\", "/\x1b[1m"]
+PROGRAM = ("/usr/bin/snap",)
 RECORDER = "import json, sys; print(json.dumps(sys.argv[1:]))"
 
 
 def job(root: str = "/srv/data", **fields) -> Job:
-    usual = {"store": "/srv/store", "when": parse_when("daily"), "program": ("/usr/bin/snap",)}
+    usual = {"store": "/srv/store", "when": parse_when("daily"), "program": PROGRAM}
     return Job(root=root, **(usual | fields))
 
 
@@ -74,11 +77,14 @@ def test_systemd_reads_any_path_back(path):
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 @pytest.mark.parametrize("root", ["/srv/data", '/it\'s 100% $HOME "x" \\ é\n;'])
-def test_systemd_accepts_the_units(tmp_path, root):
+@pytest.mark.parametrize("whose", ["--system", "--user"])
+def test_systemd_accepts_the_units(tmp_path, root, whose):
     whole = job(
         root,
         when=parse_when("0 12 13 * fri"),
         program=("/bin/true",),
+        before="date +%Y > $HOME/'a \"b\"'",
+        after='test "$SNAP_RESULT" = success',
         on_failure="echo 100%",
         health_url="https://x.example/",
         fetcher=("/bin/true",),
@@ -87,11 +93,15 @@ def test_systemd_accepts_the_units(tmp_path, root):
         (tmp_path / name).write_text(text)
 
     result = subprocess.run(
-        ["systemd-analyze", "--man=no", "verify", *map(str, tmp_path.iterdir())],
+        ["systemd-analyze", whose, "--man=no", "verify", *map(str, tmp_path.iterdir())],
         capture_output=True,
         text=True,
         check=False,
-        env={"PATH": "/usr/bin:/bin", "SYSTEMD_LOG_LEVEL": "warning"},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "SYSTEMD_LOG_LEVEL": "warning",
+            "XDG_RUNTIME_DIR": str(tmp_path),
+        },
     )
 
     assert str(tmp_path) not in result.stderr
@@ -130,6 +140,118 @@ def test_cron_runs_each_word_as_it_is(tmp_path, root, code):
     assert (result.stdout, result.stderr) == ("failed 100%\n" if code else "", "")
 
 
+HOOKS = [
+    'echo "it\'s"',
+    'echo "a b" $HOME',
+    "echo 100%",
+    "date +%Y-%m",
+    "echo `id` ${x}; :",
+    "echo a & wait; echo b | cat >&1 #",
+]
+
+
+@pytest.mark.parametrize("hook", [*HOOKS, "printf 'a\\nb'", "echo a\necho b"])
+def test_systemd_reads_each_hook_back(hook):
+    hooked = job(before=hook, after=f"{hook} after", on_failure=hook)
+
+    service, failed, _timer = unit_texts(hooked).values()
+
+    (words,) = told(service, "ExecStart")
+    assert words[:2] == ["/bin/sh", "-c"]
+    assert words[3:] == ["treesnap", "/srv/data", "/srv/store", hook, f"{hook} after", *PROGRAM]
+    assert told(failed, "ExecStart") == [["/bin/sh", "-c", hook]]
+
+
+@pytest.mark.parametrize("hook", ["echo a\necho b", "printf 'a\\nb'"])
+@pytest.mark.parametrize("name", ["before", "after", "on_failure"])
+def test_a_hook_that_cron_cannot_be_told_is_refused(name, hook):
+    with pytest.raises(InvalidArgument, match="Cron cannot be told"):
+        cron_text(job(**{name: hook}))
+
+
+@pytest.mark.parametrize("name", ["before", "after", "on_failure"])
+def test_an_empty_command_is_refused(name):
+    with pytest.raises(InvalidArgument, match=f"{name.replace('_', '-')} is empty"):
+        check(job(**{name: " "}))
+
+
+class TestHooks:
+    """What the line of a crontab does; a timer of systemd runs the same program."""
+
+    SHOW = 'echo "$SNAP_RESULT:$SNAP_SNAPSHOT:$SNAP_ROOT:$SNAP_STORE" >> log'
+
+    def run(self, tmp_path: Path, code: int = 0, **fields) -> tuple[int, str, str]:
+        """The exit code, what was logged, and what cron would mail."""
+        program = ("/bin/sh", "-c", f"echo create >> log; echo 1234; exit {code}")
+        line = as_cron(cron_text(job(program=program, **fields)))
+        result = subprocess.run(
+            ["/bin/sh", "-c", line],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin"},
+        )
+        return result.returncode, (tmp_path / "log").read_text(), result.stdout + result.stderr
+
+    @pytest.mark.parametrize(
+        ("code", "result"), [(0, "success"), (4, "incomplete"), (1, "failed"), (130, "failed")]
+    )
+    def test_run_before_and_after(self, tmp_path, code, result):
+        ended = self.run(tmp_path, code, before="echo before | tee log", after=self.SHOW)
+
+        assert ended == (code, f"before\ncreate\n{result}:1234:/srv/data:/srv/store\n", "")
+
+    def test_that_fail_before_leave_no_snapshot(self, tmp_path):
+        code, log, mail = self.run(
+            tmp_path, before="echo why >&2; exit 7", after=self.SHOW, on_failure="echo oh >> log"
+        )
+
+        assert log == "skipped::/srv/data:/srv/store\noh\n"
+        assert mail == "why\nThe command before the snapshot failed: none is taken\n"
+        assert code == 0  # that of the command for failures
+
+    def test_that_fail_after_are_a_failure(self, tmp_path):
+        code, log, mail = self.run(
+            tmp_path, after="false", health_url="https://x.example", fetcher=("echo",)
+        )
+
+        assert (code, log, mail) == (1, "create\n", "The command after the snapshot failed\n")
+
+    def test_after_keeps_the_code_of_the_snapshot(self, tmp_path):
+        assert self.run(tmp_path, 4, after="false")[0] == 4
+
+    @pytest.mark.parametrize("hook", HOOKS)
+    def test_are_run_as_they_are(self, tmp_path, hook):
+        direct = subprocess.run(
+            ["/bin/sh", "-c", hook],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin"},
+        )
+
+        self.run(tmp_path, before=f"exec > out; {hook}")
+
+        assert (tmp_path / "out").read_text() == direct.stdout
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    def test_after_runs_when_the_job_is_stopped(self, tmp_path, number):
+        ready = tmp_path / "ready"
+        os.mkfifo(ready)
+        hooked = job(program=("/bin/sh", "-c", "echo > ready; exec sleep 60"), after=self.SHOW)
+
+        with subprocess.Popen(
+            hooked.command, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True
+        ) as process:
+            ready.read_text()  # until the snapshot has begun
+            os.killpg(process.pid, number)  # as systemd stops a service
+
+        assert process.returncode not in (0, -9)
+        assert (tmp_path / "log").read_text() == "failed::/srv/data:/srv/store\n"
+
+
 def test_a_crontab_that_needs_nothing_else_is_one_command():
     words = "/usr/bin/snap -C /srv/data --store /srv/store create -q --automatic -m scheduled"
 
@@ -156,6 +278,16 @@ def test_a_change_by_another_hand_is_recognised():
     assert [own_mark(text).root for text in texts] == ["/srv/data"] * 3
     assert [own_mark(text + "#\n") for text in texts] == [None] * 3
     assert own_mark(Path(__file__).read_text()) is None
+
+
+def test_a_mark_says_what_else_is_run():
+    extras = {"before": "a 'b' %", "after": "c", "on_failure": "d", "health_url": "https://x"}
+
+    for text in (*unit_texts(job(**extras)).values(), cron_text(job(**extras))):
+        mark = own_mark(text)
+        assert {name: getattr(mark, name) for name in extras} == extras
+    assert own_mark(cron_text(job())).before is None
+    assert "before" not in cron_text(job())
 
 
 def test_a_schedule_is_of_a_root_in_a_store():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -59,10 +59,17 @@ _place_options = (
         "snap schedule add daily",
         "snap schedule add '30 3 * * mon-fri' --dry-run",
         "snap -C /etc schedule add hourly --force --on-failure 'logger -p err snapshot failed'",
+        "snap schedule add daily --before 'pg_dump -f dump.sql app' --after 'rm dump.sql'",
         "snap schedule add daily --health-url https://hc.example.org/ping/1234",
     ],
 )
 @click.argument("when")
+@click.option(
+    "--before", metavar="CMD", help="Run CMD by sh before each snapshot; if it fails, take none."
+)
+@click.option(
+    "--after", metavar="CMD", help="Run CMD by sh after each snapshot, also one that failed."
+)
 @click.option(
     "--on-failure", metavar="CMD", help="Run CMD by sh if a snapshot fails or is incomplete."
 )
@@ -81,6 +88,8 @@ def add(
     invocation: Invocation,
     *,
     when: str,
+    before: str | None,
+    after: str | None,
     on_failure: str | None,
     health_url: str | None,
     backend: str | None,
@@ -104,6 +113,8 @@ def add(
             store=handle.store_path,
             when=parse_when(when),
             program=_program(),
+            before=before,
+            after=after,
             on_failure=on_failure,
             health_url=health_url,
             force=force,
@@ -122,7 +133,7 @@ def add(
 def list_schedules(invocation: Invocation, *, for_user: bool | None) -> None:
     """List the schedules of this user, and for root those of the system.
 
-    Columns: id, when, systemd or cron, root, store.
+    Columns: id, when, systemd or cron, root, store; below, what else it runs.
     """
     found = [item for scheduler in _schedulers(for_user=for_user) for item in scheduler.schedules()]
     found = list(dict.fromkeys(found))
@@ -219,13 +230,20 @@ def _advice(change: ScheduleChange, *, is_user: bool) -> Iterator[str]:
         yield "Timers of a user run while the user is logged in; always: loginctl enable-linger"
 
 
-def _list_lines(found: Iterable[ScheduledRoot]) -> Iterator[str]:
+def _list_lines(found: Sequence[ScheduledRoot]) -> Iterator[str]:
     rows = [
         (item.id, printable(item.when), item.backend, printable(item.root), printable(item.store))
         for item in found
     ]
-    if rows:
-        yield from aligned(rows, to_the_right=())
+    for item, row in zip(found, aligned(rows, to_the_right=()), strict=True):
+        yield row
+        extras = {
+            "before": item.before,
+            "after": item.after,
+            "on failure": item.on_failure,
+            "on success": item.health_url,
+        }
+        yield from (f"  {name}: {printable(text)}" for name, text in extras.items() if text)
 
 
 def _removed_lines(done: Iterable[RemovedSchedule]) -> Iterator[str]:

@@ -22,6 +22,25 @@ _CRON_COMMAND_MAX = 990
 """Bytes; cron cuts or refuses a command of 1000."""
 _URL = re.compile(r"https?://[!-~]+\Z")
 _SHELL = "/bin/sh"
+_CREATE = ("create", "-q", "--automatic", "-m", "scheduled")
+_HOOKED = (
+    'export SNAP_ROOT="$1" SNAP_STORE="$2" SNAP_RESULT=skipped SNAP_SNAPSHOT=; '
+    "before=$3 after=$4; shift 4; "
+    'end() { code=$?; trap "" HUP INT TERM; trap : PIPE; sh -c "$after" || '
+    '{ echo "The command after the snapshot failed" >&2; [ $code -gt 0 ] || code=1; }; '
+    "exit $code; }; trap end EXIT; "
+    'trap "exit 143" HUP INT TERM PIPE; '
+    'sh -c "$before" || { code=$?; '
+    'echo "The command before the snapshot failed: none is taken" >&2; exit $code; }; '
+    'SNAP_RESULT=failed; SNAP_SNAPSHOT=$("$@" -C "$SNAP_ROOT" --store "$SNAP_STORE" CREATE); '
+    "code=$?; case $code in 0) SNAP_RESULT=success;; 4) SNAP_RESULT=incomplete;; esac; exit $code"
+)
+"""What runs a job with hooks: a program of the shell without newline, backslash and percent sign,
+which no crontab can be told. Its arguments are root, store, the two hooks and the program.
+
+The second hook undoes the first (it thaws what was frozen), so it runs however the rest ended, also
+when systemd stops the service, or nothing reads the messages; only SIGKILL prevents it.
+"""
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@,+?&#-]+\Z")
 """Words that systemd reads as they stand."""
 
@@ -34,8 +53,17 @@ class Job(NamedTuple):
     when: When
     program: tuple[str, ...]
     """The words that start the command line; the first is an absolute path."""
+    before: str | None = None
+    """A command of the shell, run before each snapshot; if it fails, no snapshot is taken."""
+    after: str | None = None
+    """A command of the shell, run after each snapshot, also if it failed or was not taken.
+
+    In its environment: ``SNAP_RESULT`` (``success``, ``incomplete``, ``failed``, or ``skipped``
+    because ``before`` failed), ``SNAP_SNAPSHOT`` (the id, or nothing), ``SNAP_ROOT``,
+    ``SNAP_STORE``. If it fails, the job has failed.
+    """
     on_failure: str | None = None
-    """A command of the shell, for when a snapshot fails or is incomplete."""
+    """A command of the shell, for when a snapshot fails or is incomplete, or a hook fails."""
     health_url: str | None = None
     """What is requested after each success, so that a service notices when none comes."""
     fetcher: tuple[str, ...] = ()
@@ -49,16 +77,29 @@ class Job(NamedTuple):
         return hashlib.sha256(f"{self.root}\0{self.store}".encode()).hexdigest()[:12]
 
     @property
+    def commands_of_shell(self) -> dict[str, str]:
+        """The commands of the shell that were given, by the names of their fields."""
+        given = {"before": self.before, "after": self.after, "on_failure": self.on_failure}
+        return {name: command for name, command in given.items() if command is not None}
+
+    @property
     def command(self) -> tuple[str, ...]:
-        """The words that take the snapshot. It is automatic, so the policy thins them out."""
-        where = ("-C", self.root, "--store", self.store)
-        forced = ("--force",) if self.force else ()
-        return (*self.program, *where, "create", "-q", "--automatic", "-m", "scheduled", *forced)
+        """The words that a timer runs. The snapshot is automatic, so the policy thins them out."""
+        create = (*_CREATE, "--force") if self.force else _CREATE
+        if self.before is None and self.after is None:
+            return (*self.program, "-C", self.root, "--store", self.store, *create)
+        script = _HOOKED.replace("CREATE", " ".join(create))
+        hooks = (self.before or ":", self.after or ":")
+        return (_SHELL, "-c", script, "treesnap", self.root, self.store, *hooks, *self.program)
 
 
 def check(job: Job) -> None:
     """Raises InvalidArgument for what no timer can be told."""
-    for text in (job.root, job.store, *job.program, job.on_failure or ""):
+    commands = job.commands_of_shell
+    for name, command in commands.items():
+        if not command.strip():
+            raise InvalidArgument(f"The command of {name.replace('_', '-')} is empty")
+    for text in (job.root, job.store, *job.program, *commands.values()):
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -117,7 +158,7 @@ def cron_text(job: Job) -> str:
 
     Cron mails what a command prints. So only errors are printed.
     """
-    words = (*job.command, *((job.on_failure,) if job.on_failure else ()), job.health_url or "")
+    words = (*job.command, *job.commands_of_shell.values(), job.health_url or "")
     for word in words:
         if "\\" in word or not word.isprintable():
             raise InvalidArgument(
@@ -137,7 +178,10 @@ def cron_text(job: Job) -> str:
         line = create
     line = line.replace("%", "\\%")  # a bare one would end the command
     if len(line.encode()) > _CRON_COMMAND_MAX:
-        raise InvalidArgument(f"The command is longer than the {_CRON_COMMAND_MAX} bytes of cron")
+        raise InvalidArgument(
+            f"The line is longer than the {_CRON_COMMAND_MAX} bytes of cron; put long commands "
+            "into a script"
+        )
     return _marked(job, f"{job.when.cron} {line}\n")
 
 
@@ -160,6 +204,8 @@ def _marked(job: Job, text: str) -> str:
         "root": job.root,
         "store": job.store,
         "when": job.when.text,
+        **job.commands_of_shell,
+        **({"health_url": job.health_url} if job.health_url is not None else {}),
         "digest": _digest(text),
     }
     return f"{MARK}{json.dumps(fields)}\n{text}"
@@ -177,6 +223,10 @@ class ScheduleMark(NamedTuple):
     store: str
     when: str
     digest: str
+    before: str | None = None
+    after: str | None = None
+    on_failure: str | None = None
+    health_url: str | None = None
 
 
 def read_mark(line: str) -> ScheduleMark | None:
@@ -187,9 +237,13 @@ def read_mark(line: str) -> ScheduleMark | None:
         fields: Any = json.loads(line[len(MARK) :])
     except ValueError:
         return None
-    names = ScheduleMark._fields
-    is_mark = isinstance(fields, dict) and all(isinstance(fields.get(n), str) for n in names)
-    return ScheduleMark(*(fields[name] for name in names)) if is_mark else None
+    defaults = ScheduleMark._field_defaults
+    if not isinstance(fields, dict):
+        return None
+    values = {name: fields.get(name, defaults.get(name)) for name in ScheduleMark._fields}
+    optional = {name for name in defaults if values[name] is None}
+    is_mark = all(isinstance(values[name], str) for name in values.keys() - optional)
+    return ScheduleMark(**values) if is_mark else None
 
 
 def own_mark(text: str) -> ScheduleMark | None:

@@ -74,6 +74,11 @@ class ScheduledRoot(NamedTuple):
     backend: Backend
     path: str
     """The file of the timer, or ``crontab``."""
+    before: str | None = None
+    """Commands and a URL as in the :class:`Job`; None where none was given."""
+    after: str | None = None
+    on_failure: str | None = None
+    health_url: str | None = None
 
 
 class WrittenText(NamedTuple):
@@ -365,8 +370,10 @@ def _not_ours(path: str) -> Refused:
 
 
 def _schedule(job: Job, backend: Backend, path: str) -> ScheduledRoot:
-    return ScheduledRoot(job.id, job.root, job.store, job.when.text, backend, path)
+    extras = (job.before, job.after, job.on_failure, job.health_url)
+    return ScheduledRoot(job.id, job.root, job.store, job.when.text, backend, path, *extras)
 
 
 def _marked_schedule(mark: ScheduleMark, backend: Backend, path: str) -> ScheduledRoot:
-    return ScheduledRoot(mark.id, mark.root, mark.store, mark.when, backend, path)
+    extras = (mark.before, mark.after, mark.on_failure, mark.health_url)
+    return ScheduledRoot(mark.id, mark.root, mark.store, mark.when, backend, path, *extras)
