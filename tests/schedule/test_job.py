@@ -183,13 +183,13 @@ class TestHooks:
     def run(self, tmp_path: Path, code: int = 0, **fields) -> tuple[int, str, str]:
         """The exit code, what was logged, and what cron would mail."""
         program = ("/bin/sh", "-c", f"echo create >> log; echo 1234; exit {code}")
-        line = as_cron(cron_text(job(program=program, **fields)))
+        line = as_cron(cron_text(job(str(tmp_path), program=program, **fields)))
         result = subprocess.run(
             ["/bin/sh", "-c", line],
             capture_output=True,
             text=True,
             check=False,
-            cwd=tmp_path,
+            cwd="/",
             env={"PATH": "/usr/bin:/bin"},
         )
         return result.returncode, (tmp_path / "log").read_text(), result.stdout + result.stderr
@@ -200,23 +200,35 @@ class TestHooks:
     def test_run_before_and_after(self, tmp_path, code, result):
         ended = self.run(tmp_path, code, before="echo before | tee log", after=self.SHOW)
 
-        assert ended == (code, f"before\ncreate\n{result}:1234:/srv/data:/srv/store\n", "")
+        assert ended == (code, f"before\ncreate\n{result}:1234:{tmp_path}:/srv/store\n", "")
 
     def test_that_fail_before_leave_no_snapshot(self, tmp_path):
         code, log, mail = self.run(
-            tmp_path, before="echo why >&2; exit 7", after=self.SHOW, on_failure="echo oh >> log"
+            tmp_path,
+            before="echo why >&2; exit 7",
+            after=self.SHOW,
+            on_failure=f"echo oh >> {tmp_path}/log",
         )
 
-        assert log == "skipped::/srv/data:/srv/store\noh\n"
-        assert mail == "why\nThe command before the snapshot failed: none is taken\n"
+        assert log == f"skipped::{tmp_path}:/srv/store\noh\n"
+        assert mail == "why\n--before failed, no snapshot\n"
         assert code == 0  # that of the command for failures
 
     def test_that_fail_after_are_a_failure(self, tmp_path):
         code, log, mail = self.run(
-            tmp_path, after="false", health_url="https://x.example", fetcher=("echo",)
+            tmp_path, after="false", health_url="https://x.example", fetcher=("echo", "pinged")
         )
 
-        assert (code, log, mail) == (1, "create\n", "The command after the snapshot failed\n")
+        assert (code, log, mail) == (1, "create\n", "--after failed\n")
+
+    def test_are_not_run_elsewhere_when_the_root_is_gone(self, tmp_path):
+        log = tmp_path / "log"
+
+        line = as_cron(cron_text(job(f"{tmp_path}/gone", before=f"echo before > {log}")))
+        result = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=False)
+
+        assert result.returncode > 0
+        assert not log.exists()
 
     def test_after_keeps_the_code_of_the_snapshot(self, tmp_path):
         assert self.run(tmp_path, 4, after="false")[0] == 4
@@ -240,16 +252,18 @@ class TestHooks:
     def test_after_runs_when_the_job_is_stopped(self, tmp_path, number):
         ready = tmp_path / "ready"
         os.mkfifo(ready)
-        hooked = job(program=("/bin/sh", "-c", "echo > ready; exec sleep 60"), after=self.SHOW)
+        hooked = job(
+            str(tmp_path), program=("/bin/sh", "-c", "echo > ready; exec sleep 60"), after=self.SHOW
+        )
 
         with subprocess.Popen(
-            hooked.command, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True
+            hooked.command, stderr=subprocess.PIPE, start_new_session=True
         ) as process:
             ready.read_text()  # until the snapshot has begun
             os.killpg(process.pid, number)  # as systemd stops a service
 
         assert process.returncode not in (0, -9)
-        assert (tmp_path / "log").read_text() == "failed::/srv/data:/srv/store\n"
+        assert (tmp_path / "log").read_text() == f"failed::{tmp_path}:/srv/store\n"
 
 
 def test_a_crontab_that_needs_nothing_else_is_one_command():

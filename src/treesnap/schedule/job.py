@@ -24,19 +24,18 @@ _URL = re.compile(r"https?://[!-~]+\Z")
 _SHELL = "/bin/sh"
 _CREATE = ("create", "-q", "--automatic", "-m", "scheduled")
 _HOOKED = (
-    'export SNAP_ROOT="$1" SNAP_STORE="$2" SNAP_RESULT=skipped SNAP_SNAPSHOT=; '
-    "before=$3 after=$4; shift 4; "
-    'end() { code=$?; trap "" HUP INT TERM; trap : PIPE; sh -c "$after" || '
-    '{ echo "The command after the snapshot failed" >&2; [ $code -gt 0 ] || code=1; }; '
-    "exit $code; }; trap end EXIT; "
-    'trap "exit 143" HUP INT TERM PIPE; '
-    'sh -c "$before" || { code=$?; '
-    'echo "The command before the snapshot failed: none is taken" >&2; exit $code; }; '
-    'SNAP_RESULT=failed; SNAP_SNAPSHOT=$("$@" -C "$SNAP_ROOT" --store "$SNAP_STORE" CREATE); '
-    "code=$?; case $code in 0) SNAP_RESULT=success;; 4) SNAP_RESULT=incomplete;; esac; exit $code"
+    'export SNAP_ROOT="$1" SNAP_STORE="$2" SNAP_RESULT=skipped SNAP_SNAPSHOT=; b=$3 a=$4; '
+    'end() { c=$?; trap "" HUP INT TERM; trap : PIPE; '
+    'sh -c "$a" || { echo --after failed >&2; [ $c -gt 0 ] || c=1; }; exit $c; }; '
+    'trap end EXIT; trap "exit 143" HUP INT TERM PIPE; '
+    'cd "$1" && sh -c "$b" || { c=$?; echo --before failed, no snapshot >&2; exit $c; }; '
+    "shift 4; SNAP_RESULT=failed; "
+    'SNAP_SNAPSHOT=$("$@" -C "$SNAP_ROOT" --store "$SNAP_STORE" CREATE); c=$?; '
+    "case $c in 0) SNAP_RESULT=success;; 4) SNAP_RESULT=incomplete;; esac; exit $c"
 )
 """What runs a job with hooks: a program of the shell without newline, backslash and percent sign,
-which no crontab can be told. Its arguments are root, store, the two hooks and the program.
+which no crontab can be told, and short, because cron takes no long line. Its arguments are root,
+store, the two hooks and the program.
 
 The second hook undoes the first (it thaws what was frozen), so it runs however the rest ended, also
 when systemd stops the service, or nothing reads the messages; only SIGKILL prevents it.
@@ -54,9 +53,9 @@ class Job(NamedTuple):
     program: tuple[str, ...]
     """The words that start the command line; the first is an absolute path."""
     before: str | None = None
-    """A command of the shell, run before each snapshot; if it fails, no snapshot is taken."""
+    """A command of the shell, run in the root before each snapshot; if it fails, none is taken."""
     after: str | None = None
-    """A command of the shell, run after each snapshot, also if it failed or was not taken.
+    """A command of the shell, run in the root after each snapshot, also if that failed.
 
     In its environment: ``SNAP_RESULT`` (``success``, ``incomplete``, ``failed``, or ``skipped``
     because ``before`` failed), ``SNAP_SNAPSHOT`` (the id, or nothing), ``SNAP_ROOT``,
@@ -166,7 +165,7 @@ def cron_text(job: Job) -> str:
                 "backslashes and control characters"
             )
     create = f"{shlex.join(job.command)} >/dev/null"
-    ping = f"{shlex.join((*job.fetcher, job.health_url or ''))} >/dev/null"
+    ping = shlex.join((*job.fetcher, job.health_url or ""))
     report = shlex.join((_SHELL, "-c", job.on_failure or ""))
     if job.health_url is not None and job.on_failure is not None:
         line = f"if {create}; then {ping}; else {report}; fi"
@@ -240,7 +239,9 @@ def read_mark(line: str) -> ScheduleMark | None:
     defaults = ScheduleMark._field_defaults
     if not isinstance(fields, dict):
         return None
-    values = {name: fields.get(name, defaults.get(name)) for name in ScheduleMark._fields}
+    values: dict[str, Any] = {
+        name: fields.get(name, defaults.get(name)) for name in ScheduleMark._fields
+    }
     optional = {name for name in defaults if values[name] is None}
     is_mark = all(isinstance(values[name], str) for name in values.keys() - optional)
     return ScheduleMark(**values) if is_mark else None
