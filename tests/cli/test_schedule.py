@@ -148,6 +148,14 @@ def test_what_was_changed_by_hand_is_left_alone(snap, root, fakes, units, backen
     assert path.read_text() == changed
 
 
+def test_remove_does_without_a_service_that_systemd_has_not_loaded(snap, root, fakes, units):
+    snap("schedule", "daily", "--user")
+    (fakes / "fails").write_text("reset-failed")
+
+    assert snap("schedule", "remove", "--user").code == 0
+    assert contents(units) == {}
+
+
 def test_a_link_in_the_way_is_left_alone(snap, root, fakes, units):
     name = snap("schedule", "daily", "--user", "--dry-run", "--json").json["written"][0]["path"]
     units.mkdir(parents=True)
@@ -169,7 +177,11 @@ def test_remove_leaves_nothing(snap, root, fakes, units):
     assert would.out.count("\n") == 4
     assert did.out == would.out.replace("Would remove", "Removed")
     assert contents(units) == {"other.timer": "[Timer]\n"}
-    assert log(fakes)[-2:] == [f"--user disable --now {name}.timer", "--user daemon-reload"]
+    assert log(fakes)[-3:] == [
+        f"--user disable --now {name}.timer",
+        f"--user reset-failed {name}.service {name}-failed.service",
+        "--user daemon-reload",
+    ]
     missing = snap("schedule", "remove", "--user", "--json")
     assert (missing.code, missing.json["code"]) == (5, "schedule-not-found")
 

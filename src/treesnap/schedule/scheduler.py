@@ -186,6 +186,10 @@ class Scheduler:
         if not dry_run:
             timer = f"{unit_name(item.id)}.timer"
             self._require(self._run([*self._systemctl, "disable", "--now", timer]))
+            # Else a service that failed is listed as such until the machine is started anew.
+            # Systemd refuses this for one that it has not loaded, which does no harm.
+            services = [os.path.basename(path) for path in paths if path.endswith(".service")]
+            self._run([*self._systemctl, "reset-failed", *services])
             with reported("remove a schedule"):
                 for path in paths:
                     unlink_if_present(self._place.fs, path)
