@@ -138,7 +138,7 @@ class Repair:
             if is_hex(root_id, 32):
                 unlink_if_present(self._fs, layout.root_file(root_id, "cache"))
         return (
-            f"Recovered {len(self.recovered)} lost objects from live trees; "
+            f"Recovered {count_text(len(self.recovered), 'lost object')} from live trees; "
             "the next capture of each root reads every file again"
         )
 
