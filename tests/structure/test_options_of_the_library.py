@@ -43,6 +43,7 @@ METHODS = {
 """Methods of commands whose name is another."""
 
 OTHER_KEYWORDS = {
+    "revert": dict.fromkeys(("mine", "theirs", "markers"), "conflicts"),
     "create": {
         "step_name": A_TAG,
         "phase": A_TAG,

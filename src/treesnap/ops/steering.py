@@ -32,7 +32,7 @@ from treesnap.three_way import Labels
 _RANGE = ".."
 
 
-class Sides(NamedTuple):
+class MergeSides(NamedTuple):
     """What is merged into the root."""
 
     theirs: Snapshot
@@ -67,9 +67,11 @@ def revert(
 ) -> RevertResult:
     """Undoes what happened between two snapshots; see :meth:`treesnap.Handle.revert`."""
 
-    def sides(session: Session) -> Sides:
+    def sides(session: Session) -> MergeSides:
         before, after = _change(session, ref, session_id, paths)
-        return Sides(before, after, _common_scope([before, *([after] if after else [])], paths))
+        return MergeSides(
+            before, after, _common_scope([before, *([after] if after else [])], paths)
+        )
 
     try:
         with opened(context, "revert") as session:
@@ -91,7 +93,7 @@ def revert(
 
 
 def merge_into_root(
-    context: Context, sides_in: Callable[[Session], Sides], asked: MergeIntoRoot
+    context: Context, sides_in: Callable[[Session], MergeSides], asked: MergeIntoRoot
 ) -> RevertResult:
     """Merges another state into the root, and restores the outcome.
 
@@ -127,7 +129,9 @@ def merge_into_root(
     )
 
 
-def _merged(session: Session, mine: Snapshot, sides: Sides, asked: MergeIntoRoot) -> MergeResult:
+def _merged(
+    session: Session, mine: Snapshot, sides: MergeSides, asked: MergeIntoRoot
+) -> MergeResult:
     request = MergeRequest(
         label=asked.label,
         rule=asked.rule,
