@@ -29,6 +29,7 @@ class Phase(StrEnum):
     PUSH = "push"
     FETCH = "fetch"
     COPY = "copy"
+    ARCHIVE = "archive"
 
 
 class Monitor(Protocol):

@@ -759,5 +759,33 @@ class WatchStatus(Record):
     """What became of its pushes, or None if it does not push."""
 
 
+@with_short_repr
+class ArchiveResult(NamedTuple):
+    """Outcome of ``archive``."""
+
+    snapshot: Snapshot
+    target: bytes
+    """The file that was written."""
+    path: bytes
+    """What of the root is in it; empty for everything."""
+    members: int
+    """Paths in it."""
+    skipped: int
+    """Names that the snapshot knows of and does not hold, and the archive neither."""
+    content_bytes: int
+    """Bytes of its files, holes included."""
+    size_bytes: int
+    """Bytes of the archive."""
+
+    @property
+    def id(self) -> SnapshotId:
+        """The snapshot's id."""
+        return self.snapshot.id
+
+    def to_dict(self) -> Fields:
+        """Returns what ``snap archive --json`` prints; ``json.dumps`` takes it."""
+        return json_fields({"id": self.id, **fields_of(self, without={"snapshot"})})
+
+
 def _rounded(ratio: float | None) -> float | None:
     return None if ratio is None else round(ratio, 3)

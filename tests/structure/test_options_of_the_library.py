@@ -67,6 +67,8 @@ OTHER_KEYWORDS = {
         "no_textconv": "contents(as_text=...)",
     },
     "log": {"patch": PRINTS, "no_textconv": "contents(as_text=...)"},
+    "log": {"patch": PRINTS},
+    "archive": {"output": "to", "compress": "archive_pieces(compression=...)"},
     "status": {"has_exit_code": PRINTS},
     "ls": {"long": PRINTS},
     "run": {"words": "command"},

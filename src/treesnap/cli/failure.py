@@ -81,6 +81,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.INVALID_CONFIG: "correct the file, or remove it to use the defaults",
         ErrorCode.INVALID_PLAN: "correct the plan; nothing was run",
         ErrorCode.INVALID_SETTINGS: "correct the file, which belongs to the host of the agent",
+        ErrorCode.INVALID_ARCHIVE: "nothing was imported; check how the archive was made or copied",
         ErrorCode.AMBIGUOUS_REF: "give more characters of the id",
     },
     ExitCode.REFUSED: {
@@ -98,6 +99,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.NOT_WATCHABLE: "every command works without a watcher, and looks at everything",
         ErrorCode.NOT_OURS: "remove it or move it away yourself, then run the command again",
         ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",
+        ErrorCode.FILE_EXISTS: "choose another name, or replace it with --force",
         ErrorCode.CONFLICT: "stop what writes there, then run the command again",
         ErrorCode.MERGE_CONFLICT: (
             "--mine keeps these paths as they are, --theirs takes the other side, --markers writes "

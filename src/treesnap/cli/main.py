@@ -45,6 +45,7 @@ COMMANDS = {
         "ls": ("cmd_browse", "List a directory of a snapshot."),
         "cat": ("cmd_browse", "Print a file of a snapshot."),
         "find": ("cmd_browse", "Find paths in all snapshots, or in one."),
+        "archive": ("cmd_archive", "Write a snapshot, or one path of it, to a tar archive."),
         "describe": ("cmd_describe", "Give a snapshot another label."),
         "tag": ("cmd_describe", "Set tags of a snapshot, or remove them."),
         "pin": ("cmd_delete", "Protect a snapshot from deletion."),

@@ -52,6 +52,7 @@ PHASE_WORDS = {
     Phase.PUSH: "Sending",
     Phase.FETCH: "Fetching",
     Phase.COPY: "Copying",
+    Phase.ARCHIVE: "Archiving",
 }
 _UNITS = dict.fromkeys(
     (Phase.MARK, Phase.REWRITE, Phase.VERIFY, Phase.PUSH, Phase.FETCH), "objects"

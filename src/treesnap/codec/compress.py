@@ -7,10 +7,10 @@ is one of each level for each thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from treesnap.errors import Corrupt
 
@@ -27,11 +27,25 @@ LEVEL_CAPTURE = 1
 """The fastest: what is captured may be gone soon."""
 LEVEL_REWRITE = 3
 """What a collection rewrites has stayed: 8 % smaller, for a fifth more time."""
+LEVEL_ARCHIVE = 3
+"""As the command zstd has it."""
+_WINDOW_SIZE_MAX = 128 << 20
+"""Memory that a stream from elsewhere may ask for: what the command zstd allows."""
 
 _SMALL = 64
 """What is no larger is stored as it is: a frame costs more than it saves."""
 _FEED_SIZE = 256
 """Bytes of a damaged frame that are decompressed at once."""
+
+
+class StreamCompressor(Protocol):
+    """Compresses bytes as they come."""
+
+    def compress(self, data: bytes, /) -> bytes:
+        """Takes bytes; returns what is ready, which may be nothing."""
+
+    def flush(self) -> bytes:
+        """Returns the rest."""
 
 
 class Compression(IntEnum):
@@ -145,3 +159,27 @@ def decompress_damaged(compression: int, stored: bytes, size_max: int) -> bytes:
             if len(raw) >= size_max or decompressor.eof:
                 break
     return bytes(raw[:size_max])
+
+
+def stream_compressor() -> StreamCompressor:
+    """Returns what makes one zstd frame, with a checksum; equal bytes make equal frames."""
+    import zstandard
+
+    parameters = zstandard.ZstdCompressionParameters.from_level(LEVEL_ARCHIVE, write_checksum=True)
+    return zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+
+
+def stream_reader(source: IO[bytes]) -> Callable[[int], bytes]:
+    """Returns a function that reads what zstd frames hold; it raises ValueError for others."""
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW_SIZE_MAX)
+    reader = decompressor.stream_reader(source, read_across_frames=True)
+
+    def read(size: int) -> bytes:
+        try:
+            return reader.read(size)
+        except zstandard.ZstdError as error:
+            raise ValueError(f"it cannot be decompressed: {error}") from error
+
+    return read

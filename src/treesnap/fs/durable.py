@@ -69,10 +69,12 @@ class Temporary:
     The lock tells :func:`sweep_temporary` that the writer is alive.
     """
 
-    def __init__(self, fs: FileSystem, directory: str) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, *, prefix: str = "", mode: int = 0o600
+    ) -> None:
         self._fs = fs
-        self.path = os.path.join(directory, os.urandom(_NAME_LENGTH // 2).hex())
-        self.fd = fs.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self.path = os.path.join(directory, prefix + os.urandom(_NAME_LENGTH // 2).hex())
+        self.fd = fs.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
             self.is_held = fs.lock(self.fd, exclusive=True)
         except BaseException:
@@ -222,11 +224,14 @@ def create_locked(
     return file.fd
 
 
-def sweep_temporary(fs: FileSystem, directory: str) -> None:
+def sweep_temporary(fs: FileSystem, directory: str, *, prefix: str = "") -> None:
     """Removes temporary files whose writers are gone, and no file with another kind of name."""
-    sweep_abandoned(
-        fs, directory, lambda name: len(name) == _NAME_LENGTH and not set(name) - _DIGITS
-    )
+
+    def is_ours(name: str) -> bool:
+        rest = name.removeprefix(prefix)
+        return name.startswith(prefix) and len(rest) == _NAME_LENGTH and not set(rest) - _DIGITS
+
+    sweep_abandoned(fs, directory, is_ours)
 
 
 def sweep_abandoned(fs: FileSystem, directory: str, is_ours: Callable[[str], bool]) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from treesnap.events import Monitor
     from treesnap.ops.create import CreateOptions
     from treesnap.results import (
+        ArchiveResult,
         ChangedContent,
         ConfigResult,
         CreateResult,
@@ -311,6 +312,48 @@ class Handle:
         from treesnap.ops.browse import cat
 
         return cat(self.context, self._id_of(ref, session, [path]), self.tree_path(path))
+
+    def archive(
+        self,
+        ref: str,
+        to: PathLike,
+        path: PathLike = ".",
+        *,
+        force: bool = False,
+        session: str | None = None,
+    ) -> ArchiveResult:
+        """Writes a snapshot, or one path of it, to a tar archive that GNU tar and bsdtar unpack.
+
+        ``to`` is relative to the current directory; its name says how it is compressed:
+        ``.tar``, ``.tar.zst`` or ``.tar.gz``. Equal snapshots make equal archives. It appears whole
+        and durable or not at all. Raises Refused for a file that exists, without ``force``;
+        InvalidArgument, NotFound, Corrupt, StorageFull, OperationFailed.
+        """
+        from treesnap.ops.archive import archive
+
+        target = os.path.abspath(absolute(os.fsdecode(to)))
+        found = self._id_of(ref, session, [path])
+        return archive(self.context, found, self.tree_path(path), target, force=force)
+
+    def archive_pieces(
+        self,
+        ref: str,
+        path: PathLike = ".",
+        *,
+        compression: str = "none",
+        session: str | None = None,
+    ) -> Iterator[bytes]:
+        """Yields the bytes of the archive that :meth:`archive` writes, verified as they are read.
+
+        ``compression`` is ``none``, ``zstd`` or ``gzip``.
+        """
+        from treesnap.ops.archive import ArchiveCompression, pieces
+
+        known = [item.value for item in ArchiveCompression]
+        if compression not in known:
+            raise InvalidArgument(f"compression must be one of {', '.join(known)}")
+        found = self._id_of(ref, session, [path])
+        return pieces(self.context, found, self.tree_path(path), ArchiveCompression(compression))
 
     def find(
         self, pattern: str, *, ref: str | None = None, session: str | None = None
@@ -832,6 +875,7 @@ class AsyncHandle:
     show = InThread(Handle.show)
     ls = InThread(Handle.ls)
     read = InThread(Handle.read)
+    archive = InThread(Handle.archive)
     find = InThread(Handle.find)
     skipped = InThread(Handle.skipped)
     delete = InThread(Handle.delete)
@@ -906,6 +950,21 @@ class AsyncHandle:
         Errors of the call are raised when the first piece is asked for.
         """
         pieces = await in_thread(self.handle.cat, ref, path, session=session)
+        async for piece in items_in_thread(pieces):
+            yield piece
+
+    async def archive_pieces(
+        self,
+        ref: str,
+        path: PathLike = ".",
+        *,
+        compression: str = "none",
+        session: str | None = None,
+    ) -> AsyncIterator[bytes]:
+        """Yields the bytes of an archive; see :meth:`Handle.archive_pieces`."""
+        pieces = await in_thread(
+            self.handle.archive_pieces, ref, path, compression=compression, session=session
+        )
         async for piece in items_in_thread(pieces):
             yield piece
 
