@@ -220,6 +220,7 @@ _KINDS = {
         tuple,
     ),
     "Monitor": _object("a Monitor", "begin", "advance", "warn"),
+    "Readable": _object("a file that is open for reading bytes", "read"),
     "PlanMonitor": _object(
         "a PlanMonitor", "attempt_began", "output", "attempt_ended", "checkpoint_taken"
     ),

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 RESERVED_TAGS = "treesnap."
 """What the keys of tags begin with that no caller can set."""
 
+IMPORTED = f"{RESERVED_TAGS}imported"
+"""The tag of a snapshot that was imported: where from. The root never stood there."""
+
 COUNTER = "counter."
 """The prefix of counters, such as ``counter.tests_passing``."""
 

@@ -52,3 +52,47 @@ def test_archive_says_what_it_leaves_out(snap, root, tmp_path):
     told = snap("archive", "latest", "-o", tmp_path / "a.tar")
 
     assert "1 name that the snapshot does not hold" in told.err
+
+
+def test_import_prints_an_id_and_leaves_the_root_alone(snap, root, tmp_path):
+    (root / "a.txt").write_text("alpha\n")
+    taken = snap("create").id
+    snap("archive", taken, "-o", tmp_path / "a.tar.zst")
+    (root / "a.txt").write_text("beta\n")
+
+    told = snap("import", tmp_path / "a.tar.zst", "--name", "copy")
+    fields = snap("import", tmp_path / "a.tar.zst", "-m", "again", "--tag", "k=v", "--json").json
+
+    assert (root / "a.txt").read_text() == "beta\n"
+    assert snap("show", "copy", "--json").json["id"] == told.id
+    assert fields["root_hash"] == snap("show", taken, "--json").json["root_hash"]
+    assert (fields["snapshot"]["label"], fields["snapshot"]["tags"]) == ("again", {"k": "v"})
+    snap("restore", "copy")
+    assert (root / "a.txt").read_text() == "alpha\n"
+
+
+def test_import_reads_a_pipe_and_another_directory(snap, root, tmp_path):
+    (root / "a.txt").write_text("alpha\n")
+    snap("create")
+    data = snap("archive", "latest", "-o", "-").raw
+    (tmp_path / "other").mkdir()
+
+    piped = snap("import", "-", "--json", given=data, process=True)
+    copied = snap("import", tmp_path / "other", "--json").json
+
+    assert piped.json["snapshot"]["label"] == "Imported from standard input"
+    assert copied["snapshot"]["label"] == "Imported from other"
+    assert snap("ls", "latest~1").out == "a.txt\n"
+    assert snap("ls", "latest").out == ""
+
+
+def test_import_refuses_what_is_no_archive(snap, root, tmp_path):
+    (tmp_path / "a.tar").write_text("no archive\n" * 100)
+
+    told = snap("import", tmp_path / "a.tar")
+    fields = snap("import", tmp_path / "a.tar", "--json")
+
+    assert told.code == 2
+    assert "hint: nothing was imported" in told.err
+    assert fields.json["code"] == "invalid-archive"
+    assert snap("import", tmp_path / "absent.tar").code == 5

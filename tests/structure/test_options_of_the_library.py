@@ -37,6 +37,7 @@ NO_METHOD = {
 """Commands that no method of the handle stands for."""
 
 METHODS = {
+    "import": ("import_from",),
     "root": ("root_list", "root_move", "root_forget"),
     "store": ("store_info", "store_copy", "store_move"),
 }

@@ -1,16 +1,19 @@
-"""``snap archive``: snapshots as tar archives."""
+"""``snap archive`` and ``snap import``: snapshots as tar archives, and back."""
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from treesnap.cli.command import command, pass_invocation, session_option
+from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.parameters import TAG, by_key
 from treesnap.cli.streams import is_terminal
-from treesnap.cli.text_output import short_id
+from treesnap.cli.text_output import create_notes, short_id
 from treesnap.errors import printable
 from treesnap.quantities import count_text, size_text
 
@@ -90,3 +93,52 @@ def _line(made: ArchiveResult) -> str:
         f"{count_text(made.members, 'path')}, {size_text(made.content_bytes)} of files, "
         f"{size_text(made.size_bytes)} written"
     )
+
+
+@command(
+    "import",
+    examples=[
+        "snap import backup.tar.zst",
+        "snap import ../other-copy -m 'from the laptop' --name laptop",
+        "snap import - --name upstream --json",
+    ],
+)
+@click.argument("source", metavar="FILE|DIR|-")
+@click.option("-m", "--label", metavar="LABEL", help="A description [Imported from SOURCE].")
+@click.option("--name", metavar="NAME", help="A name of your own for the snapshot; a REF.")
+@click.option(
+    "--tag",
+    "tags",
+    type=TAG,
+    callback=by_key,
+    multiple=True,
+    metavar="K=V",
+    help="A fact; repeatable.",
+)
+@pass_invocation
+def import_from(
+    invocation: Invocation,
+    *,
+    source: str,
+    label: str | None,
+    name: str | None,
+    tags: dict[str, str],
+) -> None:
+    """Make a snapshot of a tar archive or of another directory.
+
+    The root is not touched: 'snap diff latest' compares, 'snap restore latest' brings
+    the files there. An archive may be compressed by gzip or zstd; '-' is standard
+    input. Prints the snapshot's id. Exits 4 when something in DIR could not be read.
+    """
+    if source == _STREAM and sys.stdin.isatty():
+        raise click.UsageError("An archive is not read from a terminal; name a FILE, or use a pipe")
+    with invocation.open(makes_store=True) as handle:
+        if source == _STREAM:
+            label = "Imported from standard input" if label is None else label
+            made = handle.import_from(sys.stdin.buffer, label=label, name=name, tags=tags)
+        else:
+            made = handle.import_from(source, label=label, name=name, tags=tags)
+    invocation.output.note(*create_notes(made))
+    invocation.output.result("import", made.to_dict, [made.id])
+    if not made.complete:
+        click.get_current_context().exit(ExitCode.INCOMPLETE)

@@ -229,6 +229,7 @@ ARGUMENTS: dict[str, _Values] = {
     "ref": _refs,
     "refs": _refs,
     "root_ref": _DIRECTORIES,
+    "source": _FILES,
     "target": _DIRECTORIES,
     "value": _setting_values,
     "words": _refs_and_paths,
@@ -237,6 +238,7 @@ ARGUMENTS: dict[str, _Values] = {
 
 OPTIONS: dict[str, _Values] = {
     "directory": _DIRECTORIES,
+    "output": _FILES,
     "passphrase_file": _FILES,
     "ref": _refs,
     "remote": _remotes,

@@ -46,6 +46,7 @@ COMMANDS = {
         "cat": ("cmd_browse", "Print a file of a snapshot."),
         "find": ("cmd_browse", "Find paths in all snapshots, or in one."),
         "archive": ("cmd_archive", "Write a snapshot, or one path of it, to a tar archive."),
+        "import": ("cmd_archive", "Make a snapshot of a tar archive or of another directory."),
         "describe": ("cmd_describe", "Give a snapshot another label."),
         "tag": ("cmd_describe", "Set tags of a snapshot, or remove them."),
         "pin": ("cmd_delete", "Protect a snapshot from deletion."),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from treesnap.events import Monitor
+    from treesnap.ops.archive_import import Readable
     from treesnap.ops.create import CreateOptions
     from treesnap.results import (
         ArchiveResult,
@@ -354,6 +355,34 @@ class Handle:
             raise InvalidArgument(f"compression must be one of {', '.join(known)}")
         found = self._id_of(ref, session, [path])
         return pieces(self.context, found, self.tree_path(path), ArchiveCompression(compression))
+
+    def import_from(
+        self,
+        source: PathLike | Readable,
+        *,
+        label: str | None = None,
+        name: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> CreateResult:
+        """Publishes a snapshot of the root with what a tar archive or another directory holds.
+
+        ``source`` is a path, relative to the current directory, or a file that is open for reading
+        bytes. The root is not touched: :meth:`restore` brings the files there. An archive may be
+        compressed by gzip or zstd, and is not trusted: paths that lead out, links in the
+        way and anything that is not whole are InvalidArgument with the code ``invalid-archive``,
+        and nothing is published. The label says where it came from, unless one is given. Raises
+        NotFound, Refused, Busy, StorageFull, OperationFailed.
+        """
+        from treesnap.facts import refuse_reserved
+        from treesnap.ops.archive_import import import_from
+        from treesnap.ops.create import CreateRequest
+
+        refuse_reserved(tags or {})
+        request = CreateRequest(label=label, name=name, tags=dict(tags or {}))
+        if isinstance(source, str | bytes | os.PathLike):
+            path = os.path.abspath(absolute(os.fsdecode(source)))
+            return import_from(self.context, path, request)
+        return import_from(self.context, source, request)
 
     def find(
         self, pattern: str, *, ref: str | None = None, session: str | None = None
@@ -876,6 +905,7 @@ class AsyncHandle:
     ls = InThread(Handle.ls)
     read = InThread(Handle.read)
     archive = InThread(Handle.archive)
+    import_from = InThread(Handle.import_from)
     find = InThread(Handle.find)
     skipped = InThread(Handle.skipped)
     delete = InThread(Handle.delete)

@@ -22,6 +22,8 @@ from treesnap.errors import (
 )
 from treesnap.facts import CheckpointType, facts_of, own_tags
 from treesnap.fs.os_errors import reported
+from treesnap.errors import Corrupt, InvalidArgument, NotFound, StoreMissing
+from treesnap.facts import IMPORTED
 from treesnap.model import (
     Change,
     ChangeKind,
@@ -228,7 +230,9 @@ def _position(session: Session) -> Snapshot | None:
     """
     log, root = session.store.snapshots, session.root
     recent = [
-        item for item in islice(log.readable(root.id), _LOOK_BACK_MAX) if item.record.scope is None
+        item
+        for item in islice(log.readable(root.id), _LOOK_BACK_MAX)
+        if item.record.scope is None and IMPORTED not in item.record.tags
     ]
     if not recent:
         return None

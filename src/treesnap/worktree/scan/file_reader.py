@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Protocol
@@ -104,6 +104,12 @@ def store_xattrs(xattrs: Xattrs | None, put: Put) -> Xattrs | ObjectId | None:
     """Returns extended attributes as an entry holds them; raises OSError as above."""
     if xattrs is None or sum(map(len, chain(*xattrs))) <= INLINE_XATTRS_SIZE_MAX:
         return xattrs
+    xattrs = read_xattrs(fs, where)
+    return xattrs if xattrs is None else store_xattrs(xattrs, sink.put)
+def store_xattrs(xattrs: Xattrs, put: Put) -> Xattrs | ObjectId | None:
+    """Returns extended attributes as an entry holds them; raises OSError for too many."""
+    if sum(map(len, chain(*xattrs))) <= INLINE_XATTRS_SIZE_MAX:
+        return xattrs or None
     data = pack(xattrs)
     if len(data) > OBJECT_SIZE_MAX or not _are_readable(data):
         raise OSError(errno.E2BIG, "Its extended attributes are too large to store")
@@ -403,3 +409,76 @@ def store_bytes(data: bytes, put: Put) -> FileContent:
         return _single(data, put)
     run = _Run(put)
     return fold([*run.add(data), *run.end()], put)
+
+
+def store_stream(runs: Iterable[bytes | int], put: Put) -> tuple[FileContent, int]:
+    """Returns the content of bytes that come in order, stored through ``put``, and its size.
+
+    A number stands for so many zeros, and costs nothing. The content is the same as that of a
+    file with these bytes. Memory is bounded by the size of the pieces and of a chunk.
+    """
+    windows = _windows(runs)
+    first = next(windows, b"")
+    second = next(windows, None)
+    if (
+        second is None
+        and isinstance(first, bytes)
+        and len(first) <= SINGLE_SIZE_MAX
+        and (len(first) < _BLOCK_SIZE or not _has_zero_block(first))
+    ):
+        return _single(first, put), len(first)
+    segments = list(_streamed(chain([first], [] if second is None else [second], windows), put))
+    return fold(segments, put), sum(segment.size for segment in segments)
+
+
+def _windows(runs: Iterable[bytes | int]) -> Iterator[bytes | int]:
+    """Yields bytes and numbers of zeros that are whole blocks, but for bytes at the end."""
+    rest = b""
+    for run in runs:
+        zeros = 0
+        if isinstance(run, int):
+            filling = min(run, -len(rest) % _BLOCK_SIZE)
+            zeros = run - filling
+            rest += bytes(filling)
+        else:
+            rest += run
+        if zeros:
+            if rest:
+                yield rest
+            tail = zeros % _BLOCK_SIZE
+            if zeros > tail:
+                yield zeros - tail
+            rest = bytes(tail)
+        elif len(rest) >= WINDOW_SIZE:
+            whole = len(rest) - len(rest) % _BLOCK_SIZE
+            yield rest[:whole]
+            rest = rest[whole:]
+    if rest:
+        yield rest
+
+
+def _streamed(windows: Iterable[bytes | int], put: Put) -> Iterator[Segment]:
+    """Yields the chunks and holes of windows, as :func:`_segments` does of a file."""
+    run = _Run(put)
+    hole = 0
+    upcoming = iter(windows)
+    window = next(upcoming, None)
+    while window is not None:
+        following = next(upcoming, None)
+        if isinstance(window, int):
+            yield from run.end()
+            hole += window
+        else:
+            for part, is_zero in _parts(window, ends=following is None, follows_hole=hole > 0):
+                if is_zero:
+                    yield from run.end()
+                    hole += len(part)
+                    continue
+                if hole:
+                    yield Segment(None, hole)
+                    hole = 0
+                yield from run.add(part)
+        window = following
+    yield from run.end()
+    if hole:
+        yield Segment(None, hole)

@@ -1,0 +1,444 @@
+"""Snapshots of archives and of other directories, and archives that mean harm."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+import treesnap
+from oracle import difference, record
+from trees import build, write_sparse
+from treesnap import InvalidArgument, NotFound, Refused
+from treesnap.facts import IMPORTED
+
+Add = Callable[..., None]
+
+
+@pytest.fixture
+def handle(tmp_path):
+    """A root with a file, and one snapshot."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "mine").write_text("here\n")
+    found = treesnap.open(tmp_path / "root", tmp_path / "store")
+    found.create(label="before")
+    return found
+
+
+def info(name: str, type_: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
+    """Returns a header."""
+    made = tarfile.TarInfo(name)
+    made.type = type_
+    for field, value in fields.items():
+        setattr(made, field, value)
+    return made
+
+
+def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """Returns an archive, whatever its members say."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for header, content in members:
+            header.size = len(content)
+            archive.addfile(header, io.BytesIO(content))
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("suffix", ["tar", "tar.zst", "tar.gz"])
+def test_an_archive_comes_back_as_the_same_tree(tmp_path, seed, suffix):
+    build(tmp_path / "root", seed, still=False)
+    handle = treesnap.open(tmp_path / "root", tmp_path / "store")
+    taken = handle.create()
+    handle.archive(taken.id, tmp_path / f"a.{suffix}")
+    (tmp_path / "other").mkdir()
+    other = treesnap.open(tmp_path / "other", tmp_path / "other-store")
+
+    made = other.import_from(tmp_path / f"a.{suffix}")
+
+    assert made.snapshot.record.root == taken.snapshot.record.root
+    assert made.root_hash == taken.root_hash
+    assert made.snapshot.record.totals == taken.snapshot.record.totals
+    assert os.listdir(tmp_path / "other") == []
+    assert other.verify(read_data=True).problems == ()
+
+
+@pytest.mark.parametrize("form", ["gnu", "pax", "ustar", "v7", "oldgnu"])
+def test_archives_of_gnu_tar_are_read(tmp_path, handle, form):
+    source = tmp_path / "source"
+    (source / "deep" / ("d" * 80)).mkdir(parents=True)
+    (source / "deep" / ("d" * 80) / "file").write_bytes(b"content")
+    os.link(source / "deep" / ("d" * 80) / "file", source / "link")
+    (source / "soft").symlink_to("link")
+    write_sparse(os.fsencode(source / "sparse"), 1 << 20, (300_000, b"x" * 100))
+    os.utime(source / "sparse", (5, 5))
+    sparse = ["--sparse"] if form in {"gnu", "oldgnu", "pax"} else []
+    command = ["tar", f"--format={form}", *sparse, "-cf", "-", "-C", source, "."]
+    data = subprocess.run(command, check=True, capture_output=True).stdout
+
+    made = handle.import_from(io.BytesIO(data))
+    handle.restore(made.id, to=tmp_path / "restored")
+
+    expected, actual = record(source), record(tmp_path / "restored")
+    assert [
+        (path, facts.digest, facts.target, facts.links, facts.mode)
+        for path, facts in sorted(actual.items())
+    ] == [
+        (path, facts.digest, facts.target, facts.links, facts.mode)
+        for path, facts in sorted(expected.items())
+    ]
+
+
+@pytest.mark.parametrize("version", ["0.0", "0.1", "1.0"])
+def test_sparse_files_in_each_form_of_pax_are_read(tmp_path, handle, version):
+    source = tmp_path / "source"
+    source.mkdir()
+    write_sparse(os.fsencode(source / "sparse"), 3 << 20, (1 << 20, b"x" * 70_000), (2 << 20, b"y"))
+    command = ["tar", "--format=pax", f"--sparse-version={version}", "--sparse", "-cf", "-"]
+    data = subprocess.run([*command, "sparse"], cwd=source, check=True, capture_output=True).stdout
+
+    made = handle.import_from(io.BytesIO(data))
+
+    assert b"".join(handle.cat(made.id, "sparse")) == (source / "sparse").read_bytes()
+
+
+def test_archives_of_bsdtar_are_read(tmp_path):
+    if shutil.which("bsdtar") is None:
+        pytest.skip("bsdtar is not installed")
+    build(tmp_path / "root", 5, still=False)
+    handle = treesnap.open(tmp_path / "root", tmp_path / "store")
+    command = ["bsdtar", "--format=pax", "-cf", "-", "-C", tmp_path / "root", "names", "many"]
+    done = subprocess.run(
+        command, check=True, capture_output=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
+    )
+
+    made = handle.import_from(io.BytesIO(done.stdout))
+    handle.restore(made.id, to=tmp_path / "restored")
+
+    expected, actual = (
+        {
+            path: (facts.kind, facts.digest, facts.mode, facts.target)
+            for path, facts in record(tmp_path / place).items()
+            if path.startswith((b"names/", b"many/"))
+        }
+        for place in ("root", "restored")
+    )
+    assert actual == expected
+
+
+def test_a_directory_is_imported_as_a_root_is_captured(tmp_path, handle):
+    build(tmp_path / "source", 6)
+    other = treesnap.open(tmp_path / "source", tmp_path / "other-store")
+    taken = other.create()
+
+    made = handle.import_from(tmp_path / "source", name="copy")
+
+    assert made.root_hash == taken.root_hash
+    assert {item.path for item in made.skipped} == {item.path for item in taken.skipped}
+    assert (made.snapshot.name, made.snapshot.label) == ("copy", "Imported from source")
+    assert os.listdir(tmp_path / "root") == ["mine"]
+
+
+def test_the_label_says_where_it_came_from_and_the_root_does_not_stand_there(tmp_path, handle):
+    (tmp_path / "a.tar").write_bytes(archive_of((info("file"), b"content")))
+
+    made = handle.import_from(tmp_path / "a.tar", tags={"from": "a friend"})
+
+    assert made.snapshot.label == "Imported from a.tar"
+    assert made.snapshot.tags == {"from": "a friend", IMPORTED: "a.tar"}
+    assert [item.is_position for item in handle.log()] == [False, True]
+    handle.restore(made.id)
+    assert sorted(os.listdir(tmp_path / "root")) == ["file"]
+    handle.undo()
+    assert (tmp_path / "root" / "mine").read_text() == "here\n"
+
+
+def test_members_in_any_order_make_the_same_tree(tmp_path, handle):
+    names = [f"d{n % 7}/e{n % 5}/f{n}" for n in range(200)]
+    shuffled = list(names)
+    Random(7).shuffle(shuffled)
+    directories = [f"d{n}" for n in range(7)] + [f"d{n}/e{m}" for n in range(7) for m in range(5)]
+
+    made = [
+        handle.import_from(
+            io.BytesIO(
+                archive_of(
+                    *((info(name, mtime=n), name.encode() * 99) for n, name in enumerate(order)),
+                    *((info(name, tarfile.DIRTYPE, mode=0o750), b"") for name in directories),
+                )
+            )
+        )
+        for order in (names, shuffled)
+    ]
+
+    one, other = ({item.name: item.kind for item in handle.ls(m.id, recursive=True)} for m in made)
+    assert one == other
+    assert made[0].snapshot.record.totals == made[1].snapshot.record.totals
+    assert made[0].stats.files == 200
+
+
+def test_the_last_of_several_members_of_a_name_counts(handle):
+    data = archive_of(
+        (info("file"), b"old"),
+        (info("link", tarfile.LNKTYPE, linkname="file"), b""),
+        (info("./file"), b"new"),
+        (info("dir/inside"), b""),
+        (info("dir", tarfile.DIRTYPE, mode=0o700), b""),
+    )
+
+    made = handle.import_from(io.BytesIO(data))
+
+    assert b"".join(handle.cat(made.id, "file")) == b"new"
+    assert b"".join(handle.cat(made.id, "link")) == b"old"
+    assert made.snapshot.record.links is None
+    assert {item.name: item.mode for item in handle.ls(made.id)}[b"dir"] == 0o700
+
+
+HOSTILE = {
+    "absolute": ([(info("/etc/passwd"), b"x")], "absolute path"),
+    "upwards": ([(info("a/../../b"), b"x")], "no tree can hold"),
+    "upwards by a link's target": (
+        [(info("a", tarfile.LNKTYPE, linkname="../b"), b"")],
+        "no tree can hold",
+    ),
+    "through a symbolic link": (
+        [(info("a", tarfile.SYMTYPE, linkname="/etc"), b""), (info("a/passwd"), b"x")],
+        "leads through something",
+    ),
+    "through a file": ([(info("a"), b"x"), (info("a/b"), b"x")], "leads through something"),
+    "a file for a directory": (
+        [(info("a/b"), b"x"), (info("a"), b"x")],
+        "as a directory and as something else",
+    ),
+    "a link to nothing": ([(info("a", tarfile.LNKTYPE, linkname="b"), b"")], "is no file before"),
+    "a link to a directory": (
+        [(info("b", tarfile.DIRTYPE), b""), (info("a", tarfile.LNKTYPE, linkname="b"), b"")],
+        "is no file before",
+    ),
+    "the root as a file": ([(info("."), b"x")], "other than a directory"),
+    "an unknown type": ([(info("a", b"Q"), b"")], "unknown type"),
+    "an owner out of range": (
+        [(info("a", pax_headers={"uid": "99999999999"}), b"x")],
+        "no snapshot can hold",
+    ),
+    "a number that is none": (
+        [(info("a", pax_headers={"uid": "-7"}), b"x")],
+        "impossible number",
+    ),
+    "a time that is none": ([(info("a", pax_headers={"mtime": "soon"}), b"x")], "impossible time"),
+    "a time out of range": (
+        [(info("a", pax_headers={"mtime": "9" * 19}), b"x")],
+        "no snapshot can hold",
+    ),
+    "an attribute without a name": (
+        [(info("a", pax_headers={"SCHILY.xattr." + "n" * 300: "v"}), b"x")],
+        "no snapshot can hold",
+    ),
+    "a sparse map beyond the file": (
+        [
+            (
+                info(
+                    "a",
+                    pax_headers={"GNU.sparse.map": "0,5,9223372036854775800,5"}
+                    | {"GNU.sparse.size": "10"},
+                ),
+                b"0123456789",
+            )
+        ],
+        "do not fit",
+    ),
+    "a sparse map that goes back": (
+        [
+            (
+                info("a", pax_headers={"GNU.sparse.map": "5,5,0,5", "GNU.sparse.size": "10"}),
+                b"0123456789",
+            )
+        ],
+        "do not fit",
+    ),
+    "a sparse map of too many pieces": (
+        [
+            (
+                info(
+                    "a",
+                    pax_headers={
+                        "GNU.sparse.major": "1",
+                        "GNU.sparse.minor": "0",
+                        "GNU.sparse.realsize": "10",
+                    },
+                ),
+                b"99999999999\n" + bytes(500),
+            )
+        ],
+        "claims 99999999999 pieces",
+    ),
+}
+
+
+@pytest.mark.parametrize(("members", "why"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_archive_is_refused_and_nothing_published(tmp_path, handle, members, why):
+    before = record(tmp_path / "root")
+
+    with pytest.raises(InvalidArgument, match=why) as error:
+        handle.import_from(io.BytesIO(archive_of((info("good"), b"good"), *members)))
+
+    assert error.value.code == "invalid-archive"
+    assert [item.label for item in handle.list()] == ["before"]
+    assert difference(before, record(tmp_path / "root")) == []
+    assert handle.verify(read_data=True).problems == ()
+
+
+WHOLE = archive_of((info("first"), b"x" * 5000), (info("second"), b"y" * 700))
+BROKEN = {
+    "empty": b"",
+    "zeros cut off": bytes(100),
+    "text": b"this is no archive at all\n" * 40,
+    "within a header": WHOLE[:300],
+    "within a file": WHOLE[:3000],
+    "before a header": WHOLE[:5632],
+    "before the end": WHOLE[: 5632 + 512 + 1024],
+    "a flipped bit": WHOLE[:20] + bytes([WHOLE[20] ^ 1]) + WHOLE[21:],
+    "gzip cut off": gzip.compress(WHOLE)[:-20],
+    "gzip damaged": gzip.compress(WHOLE)[:-6] + b"\0" * 6,
+    "zstd damaged": b"\x28\xb5\x2f\xfd" + bytes(50),
+    "xz": b"\xfd7zXZ\x00" + bytes(50),
+    "a large extended header": (
+        info("././@PaxHeader", tarfile.XHDTYPE, size=1 << 40).tobuf(tarfile.GNU_FORMAT)
+        + bytes(5000)
+    ),
+    "an endless extended record": (
+        info("././@PaxHeader", tarfile.XHDTYPE, size=512).tobuf() + b"999999999 path=a\n".ljust(512)
+    ),
+}
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
+def test_an_archive_that_is_not_whole_is_refused(handle, data):
+    with pytest.raises(InvalidArgument) as error:
+        handle.import_from(io.BytesIO(data))
+
+    assert error.value.code == "invalid-archive"
+    assert [item.label for item in handle.list()] == ["before"]
+
+
+def test_every_cut_and_every_flipped_byte_is_harmless(handle):
+    random = Random(8)
+    for _ in range(150):
+        data = bytearray(WHOLE)
+        if random.random() < 0.5:
+            del data[random.randrange(len(data)) :]
+        for _ in range(random.randrange(3)):
+            if data:
+                data[random.randrange(len(data))] = random.randrange(256)
+        with suppress(InvalidArgument):
+            handle.delete(handle.import_from(io.BytesIO(bytes(data))).id)
+    assert handle.verify(read_data=True).problems == ()
+
+
+def test_a_huge_sparse_claim_costs_nothing(handle):
+    size = (1 << 63) - 1
+    header = info(
+        "a",
+        pax_headers={"GNU.sparse.map": f"0,1,{size},0", "GNU.sparse.size": str(size)},
+    )
+
+    made = handle.import_from(io.BytesIO(archive_of((header, b"x"))))
+
+    assert made.stats.size_bytes == size
+    assert made.stats.added_bytes < 4096
+
+
+def test_devices_are_names_in_the_snapshot_alone(tmp_path, handle):
+    device = info("null", tarfile.CHRTYPE, devmajor=1, devminor=3, mode=0o666)
+
+    made = handle.import_from(io.BytesIO(archive_of((device, b""))))
+
+    (entry,) = handle.ls(made.id)
+    assert entry.device == (1, 3)
+    assert os.listdir(tmp_path / "root") == ["mine"]
+
+
+def test_memory_does_not_grow_with_a_file_or_an_extended_header(handle):
+    header = info("large", size=120 << 20).tobuf()
+    block = Random(9).randbytes(1 << 20)
+
+    class Source:
+        """Gives one large file away, piece by piece."""
+
+        def __init__(self) -> None:
+            self._left = [bytes(1024), *[block] * 120, header]
+
+        def read(self, size: int, /) -> bytes:
+            if not self._left:
+                return b""
+            piece = self._left.pop()
+            if len(piece) > size:
+                self._left.append(piece[size:])
+            return piece[:size]
+
+    handle.import_from(io.BytesIO(WHOLE))
+    tracemalloc.start()
+    try:
+        handle.import_from(Source())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 72 << 20
+
+
+def test_wrong_sources_are_refused_first(tmp_path, handle):
+    with pytest.raises(NotFound, match="no file or directory"):
+        handle.import_from(tmp_path / "absent.tar")
+    with pytest.raises(InvalidArgument, match="is the root itself"):
+        handle.import_from(tmp_path / "root")
+    with pytest.raises(Refused, match="in the store"):
+        handle.import_from(tmp_path / "store" / "packs")
+    with pytest.raises(InvalidArgument, match="source must be"):
+        handle.import_from(7)
+    (tmp_path / "a.tar").write_bytes(WHOLE)
+    handle.import_from(tmp_path / "a.tar", name="taken")
+    with pytest.raises(Refused, match="named 'taken' already"):
+        handle.import_from(tmp_path / "a.tar", name="taken")
+
+
+def test_an_import_waits_for_no_restore_while_it_reads(handle):
+    class Source(io.BytesIO):
+        """Takes a snapshot of the root between two reads."""
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            handle.create(label="meanwhile")
+            return super().read(size)
+
+    made = handle.import_from(Source(WHOLE))
+
+    labels = [item.label for item in handle.list()]
+    assert labels[0] == made.snapshot.label
+    assert set(labels[1:-1]) == {"meanwhile"}
+
+
+def test_zeros_and_data_of_any_length_come_back_as_they_were_captured(tmp_path):
+    random = Random(10)
+    root = tmp_path / "root"
+    root.mkdir()
+    lengths = [0, 1, 127, 129, 4096, 65_535, 65_536, 65_537, 131_072, 200_000, 300_000]
+    for number in range(60):
+        content = b"".join(
+            random.choice([bytes, random.randbytes])(random.choice(lengths))
+            for _ in range(random.randrange(6))
+        )
+        (root / f"{number}").write_bytes(content)
+    handle = treesnap.open(root, tmp_path / "store")
+    taken = handle.create()
+    handle.archive(taken.id, tmp_path / "a.tar")
+
+    assert handle.import_from(tmp_path / "a.tar").root_hash == taken.root_hash
