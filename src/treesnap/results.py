@@ -15,6 +15,7 @@ from treesnap.presentation import (
     fields_of,
     html_table,
     json_fields,
+    path_fields,
     path_text,
 )
 from treesnap.quantities import count_text, size_text
@@ -785,6 +786,54 @@ class ArchiveResult(NamedTuple):
     def to_dict(self) -> Fields:
         """Returns what ``snap archive --json`` prints; ``json.dumps`` takes it."""
         return json_fields({"id": self.id, **fields_of(self, without={"snapshot"})})
+
+
+@with_short_repr
+class MatchedLine(NamedTuple):
+    """A line of a file that a pattern matches."""
+
+    number: int
+    """From 1 on."""
+    text: bytes
+    """Without the newline."""
+    spans: tuple[tuple[int, int], ...]
+    """Where the pattern matches, as offsets of bytes."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return {
+            "number": self.number,
+            **path_fields(self.text, "text"),
+            "spans": [list(span) for span in self.spans],
+        }
+
+
+@with_short_repr
+class FileMatches(NamedTuple):
+    """A file of a snapshot in which ``grep`` found something."""
+
+    ref: str
+    """What the snapshot was asked for by."""
+    snapshot: Snapshot
+    path: bytes
+    is_binary: bool
+    """Whether it is no text; then ``lines`` is empty."""
+    lines: tuple[MatchedLine, ...]
+
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take."""
+        return path_text(self.path)
+
+    def to_dict(self) -> Fields:
+        """Returns a file as ``snap grep --json`` prints it; ``json.dumps`` takes it."""
+        return {
+            "ref": self.ref,
+            "id": self.snapshot.id,
+            **path_fields(self.path),
+            "is_binary": self.is_binary,
+            "lines": [line.to_dict() for line in self.lines],
+        }
 
 
 def _rounded(ratio: float | None) -> float | None:

@@ -69,6 +69,12 @@ OTHER_KEYWORDS = {
     },
     "log": {"patch": PRINTS, "no_textconv": "contents(as_text=...)"},
     "log": {"patch": PRINTS},
+    "grep": {
+        "names": "first_only",
+        "count": PRINTS,
+        "numbers": PRINTS,
+        "has_exit_code": PRINTS,
+    },
     "archive": {"output": "to", "compress": "archive_pieces(compression=...)"},
     "status": {"has_exit_code": PRINTS},
     "ls": {"long": PRINTS},

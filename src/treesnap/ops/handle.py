@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         ConfigResult,
         CreateResult,
         DoctorResult,
+        FileMatches,
         FoundPath,
         GcResult,
         LogEntry,
@@ -396,6 +397,40 @@ class Handle:
 
         found = None if ref is None else self._id_of(ref, session)
         return find(self.context, pattern, ref=found)
+
+    def grep(
+        self,
+        pattern: str | bytes,
+        refs: Sequence[str] | None = None,
+        paths: Sequence[PathLike] | None = None,
+        *,
+        ignore_case: bool = False,
+        fixed: bool = False,
+        in_all: bool = False,
+        first_only: bool = False,
+        session: str | None = None,
+    ) -> Iterator[FileMatches]:
+        """Yields the files of snapshots in which a regular expression matches a line.
+
+        ``pattern`` is compared with bytes, line by line; with ``fixed`` it is text. Without
+        ``refs`` the newest snapshot is searched, with ``in_all`` every snapshot of the root, the
+        newest first; then a path is yielded once for each content. ``first_only`` stops
+        at a file's first match. A content is searched once, however many snapshots hold it.
+        Raises InvalidArgument, NotFound.
+        """
+        from treesnap.ops.grep import GrepRequest, grep
+
+        words = refs if refs is not None else () if in_all else ("latest",)
+        request = GrepRequest(
+            pattern=pattern if isinstance(pattern, bytes) else os.fsencode(pattern),
+            refs=tuple((word, self._id_of(word, session, paths)) for word in words),
+            paths=self.tree_paths(paths),
+            ignore_case=ignore_case,
+            fixed=fixed,
+            in_all=in_all,
+            first_only=first_only,
+        )
+        return grep(self.context, request)
 
     def skipped(self, ref: str, *, session: str | None = None) -> tuple[Skipped, ...]:
         """Returns the paths that a snapshot knows of but does not hold, each with the reason."""
@@ -982,6 +1017,33 @@ class AsyncHandle:
         pieces = await in_thread(self.handle.cat, ref, path, session=session)
         async for piece in items_in_thread(pieces):
             yield piece
+
+    async def grep(
+        self,
+        pattern: str | bytes,
+        refs: Sequence[str] | None = None,
+        paths: Sequence[PathLike] | None = None,
+        *,
+        ignore_case: bool = False,
+        fixed: bool = False,
+        in_all: bool = False,
+        first_only: bool = False,
+        session: str | None = None,
+    ) -> AsyncIterator[FileMatches]:
+        """Yields the files in which a pattern matches a line; see :meth:`Handle.grep`."""
+        found = await in_thread(
+            self.handle.grep,
+            pattern,
+            refs,
+            paths,
+            ignore_case=ignore_case,
+            fixed=fixed,
+            in_all=in_all,
+            first_only=first_only,
+            session=session,
+        )
+        async for item in items_in_thread(found):
+            yield item
 
     async def archive_pieces(
         self,
