@@ -836,5 +836,45 @@ class FileMatches(NamedTuple):
         }
 
 
+@with_short_repr
+class BlameLine(NamedTuple):
+    """A line of a file, and where it came from."""
+
+    number: int
+    """From 1 on."""
+    text: bytes
+    """With its newline; the last line may lack it."""
+    snapshot: Snapshot
+    """The oldest snapshot of the run of versions in which the line stands."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name, the id in place of the snapshot."""
+        text = self.text.removesuffix(b"\n")
+        return {"number": self.number, **path_fields(text, "text"), "id": self.snapshot.id}
+
+
+@with_short_repr
+class BlameResult(NamedTuple):
+    """Outcome of ``blame``."""
+
+    snapshot: Snapshot
+    """The snapshot whose file it is."""
+    path: bytes
+    lines: tuple[BlameLine, ...]
+    is_complete: bool
+    """Whether all versions were looked at that had to be; some are too large."""
+
+    def to_dict(self) -> Fields:
+        """Returns what ``snap blame --json`` prints; ``json.dumps`` takes it."""
+        snapshots = {line.snapshot.id: line.snapshot for line in self.lines}
+        return {
+            "id": self.snapshot.id,
+            **path_fields(self.path),
+            "is_complete": self.is_complete,
+            "lines": [line.to_dict() for line in self.lines],
+            "snapshots": [item.to_dict() for item in snapshots.values()],
+        }
+
+
 def _rounded(ratio: float | None) -> float | None:
     return None if ratio is None else round(ratio, 3)

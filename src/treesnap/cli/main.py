@@ -46,6 +46,7 @@ COMMANDS = {
         "cat": ("cmd_browse", "Print a file of a snapshot."),
         "find": ("cmd_browse", "Find paths in all snapshots, or in one."),
         "grep": ("cmd_grep", "Print the lines of files in snapshots that match a pattern."),
+        "blame": ("cmd_blame", "Show which snapshot brought each line of a file."),
         "archive": ("cmd_archive", "Write a snapshot, or one path of it, to a tar archive."),
         "import": ("cmd_archive", "Make a snapshot of a tar archive or of another directory."),
         "describe": ("cmd_describe", "Give a snapshot another label."),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from treesnap.ops.create import CreateOptions
     from treesnap.results import (
         ArchiveResult,
+        BlameResult,
         ChangedContent,
         ConfigResult,
         CreateResult,
@@ -431,6 +432,25 @@ class Handle:
             first_only=first_only,
         )
         return grep(self.context, request)
+
+    def blame(
+        self,
+        path: PathLike,
+        *,
+        ref: str = "latest",
+        max_size_bytes: int = CONTENT_SIZE_MAX,
+        session: str | None = None,
+    ) -> BlameResult:
+        """Returns the lines of a file in a snapshot, each with the snapshot that brought it.
+
+        That is the oldest one of the run of versions in which the line stands. Raises Refused for
+        a file of more than ``max_size_bytes``, InvalidArgument for one that is not text,
+        NotFound.
+        """
+        from treesnap.ops.blame import blame
+
+        found = self._id_of(ref, session, [path])
+        return blame(self.context, self.tree_path(path), found, max_size_bytes)
 
     def skipped(self, ref: str, *, session: str | None = None) -> tuple[Skipped, ...]:
         """Returns the paths that a snapshot knows of but does not hold, each with the reason."""
@@ -940,6 +960,7 @@ class AsyncHandle:
     ls = InThread(Handle.ls)
     read = InThread(Handle.read)
     archive = InThread(Handle.archive)
+    blame = InThread(Handle.blame)
     import_from = InThread(Handle.import_from)
     find = InThread(Handle.find)
     skipped = InThread(Handle.skipped)

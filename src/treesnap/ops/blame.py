@@ -1,0 +1,115 @@
+"""``blame``: which snapshot brought each line of a file.
+
+The versions of the path are compared from the newest to the oldest. A line belongs to the oldest
+snapshot of the run of versions in which it stands. So a line that was removed and came back belongs
+to the snapshot that has it again. The walk ends when every line has its snapshot, and where the
+path did not exist, or was no text.
+"""
+
+from __future__ import annotations
+
+from treesnap.codec.reader import TreeReader, read_content
+from treesnap.errors import InvalidArgument, Refused, quoted
+from treesnap.model import Entry, EntryKind, Snapshot
+from treesnap.ops.access import opened
+from treesnap.ops.context import Context
+from treesnap.ops.log import LogRequest, log
+from treesnap.ops.references import reading, resolve_in
+from treesnap.ops.state import entry_at
+from treesnap.patch import find_edits, is_binary, split_lines
+from treesnap.quantities import size_text
+from treesnap.results import BlameLine, BlameResult
+
+
+def blame(context: Context, path: bytes, ref: str, size_bytes_max: int) -> BlameResult:
+    """Returns the lines of a file in a snapshot, each with the snapshot that brought it.
+
+    Costs the content of each version of the path, one after the other.
+    """
+    with opened(context, "follow the lines of a file") as session:
+        newest = resolve_in(session, ref, paths=(path,), anywhere=True)
+        with reading(session, newest):
+            entry = entry_at(TreeReader(session.store.get), newest, path)
+    if entry.kind != EntryKind.FILE:
+        raise InvalidArgument(f"{quoted(path)} is not a file in that snapshot", path=path)
+    if entry.size > size_bytes_max:
+        raise Refused(
+            f"{quoted(path)} has {size_text(entry.size)}, more than {size_text(size_bytes_max)}",
+            path=path,
+        )
+    content = _content(context, newest, entry)
+    if is_binary(content):
+        raise InvalidArgument(f"{quoted(path)} is not text in that snapshot", path=path)
+    lines = split_lines(content)
+    followed = _Followed(lines, newest)
+    is_cut = False
+    for change in log(context, LogRequest(path)):
+        if change.snapshot.sequence > newest.sequence:
+            continue
+        version = change.change.new if change.change is not None else None
+        if version is None or version.kind != EntryKind.FILE:
+            break
+        if version.size > size_bytes_max:
+            is_cut = True
+            break
+        if version.content != entry.content:
+            content = _content(context, change.snapshot, version)
+            if is_binary(content):
+                break
+            followed.go_back(split_lines(content))
+            entry = version
+        if not followed.is_done:
+            followed.snapshot = change.snapshot
+        else:
+            break
+    return BlameResult(newest, path, followed.result(), is_complete=not is_cut)
+
+
+def _content(context: Context, snapshot: Snapshot, entry: Entry) -> bytes:
+    with (
+        opened(context, "follow the lines of a file", recover=False) as session,
+        reading(session, snapshot),
+    ):
+        return b"".join(read_content(entry.file_content, session.store.get))
+
+
+class _Followed:
+    """Lines of the newest version, as far back as they were followed."""
+
+    def __init__(self, lines: list[bytes], newest: Snapshot) -> None:
+        self._lines = lines
+        self._found: list[Snapshot | None] = [None] * len(lines)
+        self._version = lines
+        self._positions = {number: number for number in range(len(lines))}
+        """By line of the version at hand, the line of the newest one that it became."""
+        self.snapshot = newest
+        """The oldest snapshot that is known to have the version at hand."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all lines have their snapshot."""
+        return not self._positions
+
+    def go_back(self, older: list[bytes]) -> None:
+        """Goes to the version before; lines that it lacks came with the one at hand."""
+        positions: dict[int, int] = {}
+        old_from = new_from = 0
+        ends = (len(older), len(older), len(self._version), len(self._version))
+        for _, old_end, new_start, new_end in [*find_edits(older, self._version), ends]:
+            for number in range(new_from, new_start):
+                if number in self._positions:
+                    positions[old_from + number - new_from] = self._positions[number]
+            for number in range(new_start, new_end):
+                if number in self._positions:
+                    self._found[self._positions[number]] = self.snapshot
+            old_from, new_from = old_end, new_end
+        self._version, self._positions = older, positions
+
+    def result(self) -> tuple[BlameLine, ...]:
+        """Returns the lines; those that were followed to the end came with the oldest version."""
+        return tuple(
+            BlameLine(number, line, found or self.snapshot)
+            for number, (line, found) in enumerate(
+                zip(self._lines, self._found, strict=True), start=1
+            )
+        )
