@@ -876,5 +876,45 @@ class BlameResult(NamedTuple):
         }
 
 
+@with_short_repr
+class PathSpace(NamedTuple):
+    """The space that a path of a snapshot takes, with all below it."""
+
+    path: bytes
+    is_directory: bool
+    size_bytes: int
+    """Bytes of its files, holes included."""
+    stored_bytes: int
+    """Bytes in packs that it needs, without what paths before it need as well."""
+    unique_bytes: int
+    """Bytes of these that no other snapshot needs."""
+
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take; the root is a dot."""
+        return path_text(self.path)
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields(self._asdict())
+
+
+@with_short_repr
+class GroupSpace(NamedTuple):
+    """The space that some snapshots of a root take together."""
+
+    name: str
+    """The session; empty for the snapshots without one."""
+    snapshots: int
+    logical_bytes: int
+    """Sum of their sizes, as if each were a full copy."""
+    unique_bytes: int
+    """Bytes in packs that no other snapshot needs: what removing them all would free."""
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name; ``json.dumps`` takes it."""
+        return json_fields({"session": self.name or None, **fields_of(self, without={"name"})})
+
+
 def _rounded(ratio: float | None) -> float | None:
     return None if ratio is None else round(ratio, 3)

@@ -69,6 +69,7 @@ OTHER_KEYWORDS = {
     },
     "log": {"patch": PRINTS, "no_textconv": "contents(as_text=...)"},
     "log": {"patch": PRINTS},
+    "du": {"sessions": "du_sessions()"},
     "grep": {
         "names": "first_only",
         "count": PRINTS,

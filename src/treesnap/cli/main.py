@@ -59,6 +59,7 @@ COMMANDS = {
         "prune": ("cmd_delete", "Delete the root's snapshots that no rule keeps."),
         "gc": ("cmd_store", "Free the space of everything that no snapshot needs."),
         "stats": ("cmd_store", "Show the sizes of the store, its roots, and this root's history."),
+        "du": ("cmd_du", "Show the space that a snapshot takes, by path."),
         "verify": ("cmd_store", "Check the store, and repair it if asked."),
         "doctor": ("cmd_doctor", "Show interrupted work in all roots, and what becomes of it."),
         "config": ("cmd_config", "Show or change the settings of the store, or of one root."),

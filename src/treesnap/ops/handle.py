@@ -44,7 +44,9 @@ if TYPE_CHECKING:
         FileMatches,
         FoundPath,
         GcResult,
+        GroupSpace,
         LogEntry,
+        PathSpace,
         PruneResult,
         RestoreResult,
         RevertResult,
@@ -661,6 +663,33 @@ class Handle:
 
         return stats(self.context)
 
+    def du(
+        self,
+        ref: str = "latest",
+        path: PathLike = ".",
+        *,
+        depth: int = 1,
+        session: str | None = None,
+    ) -> tuple[PathSpace, ...]:
+        """Returns the space that a path of a snapshot takes, after what is below it.
+
+        ``depth`` says how deep. What several paths need counts at the first one. Walks
+        all snapshots of the store, to tell what no other one needs. Raises InvalidArgument,
+        NotFound, Corrupt.
+        """
+        from treesnap.ops.du import du
+
+        if depth > _DEPTH_MAX:
+            raise InvalidArgument(f"depth must be a number from 0 to {_DEPTH_MAX}")
+        found = self._id_of(ref, session, [path])
+        return du(self.context, found, self.tree_path(path), depth)
+
+    def du_sessions(self) -> tuple[GroupSpace, ...]:
+        """Returns the space that the snapshots of each session take, the newest session first."""
+        from treesnap.ops.du import du_sessions
+
+        return du_sessions(self.context)
+
     def status(self, ref: str | None = None, *, session: str | None = None) -> StatusResult:
         """Compares the live tree with a snapshot, by default the newest of the whole root.
 
@@ -924,6 +953,8 @@ class Handle:
                 raise
 
 
+_DEPTH_MAX = 100
+"""Directories below each other that :meth:`Handle.du` lists."""
 _PAUSE_S = 0.05
 """How often a block asks whether another one is over."""
 
@@ -981,6 +1012,8 @@ class AsyncHandle:
     store_copy = InThread(Handle.store_copy)
     store_move = InThread(Handle.store_move)
     stats = InThread(Handle.stats)
+    du = InThread(Handle.du)
+    du_sessions = InThread(Handle.du_sessions)
     status = InThread(Handle.status)
     diff = InThread(Handle.diff)
     restore = InThread(Handle.restore)
