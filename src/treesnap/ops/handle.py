@@ -963,8 +963,8 @@ class AsyncHandle:
     """A handle for programs that run an event loop; :attr:`Handle.aio` is one.
 
     Every method has the parameters, the result and the errors of the one of the same name, and
-    runs in a thread of the loop's default executor. Blocks are ``async with``, ``cat`` is an async
-    iterator, and everything else is awaited for its value. ``tree_path`` and ``tree_paths`` read
+    runs in a thread of the loop's default executor. Blocks are ``async with``, what yields is an
+    async iterator, and everything else is awaited for its value. ``tree_path`` and ``tree_paths`` read
     no files; they are those of the handle.
 
     A call that is cancelled before a thread began it does nothing. One that has begun ends as if
