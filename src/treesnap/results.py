@@ -760,8 +760,7 @@ class WatchStatus(Record):
     """What became of its pushes, or None if it does not push."""
 
 
-@with_short_repr
-class ArchiveResult(NamedTuple):
+class ArchiveResult(Record):
     """Outcome of ``archive``."""
 
     snapshot: Snapshot
@@ -788,8 +787,7 @@ class ArchiveResult(NamedTuple):
         return json_fields({"id": self.id, **fields_of(self, without={"snapshot"})})
 
 
-@with_short_repr
-class MatchedLine(NamedTuple):
+class MatchedLine(Record):
     """A line of a file that a pattern matches."""
 
     number: int
@@ -808,8 +806,7 @@ class MatchedLine(NamedTuple):
         }
 
 
-@with_short_repr
-class FileMatches(NamedTuple):
+class FileMatches(Record):
     """A file of a snapshot in which ``grep`` found something."""
 
     ref: str
@@ -836,8 +833,7 @@ class FileMatches(NamedTuple):
         }
 
 
-@with_short_repr
-class BlameLine(NamedTuple):
+class BlameLine(Record):
     """A line of a file, and where it came from."""
 
     number: int
@@ -853,8 +849,7 @@ class BlameLine(NamedTuple):
         return {"number": self.number, **path_fields(text, "text"), "id": self.snapshot.id}
 
 
-@with_short_repr
-class BlameResult(NamedTuple):
+class BlameResult(Record):
     """Outcome of ``blame``."""
 
     snapshot: Snapshot
@@ -876,8 +871,7 @@ class BlameResult(NamedTuple):
         }
 
 
-@with_short_repr
-class PathSpace(NamedTuple):
+class PathSpace(Record):
     """The space that a path of a snapshot takes, with all below it."""
 
     path: bytes
@@ -894,13 +888,8 @@ class PathSpace(NamedTuple):
         """The path as text that Python's file functions take; the root is a dot."""
         return path_text(self.path)
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
 
-
-@with_short_repr
-class GroupSpace(NamedTuple):
+class GroupSpace(Record):
     """The space that some snapshots of a root take together."""
 
     name: str

@@ -68,7 +68,6 @@ OTHER_KEYWORDS = {
         "no_textconv": "contents(as_text=...)",
     },
     "log": {"patch": PRINTS, "no_textconv": "contents(as_text=...)"},
-    "log": {"patch": PRINTS},
     "du": {"sessions": "du_sessions()"},
     "grep": {
         "names": "first_only",

@@ -15,7 +15,6 @@ from treesnap.patch import longest_common
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
-from treesnap.cli.colour import Style, styled
 
 _WORD = re.compile(r"\w+|\s+|.")
 _LINE_LENGTH_MAX = 4000
@@ -53,12 +52,6 @@ def coloured_hunks(pieces: Iterable[bytes], lexer: Lexer | None = None) -> Itera
     added: list[_Line] = []
     for number, text in enumerate(texts):
         line = _Line(text[1:], words.get(number, ()))
-def coloured_hunks(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yields the lines of :func:`~treesnap.patch.hunks` in colour, and harmless."""
-    removed: list[str] = []
-    added: list[str] = []
-    for piece in pieces:
-        text = harmless(piece)
         if text[0] == "+":
             added.append(line)
             continue

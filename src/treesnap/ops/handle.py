@@ -964,8 +964,8 @@ class AsyncHandle:
 
     Every method has the parameters, the result and the errors of the one of the same name, and
     runs in a thread of the loop's default executor. Blocks are ``async with``, what yields is an
-    async iterator, and everything else is awaited for its value. ``tree_path`` and ``tree_paths`` read
-    no files; they are those of the handle.
+    async iterator, and everything else is awaited for its value. ``tree_path`` and ``tree_paths``
+    read no files; they are those of the handle.
 
     A call that is cancelled before a thread began it does nothing. One that has begun ends as if
     it had not been cancelled, and then CancelledError is raised: a restore is never left half

@@ -20,10 +20,8 @@ from treesnap.errors import (
     StoreMissing,
     quoted,
 )
-from treesnap.facts import CheckpointType, facts_of, own_tags
+from treesnap.facts import IMPORTED, CheckpointType, facts_of, own_tags
 from treesnap.fs.os_errors import reported
-from treesnap.errors import Corrupt, InvalidArgument, NotFound, StoreMissing
-from treesnap.facts import IMPORTED
 from treesnap.model import (
     Change,
     ChangeKind,

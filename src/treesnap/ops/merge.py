@@ -376,7 +376,7 @@ class _Merge:
                 merged[name] = value[0]
         found: Xattrs = tuple(merged.items())
         try:
-            return ours._replace(mode=mode, xattrs=store_xattrs(found or None, self._put))
+            return ours._replace(mode=mode, xattrs=store_xattrs(found, self._put))
         except OSError:  # together they are more than an entry can have
             return None
 

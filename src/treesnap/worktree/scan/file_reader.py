@@ -103,12 +103,6 @@ def capture_xattrs(fs: FileSystem, sink: ObjectSink, where: str | int) -> Xattrs
 def store_xattrs(xattrs: Xattrs | None, put: Put) -> Xattrs | ObjectId | None:
     """Returns extended attributes as an entry holds them; raises OSError as above."""
     if xattrs is None or sum(map(len, chain(*xattrs))) <= INLINE_XATTRS_SIZE_MAX:
-        return xattrs
-    xattrs = read_xattrs(fs, where)
-    return xattrs if xattrs is None else store_xattrs(xattrs, sink.put)
-def store_xattrs(xattrs: Xattrs, put: Put) -> Xattrs | ObjectId | None:
-    """Returns extended attributes as an entry holds them; raises OSError for too many."""
-    if sum(map(len, chain(*xattrs))) <= INLINE_XATTRS_SIZE_MAX:
         return xattrs or None
     data = pack(xattrs)
     if len(data) > OBJECT_SIZE_MAX or not _are_readable(data):
