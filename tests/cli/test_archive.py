@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import tarfile
 
+from treesnap.cli import cmd_archive
+
 
 def test_archive_writes_a_file_and_says_what_is_in_it(snap, root, tmp_path):
     (root / "a.txt").write_text("alpha\n")
@@ -96,3 +98,25 @@ def test_import_refuses_what_is_no_archive(snap, root, tmp_path):
     assert "hint: nothing was imported" in told.err
     assert fields.json["code"] == "invalid-archive"
     assert snap("import", tmp_path / "absent.tar").code == 5
+
+
+def test_archive_is_not_printed_on_a_terminal(snap, root, monkeypatch):
+    snap("create")
+    monkeypatch.setattr(cmd_archive, "is_terminal", lambda _stream: True)
+
+    told = snap("archive", "latest", "-o", "-")
+
+    assert (told.code, told.raw) == (2, b"")
+    assert "not printed on a terminal" in told.err
+
+
+def test_archives_take_a_session(snap, root, tmp_path):
+    (root / "a").write_text("one")
+    snap("create", "--session", "build", "--step", "1")
+    (root / "a").write_text("two")
+    snap("create", "--session", "build", "--step", "2")
+
+    snap("archive", "step:1", "--session", "build", "-o", tmp_path / "a.tar")
+
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        assert archive.extractfile("./a").read() == b"one"

@@ -23,6 +23,8 @@ VALID = {
     "a": "latest",
     "b": "latest",
     "changes": (),
+    "to": "archive.tar",
+    "source": "archive.tar",
 }
 """What a method is called with where it needs something."""
 
@@ -44,6 +46,7 @@ NOT_OF = {
     "Policy": ["keep", 1, {"keep_last": 1}],
     "SnapshotKind": [None, "manual", 1, "other"],
     "Monitor": [1, "monitor", object(), print],
+    "Readable": [None, 1, object(), print],
 }
 """What a parameter with an annotation does not take; None too where it is not among it."""
 

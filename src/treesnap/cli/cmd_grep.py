@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -72,7 +71,7 @@ def grep(
         raise click.UsageError("--all and REFs exclude each other; paths come behind '--'")
     with invocation.open(progress=False) as handle:
         matches = handle.grep(
-            os.fsencode(pattern),
+            pattern,
             refs or None,
             invocation.absolute_all(paths or (), handle.root),
             ignore_case=ignore_case,

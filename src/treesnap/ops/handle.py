@@ -403,7 +403,7 @@ class Handle:
 
     def grep(
         self,
-        pattern: str | bytes,
+        pattern: str,
         refs: Sequence[str] | None = None,
         paths: Sequence[PathLike] | None = None,
         *,
@@ -415,7 +415,7 @@ class Handle:
     ) -> Iterator[FileMatches]:
         """Yields the files of snapshots in which a regular expression matches a line.
 
-        ``pattern`` is compared with bytes, line by line; with ``fixed`` it is text. Without
+        ``pattern`` is compared with the bytes of lines; with ``fixed`` it is text. Without
         ``refs`` the newest snapshot is searched, with ``in_all`` every snapshot of the root, the
         newest first; then a path is yielded once for each content. ``first_only`` stops
         at a file's first match. A content is searched once, however many snapshots hold it.
@@ -425,7 +425,7 @@ class Handle:
 
         words = refs if refs is not None else () if in_all else ("latest",)
         request = GrepRequest(
-            pattern=pattern if isinstance(pattern, bytes) else os.fsencode(pattern),
+            pattern=os.fsencode(pattern),
             refs=tuple((word, self._id_of(word, session, paths)) for word in words),
             paths=self.tree_paths(paths),
             ignore_case=ignore_case,
@@ -1074,7 +1074,7 @@ class AsyncHandle:
 
     async def grep(
         self,
-        pattern: str | bytes,
+        pattern: str,
         refs: Sequence[str] | None = None,
         paths: Sequence[PathLike] | None = None,
         *,
