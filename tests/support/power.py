@@ -360,6 +360,13 @@ class PoweredFileSystem(WrappedFileSystem):
             data = made.call.data[: made.result]
             self._write(made.call, node, Writing(node=node, offset=offset, data=data))
 
+    def _record_share_content(self, made: _Made) -> None:
+        fd, source_fd = made.call.arguments
+        node = self._opened.get(fd)
+        if node is not None:
+            data = os.pread(source_fd, os.fstat(source_fd).st_size, 0)
+            self._write(made.call, node, Writing(node=node, offset=0, data=data))
+
     def _record_truncate(self, made: _Made) -> None:
         node = self._opened.get(made.call.arguments[0])
         if node is not None:

@@ -9,8 +9,8 @@ symbolic link in the last component. All methods raise OSError, unchanged;
 :mod:`treesnap.fs.os_errors` turns it into errors for callers at the border of
 each operation.
 
-Durability, method by method: data written by ``write``, ``write_at`` and
-``truncate`` survives a power cut only after ``sync`` or ``sync_data`` of that
+Durability, method by method: data written by ``write``, ``write_at``, ``truncate`` and
+``share_content`` survives a power cut only after ``sync`` or ``sync_data`` of that
 file, or ``sync_file_system``. Names made, changed or removed survive only after
 ``sync`` of the directory, or ``sync_file_system``. Until then any subset of the
 effects may be lost, in any order.
@@ -53,6 +53,15 @@ class FileSystem(Protocol):
 
     def allocate(self, fd: int, size_bytes: int) -> None:
         """Allocates space for the first bytes of an open file, which grows if it is shorter."""
+
+    def share_content(self, fd: int, source_fd: int, /) -> None:
+        """Gives an open file the content of another, holes too, without a copy of any block.
+
+        The two share blocks until one of them is written to. Of a source that is written to
+        meanwhile it is the content of one moment. Raises OSError, as FICLONE does: EXDEV for two
+        file systems, EOPNOTSUPP or ENOTTY for one that cannot, EINVAL for two files that cannot.
+        See ioctl_ficlone(2).
+        """
 
     def next_data(self, fd: int, offset: int) -> int | None:
         """Returns the start of the next data at or after ``offset``, or None at the end."""

@@ -33,6 +33,8 @@ _PROTECTED = 0x10 | 0x20
 """STATX_ATTR_IMMUTABLE and STATX_ATTR_APPEND."""
 _STATX_BTIME = 0x800
 _STATX_MNT_ID = 0x1000
+_FICLONE = 0x40049409
+"""The request to share blocks, from linux/fs.h."""
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 
@@ -130,6 +132,9 @@ class LocalFileSystem:
 
     def allocate(self, fd: int, size_bytes: int) -> None:
         os.posix_fallocate(fd, 0, size_bytes)
+
+    def share_content(self, fd: int, source_fd: int, /) -> None:
+        fcntl.ioctl(fd, _FICLONE, source_fd)
 
     def next_data(self, fd: int, offset: int) -> int | None:
         try:

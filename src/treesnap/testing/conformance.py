@@ -129,6 +129,26 @@ class FileSystemTests:
             assert fs.fstat(fd).st_blocks * 512 >= 100_000
             assert fs.read_at(fd, 3, 0) == b"ab\0"
 
+    def test_shared_content_is_whole_or_refused(self, fs: FileSystem, directory: str) -> None:
+        """Where blocks can be shared, a file has the other's content and size from then on."""
+        put_file(fs, f"{directory}/source", b"content" * 2000)
+        refused = None
+
+        with opened(fs, f"{directory}/source") as source, opened(fs, f"{directory}/new", NEW) as fd:
+            try:
+                fs.share_content(fd, source)
+            except OSError as error:
+                refused = error.errno
+
+        if refused is not None:
+            assert refused in {errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EXDEV}
+            assert _content(fs, f"{directory}/new") == b""
+            return
+        assert _content(fs, f"{directory}/new") == b"content" * 2000
+        with opened(fs, f"{directory}/new", os.O_RDWR) as fd:
+            fs.write_at(fd, b"CONTENT", 0)
+        assert _content(fs, f"{directory}/source") == b"content" * 2000
+
     def test_data_and_holes_take_turns(self, fs: FileSystem, directory: str) -> None:
         """The end of a file is a hole; behind the last data there is no data."""
         with opened(fs, f"{directory}/file", NEW) as fd:
