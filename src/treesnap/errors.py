@@ -67,6 +67,7 @@ class ErrorCode(StrEnum):
     NOT_OURS = "not-ours"
     TARGET_NOT_EMPTY = "target-not-empty"
     FILE_EXISTS = "file-exists"
+    NOT_FORKABLE = "not-forkable"
     CONFLICT = "conflict"
     MERGE_CONFLICT = "merge-conflict"
     RESTORE_INTERRUPTED = "restore-interrupted"

@@ -139,5 +139,15 @@ def retired(tags: Mapping[str, str]) -> dict[str, str]:
     return {**tags, **fact_tags(retired="yes")}
 
 
+def fork_tags(origin_id: str, snapshot_id: str) -> dict[str, str]:
+    """Returns the tags of the first snapshot of a fork: which root, and which snapshot of it."""
+    return fact_tags(fork_of=origin_id, forked=snapshot_id)
+
+
+def is_fork_base(snapshot: Tagged) -> bool:
+    """Returns whether a snapshot holds the state that its root was forked from."""
+    return {"fork_of", "forked"} <= facts_of(snapshot).keys()
+
+
 def _rollback_count(tags: Mapping[str, str]) -> int:
     return max(0, parse_number(tags.get(RESERVED_TAGS + "rollback_count", "")) or 0)

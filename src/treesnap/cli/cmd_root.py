@@ -95,5 +95,7 @@ def _lines(found: Iterable[RootInfo]) -> Iterator[str]:
         where = printable(info.path) + _WORDS[info.directory]
         if info.fetched is not None:
             where = f"{printable(info.fetched)}  (fetched)"
+        if info.origin is not None:
+            where += f"  (fork of {printable(info.origin.path or 'a root that was forgotten')})"
         where += "  (a restore was interrupted)" if info.interrupted else ""
         yield f"{short_id(info.id)}  {newest:19}  {info.snapshots:>6,}  {where}"

@@ -100,6 +100,9 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.NOT_OURS: "remove it or move it away yourself, then run the command again",
         ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",
         ErrorCode.FILE_EXISTS: "choose another name, or replace it with --force",
+        ErrorCode.NOT_FORKABLE: (
+            "name a new directory below one that exists, outside of the root and of the store"
+        ),
         ErrorCode.CONFLICT: "stop what writes there, then run the command again",
         ErrorCode.MERGE_CONFLICT: (
             "--mine keeps these paths as they are, --theirs takes the other side, --markers writes "

@@ -35,6 +35,7 @@ COMMANDS = {
         "undo": ("cmd_restore", "Undo the newest restore."),
         "redo": ("cmd_restore", "Undo the newest undo."),
         "run": ("cmd_restore", "Run a command, and roll back what it did if it fails."),
+        "fork": ("cmd_fork", "Make working copies of a snapshot that share its blocks."),
     },
     "History": {
         "timeline": (

@@ -264,11 +264,14 @@ class ExportRecord(NamedTuple):
     """Absolute path, without links, of the directory in which the files are built."""
     in_place: bool = False
     """Whether that lies in the target itself, because nothing can be renamed to the target."""
+    fork: bytes | None = None
+    """Of a fork: where it is to be. It is a root of the store before it is there."""
 
 
 def encode_export(record: ExportRecord) -> bytes:
     """Returns the payload of a record."""
-    return pack({"version": 1, **record._asdict()})
+    known = {name: value for name, value in record._asdict().items() if value is not None}
+    return pack({"version": 1, **known})
 
 
 def decode_export(payload: bytes) -> ExportRecord:
@@ -286,7 +289,13 @@ def decode_export(payload: bytes) -> ExportRecord:
         "export record",
         "its staging directory is not possible",
     )
-    return ExportRecord(path, fields.get("in_place", bool))
+    fork = fields.optional("fork", bytes)
+    require(
+        fork is None or (fork.startswith(b"/") and b"\0" not in fork),
+        "export record",
+        "the path of its fork is not absolute",
+    )
+    return ExportRecord(path, fields.get("in_place", bool), fork)
 
 
 EXPORT = Format(FileKind.EXPORT, encode_export, decode_export, EXPORT_SIZE_MAX)

@@ -22,6 +22,7 @@ from treesnap.errors import (
     TreesnapError,
     quoted,
 )
+from treesnap.facts import is_fork_base
 from treesnap.model import SnapshotKind
 from treesnap.ops.access import opened
 from treesnap.ops.context import (
@@ -33,6 +34,7 @@ from treesnap.ops.context import (
     refuse_dangerous,
 )
 from treesnap.ops.known_changes import remove_dead_sockets
+from treesnap.ops.origin import origin_in
 from treesnap.ops.restore.recover import is_its_tree, recover_locked
 from treesnap.results import RootDirectory, RootInfo
 from treesnap.store.fetched import history_at
@@ -89,6 +91,7 @@ def _info(store: Store, root: Root) -> RootInfo:
         interrupted=root.is_interrupted,
         earlier_paths=root.record.earlier if root.record is not None else (),
         fetched=f"{history.remote}/{history.name}" if history is not None else None,
+        origin=origin_in(store, root) if history is None else None,
     )
 
 
@@ -240,17 +243,18 @@ def _refuse_kept(store: Store, root: Root) -> None:
     kept = 0
     names = store.snapshots.names(root.id)
     for name in names:
-        if store.snapshots.state(name.id).pinned:
-            kept += 1
-            continue
+        is_pinned = store.snapshots.state(name.id).pinned
         try:
-            record = store.snapshots.load(root.id, name).record
+            snapshot = store.snapshots.load(root.id, name)
         except NotFound:
             continue
         except Corrupt:
             kept += 1
             continue
-        kept += record.kind == SnapshotKind.MANUAL or record.name is not None
+        if is_fork_base(snapshot):
+            continue  # it is pinned for the fork's sake; what it holds came from the origin
+        record = snapshot.record
+        kept += is_pinned or record.kind == SnapshotKind.MANUAL or record.name is not None
     if kept:
         raise Refused(
             f"{kept} of {len(names)} snapshots of the root {quoted(root.path)} are pinned, named "

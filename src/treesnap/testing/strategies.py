@@ -257,12 +257,13 @@ def export_records() -> SearchStrategy[ExportRecord]:
     """Records of restores to other directories."""
     stages = st.binary(min_size=8, max_size=8).map(lambda seed: seed.hex().encode())
     return st.builds(
-        lambda path, digits, in_place: ExportRecord(
-            b"/%s/%s%s" % (path, EXPORT_STAGE_PREFIX, digits), in_place=in_place
+        lambda path, digits, in_place, fork: ExportRecord(
+            b"/%s/%s%s" % (path, EXPORT_STAGE_PREFIX, digits), in_place=in_place, fork=fork
         ),
         paths(),
         stages,
         st.booleans(),
+        st.none() | paths().map(lambda path: b"/" + path),
     )
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
@@ -36,10 +36,21 @@ from treesnap.codec.root_files import (
     ExportRecord,
     Move,
 )
-from treesnap.errors import Corrupt, ErrorCode, Refused, UnsupportedFormat, WarningCode, quoted
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    NotFound,
+    Refused,
+    TreesnapError,
+    UnsupportedFormat,
+    WarningCode,
+    quoted,
+)
 from treesnap.events import Phase
+from treesnap.facts import is_fork_base
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_all, write_all
+from treesnap.fs.os_errors import error_text
 from treesnap.model import ChangeKind, Entry
 from treesnap.ops.context import Context, Session
 from treesnap.ops.restore.plan import (
@@ -54,6 +65,7 @@ from treesnap.results import RestoreResult
 from treesnap.store.records import LockedRecord
 from treesnap.worktree.apply.stage import (
     Item,
+    Participant,
     Stager,
     make_private_directory,
     new_stage_name,
@@ -81,7 +93,7 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     are to be listed, memory does not grow with the tree, but for its hard links.
     """
     _refuse_inside_store(session.context, target_path)
-    _refuse_occupied(target_path)
+    refuse_occupied(target_path)
     target = goal.state(session)
     nothing = empty_state(session, target.root)
     require_paths(goal.paths, nothing, target)
@@ -91,7 +103,7 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
         plan = RestorePlan()
         plan.counts[ChangeKind.ADDED] = count_of(target)
     if not dry_run:
-        _Export(session, goal, target).write(target_path)
+        Export(session, target, touch=goal.touch).write(target_path)
     return result_of(goal, plan, target, is_dry_run=dry_run)
 
 
@@ -106,7 +118,8 @@ def _refuse_inside_store(context: Context, target_path: str) -> None:
         )
 
 
-def _refuse_occupied(target_path: str) -> None:
+def refuse_occupied(target_path: str) -> None:
+    """Raises Refused unless a path is absent, or an empty directory."""
     if not os.path.lexists(target_path):
         return
     if os.path.islink(target_path) or not os.path.isdir(target_path) or os.listdir(target_path):
@@ -117,15 +130,33 @@ def _refuse_occupied(target_path: str) -> None:
         )
 
 
-class _Export:
-    """A tree that is written to a directory."""
+class Export:
+    """A tree that is written to a directory.
 
-    def __init__(self, session: Session, goal: Goal, target: State) -> None:
+    Of a fork, ``participant`` takes part in building it, and ``before_rename`` is called with the
+    finished tree, open, before that is renamed to the target.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        target: State,
+        *,
+        touch: bool = False,
+        fork: bytes | None = None,
+        participant: Participant | None = None,
+        before_rename: Callable[[int], None] | None = None,
+    ) -> None:
         self._session = session
         self._fs = session.fs
         self._target = target
-        self._touch = goal.touch
+        self._touch = touch
+        self._fork = fork
+        self._participant = participant
+        self._before_rename = before_rename
         self._degraded: list[bytes] = []
+        self.is_committed = False
+        """Whether the tree is at the target."""
 
     def write(self, target_path: str) -> None:
         """Builds the tree beside the target, with its absent parents, and renames it there."""
@@ -134,7 +165,7 @@ class _Export:
 
     def _write(self, target_path: str) -> None:
         fs = self._fs
-        if _is_fixed(fs, target_path):
+        if is_fixed(fs, target_path):
             self._fill(os.path.realpath(target_path))
             return
         parent, names = _existing_parent(target_path)
@@ -151,7 +182,11 @@ class _Export:
                 error.filename = parent  # the name of the stage would tell people nothing
                 raise
             whole = self._build(parent_fd, stage_fd, stage_name, names[1:])
+            if self._before_rename is not None:
+                with open_directory(fs, whole, parent_fd) as whole_fd:
+                    self._before_rename(whole_fd)
             fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
+            self.is_committed = True
             fs.sync(parent_fd)
             self._session.monitor.begin(Phase.TIDY, None, None)
 
@@ -224,6 +259,7 @@ class _Export:
             monitor,
             trees=target.trees,
             touch=self._touch,
+            participant=self._participant,
         )
         try:
             stager.put_all(items)
@@ -269,7 +305,9 @@ class _Export:
         """
         record: LockedRecord[ExportRecord] | None = None
         try:
-            record = self._session.root.begin_export(ExportRecord(stage_path, in_place=in_place))
+            record = self._session.root.begin_export(
+                ExportRecord(stage_path, in_place=in_place, fork=self._fork)
+            )
         except OSError as error:
             if error.errno not in _UNWRITABLE:
                 raise
@@ -294,17 +332,20 @@ class _Export:
     ) -> None:
         """Removes what is left beside the target, then the record; warns when it cannot."""
         try:
+            if self._fork is not None and not self.is_committed:
+                with suppress(NotFound):
+                    forget_fork(self._session, self._fork)
             _remove_stage(self._fs, place_fd, os.path.basename(stage_path), in_place=in_place)
             if record is not None:
                 record.remove()
-        except OSError as error:
+        except (OSError, TreesnapError) as error:
             self._session.monitor.warn(
                 WarningCode.NOT_CLEANED_UP,
-                f"{quoted(stage_path)} could not be removed yet: {error.strerror}",
+                f"{quoted(stage_path)} could not be removed yet: {error_text(error)}",
             )
 
 
-def _is_fixed(fs: FileSystem, target_path: str) -> bool:
+def is_fixed(fs: FileSystem, target_path: str) -> bool:
     """Returns whether a directory is there that no other one can be renamed to."""
     if not os.path.lexists(target_path):
         return False
@@ -431,8 +472,8 @@ def sweep_exports(session: Session, names: Sequence[str]) -> None:
             record = session.root.abandoned_export(name)
             if record is not None:
                 with record:
-                    _sweep(session.context, record)
-        except OSError as error:
+                    _sweep(session, record)
+        except (OSError, TreesnapError) as error:
             session.monitor.warn(
                 WarningCode.NOT_CLEANED_UP,
                 "What an interrupted restore to another directory left could not be "
@@ -440,7 +481,8 @@ def sweep_exports(session: Session, names: Sequence[str]) -> None:
             )
 
 
-def _sweep(context: Context, record: LockedRecord[ExportRecord]) -> None:
+def _sweep(session: Session, record: LockedRecord[ExportRecord]) -> None:
+    context = session.context
     try:
         found = record.read()
     except UnsupportedFormat:
@@ -454,7 +496,7 @@ def _sweep(context: Context, record: LockedRecord[ExportRecord]) -> None:
         return
     stage_path = found.stage_path
     directory = os.path.dirname(stage_path)
-    if found.in_place and not _is_fixed(context.fs, os.fsdecode(directory)):
+    if found.in_place and not is_fixed(context.fs, os.fsdecode(directory)):
         return  # not mounted at present
     is_removed: bool | None = False
     if os.path.realpath(directory) == directory:
@@ -463,6 +505,8 @@ def _sweep(context: Context, record: LockedRecord[ExportRecord]) -> None:
             open_directory(context.fs, directory) as parent_fd,
         ):
             name = os.path.basename(stage_path)
+            if found.fork is not None:
+                _forget_unfinished(session, found.fork, parent_fd, name + _WHOLE)
             is_removed = _remove_stage(context.fs, parent_fd, name, in_place=found.in_place)
     if is_removed is None:
         return
@@ -473,3 +517,42 @@ def _sweep(context: Context, record: LockedRecord[ExportRecord]) -> None:
             "Removed what an interrupted restore to another directory had left: "
             f"{quoted(stage_path)}",
         )
+
+
+def _forget_unfinished(session: Session, path: bytes, parent_fd: int, whole: bytes) -> None:
+    """Forgets the root of a fork whose tree was not renamed to its path.
+
+    As long as the tree is there it was not. The store may come from anywhere: so a root with
+    more than the snapshot that it begins with stays, and one with something at its path.
+    """
+    try:
+        session.fs.lstat(whole, dir_fd=parent_fd)
+    except FileNotFoundError:
+        return
+    with suppress(NotFound):
+        forget_fork(session, path)
+
+
+def forget_fork(session: Session, path: bytes) -> None:
+    """Forgets a root that was made for a fork which did not come to be. Raises NotFound, Busy.
+
+    Does nothing where something lies at its path, or where it has more than the base.
+    """
+    store = session.store
+    root = store.root(path)
+    with root.locked("fork", session.context.wait_s):
+        names = store.snapshots.names(root.id)
+        is_base = all(is_fork_base(store.snapshots.load(root.id, name)) for name in names)
+        if len(names) > 1 or not is_base or not _is_vacant(path):
+            return
+        store.snapshots.forget(root.id)
+        root.forget()
+
+
+def _is_vacant(path: bytes) -> bool:
+    try:
+        return not os.listdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False

@@ -20,6 +20,7 @@ import os
 import stat as stat_module
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any, Protocol
 
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
@@ -72,6 +73,28 @@ _Part = Sequence[Item]
 """What a helper builds whole, or not: some files, or one directory that was made and is empty."""
 
 
+class Participant(Protocol):
+    """Takes part in building a whole tree, in each of the processes that build it."""
+
+    def fill(self, fd: int, entry: Entry, path: bytes) -> bool:
+        """Gives a new empty file its content; False leaves it empty, to be built from objects."""
+
+    def finished(self, fd: int, directory: Entry, path: bytes) -> None:
+        """Learns that a directory has all its entries, and these their metadata."""
+
+    def degraded(self, path: bytes) -> None:
+        """Learns that a path lacks metadata, before its directory is finished."""
+
+    def restart(self) -> None:
+        """Forgets everything, because a helper begins another part."""
+
+    def report(self) -> Any:
+        """Returns what was learned since, for :meth:`take` in the parent of the helper."""
+
+    def take(self, report: Any) -> None:
+        """Takes what a helper learned."""
+
+
 class Stager:
     """Builds entries below one staging directory.
 
@@ -89,9 +112,11 @@ class Stager:
         *,
         trees: TreeReader,
         touch: bool,
+        participant: Participant | None = None,
     ) -> None:
         self._fs = fs
         self._root_fd = root_fd
+        self._participant = participant
         self._get = get
         self._trees = trees
         self._groups = groups
@@ -191,6 +216,7 @@ class Stager:
             NullMonitor(),
             trees=self._trees,
             touch=self._touch,
+            participant=self._participant,
         )
         share_out(
             parts,
@@ -210,15 +236,22 @@ class Stager:
             self._put_leaf(self._root_fd, entry._replace(name=names[0]), path)
         self._progress.advance(len(part), sum(item.entry.size for item in part))
 
-    def _build_as_helper(self, part: _Part) -> list[bytes]:
-        """Builds a part; returns its degraded paths."""
+    def _build_as_helper(self, part: _Part) -> tuple[list[bytes], Any]:
+        """Builds a part; returns its degraded paths, and what a participant learned."""
         self.degraded = []
+        if self._participant is None:
+            self._build(part)
+            return self.degraded, None
+        self._participant.restart()
         self._build(part)
-        return self.degraded
+        return self.degraded, self._participant.report()
 
-    def _take(self, part: _Part, degraded: list[bytes]) -> None:
+    def _take(self, part: _Part, learned: tuple[list[bytes], Any]) -> None:
         """Counts a part that a helper built."""
+        degraded, report = learned
         self.degraded += degraded
+        if self._participant is not None:
+            self._participant.take(report)
         totals = self._totals(part)
         self._progress.advance(totals.files + totals.others, totals.size_bytes)
 
@@ -300,12 +333,18 @@ class Stager:
         if not self._touch:
             self._fs.change_times(entry.name, entry.mtime_ns, dir_fd=dir_fd)
         if not permitted:
-            self.degraded.append(path)
+            self._note_degraded(path)
+
+    def _note_degraded(self, path: bytes) -> None:
+        self.degraded.append(path)
+        if self._participant is not None:
+            self._participant.degraded(path)
 
     def _make_file(self, dir_fd: int, entry: Entry, path: bytes) -> None:
         fd = self._fs.open(entry.name, _CREATE, entry.mode & 0o777, dir_fd=dir_fd)
         try:
-            self._write_content(fd, entry)
+            if self._participant is None or not self._participant.fill(fd, entry, path):
+                self._write_content(fd, entry)
             self._give_metadata(fd, entry, path)
         finally:
             self._fs.close(fd)
@@ -326,7 +365,7 @@ class Stager:
         if not self._touch:
             self._fs.change_times(fd, entry.mtime_ns)
         if not permitted:
-            self.degraded.append(path)
+            self._note_degraded(path)
 
     def _write_content(self, fd: int, entry: Entry) -> None:
         content = entry.file_content
@@ -357,7 +396,10 @@ class Stager:
         entry, path, names = directory
         if len(names) == 1:
             entry = entry._replace(mode=entry.mode | 0o700)
-        self._give_metadata(self._chain.open_names(names), entry, path)
+        fd = self._chain.open_names(names)
+        self._give_metadata(fd, entry, path)
+        if self._participant is not None:
+            self._participant.finished(fd, entry, path)
 
 
 def _without_zero_pages(data: bytes, position: int) -> Iterator[tuple[int, bytes | memoryview]]:

@@ -1,0 +1,59 @@
+"""``snap fork``, and what other commands say of forks."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def place(snap, tmp_path):
+    """A directory for forks beside a root with a snapshot."""
+    snap("create", "--name", "first")
+    (tmp_path / "forks").mkdir()
+    return tmp_path / "forks"
+
+
+def test_each_directory_is_named_with_what_became_of_its_files(snap, place):
+    outcome = snap("fork", "first", str(place / "one"), str(place / "two"))
+
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert [line.split()[0] for line in lines] == [str(place / "one"), str(place / "two")]
+    assert all(" cloned, " in line and " copied (" in line for line in lines)
+
+
+def test_json_names_roots_and_bases(snap, place):
+    document = snap("fork", "first", str(place / "fork"), "--json").json
+
+    (made,) = document["forks"]
+    assert document["schema"] == "treesnap.fork/1"
+    assert document["snapshot_id"] == snap("show", "first", "--json").json["id"]
+    roots = {root["id"]: root for root in snap("root", "list", "--json").json["roots"]}
+    assert roots[made["root_id"]]["path"] == made["path"] == str(place / "fork")
+    assert roots[made["root_id"]]["origin"]["snapshot_id"] == document["snapshot_id"]
+    assert roots[made["root_id"]]["origin"]["base_id"] == made["base_id"]
+
+
+def test_the_list_of_roots_says_what_is_a_fork_of_what(snap, root, place):
+    snap("fork", "first", str(place / "fork"))
+
+    (line,) = [line for line in snap("root", "list").out.splitlines() if "(fork of" in line]
+
+    assert line.split("  ")[-2] == str(place / "fork")
+    snap("root", "forget", str(root), "--force")
+    assert "(fork of a root that was forgotten)" in snap("root", "list").out
+
+
+def test_a_refusal_names_the_directory_and_what_to_do(snap, root, place):
+    outcome = snap("fork", "first", str(root / "below"))
+
+    assert outcome.code == 3
+    assert "would be inside the directory that is forked" in outcome.err
+    assert "hint: name a new directory" in outcome.err
+
+
+def test_an_unknown_snapshot_is_not_found(snap, place):
+    outcome = snap("fork", "unknown", str(place / "fork"))
+
+    assert outcome.code == 5
+    assert not (place / "fork").exists()
