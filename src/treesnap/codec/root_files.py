@@ -214,7 +214,13 @@ class HoldRecord(NamedTuple):
     operation: str
     """What the process does, in words for people."""
     scope: tuple[bytes, ...] | None
-    """The paths that are gone back to, or None for the whole root."""
+    """The paths that are gone back to, or None for the whole root; none for a process that only
+    reads the snapshot."""
+
+    @property
+    def purpose(self) -> str:
+        """What the process needs the snapshot for, to follow "a snapshot that process 7"."""
+        return "reads" if self.scope == () else "goes back to if it fails"
 
 
 def encode_hold(record: HoldRecord) -> bytes:
@@ -231,7 +237,7 @@ def decode_hold(payload: bytes) -> HoldRecord:
     scope = fields.optional("scope", tuple)
     require(all(type(path) is bytes for path in scope or ()), "hold", "a path is not bytes")
     try:
-        checked_scope = None if scope is None else parse_scope(scope)
+        checked_scope = parse_scope(scope) if scope else scope
     except InvalidArgument as error:
         raise refused("hold", error.message) from error
     return HoldRecord(

@@ -132,7 +132,8 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
                 if identity in held:
                     record = held[identity]
                     user = f"process {record.process_id}" if record is not None else "a process"
-                    raise Busy(f"Snapshot {identity[:12]} is what {user} goes back to if it fails")
+                    purpose = record.purpose if record is not None else "needs"
+                    raise Busy(f"Snapshot {identity[:12]} is what {user} {purpose}")
             session.store.snapshots.remove(session.root.id, list(names.values()))
             damaged_ids = [identity for identity in names if identity not in chosen]
             for identity in damaged_ids:

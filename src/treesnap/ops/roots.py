@@ -229,7 +229,8 @@ def _refuse_in_use(session: Session) -> None:
         )
     for record in root.holds().values():
         user = f"process {record.process_id}" if record is not None else "a process"
-        raise Busy(f"{what} has a snapshot that {user} goes back to if it fails")
+        purpose = record.purpose if record is not None else "needs"
+        raise Busy(f"{what} has a snapshot that {user} {purpose}")
     for name, user in (("plans-lock", "a plan"), (os.path.join("watch", "lock"), "'watch'")):
         if is_held(session.fs, root.file(name)):
             raise Busy(f"{what} is in use by {user}")

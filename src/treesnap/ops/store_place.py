@@ -185,7 +185,8 @@ def _roots_locked(session: Session) -> Iterator[None]:
                 stack.enter_context(root.locked("move", session.context.wait_s))
             for hold in root.holds().values():
                 user = f"process {hold.process_id}" if hold is not None else "a process"
-                raise Busy(f"The root {quoted(root.path)} has a snapshot that {user} goes back to")
+                purpose = hold.purpose if hold is not None else "needs"
+                raise Busy(f"The root {quoted(root.path)} has a snapshot that {user} {purpose}")
         yield
 
 
