@@ -286,3 +286,104 @@ def read_content(content: FileContent, get: Get) -> Iterator[bytes]:
                 step = min(left, 1 << 20)
                 yield bytes(step)
                 left -= step
+
+
+def segments_from(content: FileContent, get: Get, offset: int) -> Iterator[tuple[int, Segment]]:
+    """Yields the chunks and holes of a content from the one at an offset on, each with its own.
+
+    Reads no list that lies before. Raises Corrupt, as :func:`read_segments` does.
+    """
+    start = 0
+    for segment in content.segments():
+        end = start + segment.size
+        if end > offset:
+            if content.level == 0:
+                yield start, segment
+            else:
+                assert segment.id is not None
+                below = _read_list(get, segment.id, content.level)
+                require(below.size_bytes == segment.size, "chunk list", "its size does not fit")
+                for inner, found in segments_from(below, get, offset - start):
+                    yield start + inner, found
+        start = end
+
+
+def read_range(content: FileContent, get: Get, offset: int, size: int) -> bytes:
+    """Returns some bytes of a content, fewer at its end, holes as zeros; raises Corrupt.
+
+    Reads the chunks that hold them, and the lists that lead there.
+    """
+    if content.data is not None:
+        return content.data[offset : offset + size]
+    end = min(offset + size, content.size_bytes)
+    pieces: list[bytes] = []
+    for start, segment in segments_from(content, get, offset) if offset < end else ():
+        if start >= end:
+            break
+        part = slice(max(offset - start, 0), min(end - start, segment.size))
+        if segment.id is None:
+            pieces.append(bytes(part.stop - part.start))
+        else:
+            data = get(ObjectKind.CHUNK, segment.id)
+            require(len(data) == segment.size, "content", "a chunk has a wrong size")
+            pieces.append(data[part])
+    return b"".join(pieces)
+
+
+_PAGE_SIZE = 4096
+"""Restores leave pages of zeros out, so at the edges of holes they count as holes."""
+
+
+def next_data(content: FileContent, get: Get, offset: int) -> int | None:
+    """Returns where data begins, at an offset or behind it; None if there is none.
+
+    Costs a chunk: at its beginning, pages of zeros are a part of the hole.
+    """
+    for start, data in _data_from(content, get, offset):
+        skipped = max(offset - start, 0)
+        zeros = len(data) - len(data[skipped:].lstrip(b"\0"))
+        if zeros < len(data):
+            return max((start + zeros) // _PAGE_SIZE * _PAGE_SIZE, offset)
+    return None
+
+
+def next_hole(content: FileContent, get: Get, offset: int) -> int:
+    """Returns where a hole begins, at an offset or behind it, or else the end of the content.
+
+    Costs a chunk: at its end, pages of zeros are a part of the hole. Zeros between other data
+    are data, or a large file would have to be read for them.
+    """
+    end = content.size_bytes
+    last: tuple[int, ObjectId] | None = None
+    if content.data is None:
+        for start, segment in segments_from(content, get, offset):
+            if segment.id is None:
+                end = start
+                break
+            last = start, segment.id
+    if content.data is not None:
+        begin, data = 0, content.data
+    elif last is not None:
+        begin, data = last[0], get(ObjectKind.CHUNK, last[1])
+    else:
+        return max(end, offset)
+    used = begin + len(data.rstrip(b"\0"))
+    return max(min(-(-used // _PAGE_SIZE) * _PAGE_SIZE, end), offset)
+
+
+def _data_from(content: FileContent, get: Get, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yields what is no hole from an offset on, with where it begins."""
+    if content.data is not None:
+        if offset < len(content.data):
+            yield 0, content.data
+        return
+    for start, segment in segments_from(content, get, offset):
+        if segment.id is not None:
+            yield start, get(ObjectKind.CHUNK, segment.id)
+
+
+def data_size(content: FileContent, get: Get) -> int:
+    """Returns the bytes of a content without its holes. Reads all lists."""
+    if content.data is not None:
+        return len(content.data) if any(content.data) else 0
+    return sum(segment.size for segment in read_segments(content, get) if segment.id is not None)
