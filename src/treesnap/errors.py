@@ -64,6 +64,8 @@ class ErrorCode(StrEnum):
     NOT_PERMITTED = "not-permitted"
     NOT_A_DIRECTORY = "not-a-directory"
     NOT_WATCHABLE = "not-watchable"
+    NOT_MOUNTABLE = "not-mountable"
+    NOT_MOUNTED = "not-mounted"
     NOT_OURS = "not-ours"
     TARGET_NOT_EMPTY = "target-not-empty"
     FILE_EXISTS = "file-exists"

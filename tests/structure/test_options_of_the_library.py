@@ -19,6 +19,8 @@ REMOTE = "Remotes, which holds what concerns remotes, has a method for it"
 NO_METHOD = {
     "completion": "is for shells",
     "schedule": "treesnap.schedule",
+    "mount": "treesnap.mount",
+    "umount": "treesnap.mount",
     "timeline": "shows what the handle returns",
     "watch": "starts a process; Handle.watch watches in this one",
     "plan": "treesnap.plans.Planner",

@@ -41,6 +41,7 @@ HOMES = {
         "cli/cmd_agent.py",  # the same
         "cli/cmd_completion.py",  # the same
         "cli/cmd_schedule.py",  # the same
+        "mount/mount_point.py",  # the same
         "schedule/scheduler.py",  # the same
         "testing/*",
     ],
@@ -69,7 +70,7 @@ HOMES = {
     ],
     "secrets.*": [],
     # The environment and the terminal.
-    "os.environ": ["cli/*", "ops/context.py", "ops/processes.py"],
+    "os.environ": ["cli/*", "mount/binding.py", "ops/context.py", "ops/processes.py"],
     "os.getenv": [],
     "print": ["cli/*"],
     "sys.stdout": ["cli/*"],

@@ -36,7 +36,12 @@ os._exit(server.recv(1)[0])
 """
 """Imports ``_socket``, because ``socket`` takes as long as all the rest of it."""
 
-NO_COMMANDS = ("treesnap.__main__", "treesnap.integrations.", "treesnap.testing")
+NO_COMMANDS = (
+    "treesnap.__main__",
+    "treesnap.integrations.",
+    "treesnap.mount.adapter",  # imports libfuse
+    "treesnap.testing",
+)
 
 
 @contextmanager

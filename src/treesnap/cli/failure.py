@@ -97,6 +97,10 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.UNREADABLE: "make it readable, or name it in .snapignore",
         ErrorCode.NOT_A_DIRECTORY: "name a directory",
         ErrorCode.NOT_WATCHABLE: "every command works without a watcher, and looks at everything",
+        ErrorCode.NOT_MOUNTABLE: (
+            "name an empty directory outside of the root and the store; 'snap umount DIR' ends a "
+            "mount of treesnap"
+        ),
         ErrorCode.NOT_OURS: "remove it or move it away yourself, then run the command again",
         ErrorCode.TARGET_NOT_EMPTY: "name a directory that is empty or does not exist",
         ErrorCode.FILE_EXISTS: "choose another name, or replace it with --force",
@@ -170,6 +174,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.UNKNOWN_ROOT: "'snap root list' shows all roots",
         ErrorCode.STORE_NOT_FOUND: "'snap create' makes the store; --store DIR names another one",
         ErrorCode.SCHEDULE_NOT_FOUND: "'snap schedule list' shows all schedules",
+        ErrorCode.NOT_MOUNTED: "'findmnt -t fuse.treesnap' lists the mounts of treesnap",
         ErrorCode.NOTHING_TO_UNDO: "'snap restore REF' restores any snapshot of 'snap list'",
     },
     ExitCode.BUSY: {

@@ -42,6 +42,8 @@ COMMANDS = {
             "cmd_timeline",
             "Look through the history: snapshots, what each changed, and how.",
         ),
+        "mount": ("cmd_mount", "Show the history as directories at DIR, read-only, until Ctrl-C."),
+        "umount": ("cmd_mount", "End 'snap mount' at DIR, or clear what a killed one left."),
         "show": ("cmd_browse", "Show the metadata of a snapshot."),
         "ls": ("cmd_browse", "List a directory of a snapshot."),
         "cat": ("cmd_browse", "Print a file of a snapshot."),

@@ -1,0 +1,105 @@
+"""``snap mount`` and ``snap umount``: what they refuse, before anything is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from mount.conftest import is_mounted, require_fuse
+
+
+@pytest.fixture
+def place(snap, root, tmp_path):
+    """An empty directory, beside a root with a history."""
+    (root / "file").write_text("here")
+    assert snap("create").code == 0
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+def test_a_directory_that_is_not_empty_is_refused(snap, place):
+    (place / "file").touch()
+    result = snap("mount", place, "--json")
+
+    assert (result.code, result.json["code"]) == (3, "not-mountable")
+    assert result.json["message"].endswith("is not empty")
+    assert os.listdir(place) == ["file"]
+
+
+def test_what_is_not_a_directory_is_refused(snap, place):
+    absent, file = place / "absent", place / "file"
+    file.touch()
+
+    assert "does not exist" in snap("mount", absent).err
+    assert not absent.exists()
+    assert "is not a directory" in snap("mount", file).err
+
+
+def test_a_directory_inside_the_root_or_the_store_is_refused(snap, root, store, place):
+    for inside, what in ((root / "empty", "the root"), (store / "empty", "the store")):
+        inside.mkdir()
+        result = snap("mount", inside)
+
+        assert result.code == 3
+        assert f"is inside {what}" in result.err
+        assert "hint: name an empty directory outside" in result.err
+        inside.rmdir()
+
+
+def test_without_a_store_it_says_what_makes_one(snap, tmp_path):
+    require_fuse()
+    (tmp_path / "place").mkdir()
+
+    assert snap("mount", tmp_path / "place", "--json").json["code"] == "store-not-found"
+
+
+def test_without_the_extra_it_says_what_to_install(snap, place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mfusepy", None)
+    result = snap("mount", place)
+
+    assert result.code == 1
+    assert "install treesnap[mount]" in result.err
+
+
+def test_umount_refuses_what_is_not_mounted_here(snap, place):
+    result = snap("umount", place, "--json")
+
+    assert (result.code, result.json["code"]) == (5, "not-mounted")
+    assert snap("umount", "/proc").code == 5
+
+
+@pytest.fixture
+def mounting(root, store, place) -> Iterator[subprocess.Popen[str]]:
+    """``snap mount --json`` at the place."""
+    require_fuse()
+    words = ["mount", "--json", "-C", root, "--store", store, place]
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "treesnap", *words], stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.terminate()
+
+
+def test_umount_ends_a_mount_which_says_as_json_where_it_was(snap, root, place, mounting):
+    document = json.loads(mounting.stdout.readline())
+    del document["place"]
+    assert document == {
+        "schema": "treesnap.mount/1",
+        "path": str(place),
+        "root": str(root),
+        "cleared": False,
+    }
+    assert "is in a history that is mounted already" in snap("mount", place).err
+    with (place / "latest" / "file").open() as file:
+        assert snap("umount", place).code == 1
+        assert file.read() == "here"
+    result = snap("umount", place, "--json")
+
+    assert (result.code, result.json) == (0, {"schema": "treesnap.umount/1", "path": str(place)})
+    assert mounting.wait() == 0
+    assert not is_mounted(place)
