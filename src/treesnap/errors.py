@@ -25,7 +25,6 @@ codes as well. Advice to people and exit codes live in the command line, not her
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 
 
@@ -227,9 +226,8 @@ class MergeConflict(Refused):
 
     code = ErrorCode.MERGE_CONFLICT
 
-    def __init__(self, message: str, paths: Sequence[bytes]) -> None:
-        super().__init__(message, path=paths[0] if paths else None)
-        self.paths = tuple(paths)
+    paths: tuple[bytes, ...] = ()
+    """What is in conflict."""
 
 
 class RemoteLocked(Refused):

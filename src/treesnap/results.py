@@ -818,30 +818,6 @@ class FileMatches(Record):
     is_binary: bool
     """Whether it is no text; then ``lines`` is empty."""
     lines: tuple[MatchedLine, ...]
-class ForkOrigin(Record):
-    """Where a fork comes from."""
-    root_id: str
-    """The id of the root that it was forked from."""
-    path: bytes | None
-    """Where that root is, or was when it was last seen; None once it was forgotten."""
-    snapshot_id: SnapshotId
-    """The snapshot of that root that was forked."""
-    base_id: SnapshotId
-    """The first snapshot of the fork itself, which holds the same."""
-    def path_text(self) -> str | None:
-        """The path as text that Python's file functions take."""
-        return path_text(self.path) if self.path is not None else None
-class Fork(Record):
-    """One directory that was forked."""
-    root_id: str
-    base_id: SnapshotId
-    """Its first snapshot, which is named ``forked``."""
-    cloned_files: int
-    """Files that share their blocks with the origin, or with another fork."""
-    cloned_bytes: int
-    copied_files: int
-    """Files that were written; empty ones are in neither number."""
-    copied_bytes: int
 
     @property
     def path_text(self) -> str:
@@ -929,16 +905,58 @@ class GroupSpace(Record):
     def to_dict(self) -> Fields:
         """Returns the fields by name; ``json.dumps`` takes it."""
         return json_fields({"session": self.name or None, **fields_of(self, without={"name"})})
-class ForkResult(Record):
-    """Outcome of ``fork``."""
-    snapshot_id: SnapshotId
-    """What was forked."""
-    files: int
-    """Files of each fork."""
-    """Bytes of each fork, as if nothing was shared."""
-    forks: tuple[Fork, ...]
-    """In the order in which the directories were named."""
 
 
 def _rounded(ratio: float | None) -> float | None:
     return None if ratio is None else round(ratio, 3)
+
+
+class ForkOrigin(Record):
+    """Where a fork comes from."""
+
+    root_id: str
+    """The id of the root that it was forked from."""
+    path: bytes | None
+    """Where that root is, or was when it was last seen; None once it was forgotten."""
+    snapshot_id: SnapshotId
+    """The snapshot of that root that was forked."""
+    base_id: SnapshotId
+    """The first snapshot of the fork itself, which holds the same."""
+
+    @property
+    def path_text(self) -> str | None:
+        """The path as text that Python's file functions take."""
+        return path_text(self.path) if self.path is not None else None
+
+
+class Fork(Record):
+    """One directory that was forked."""
+
+    path: bytes
+    root_id: str
+    base_id: SnapshotId
+    """Its first snapshot, which is named ``forked``."""
+    cloned_files: int
+    """Files that share their blocks with the origin, or with another fork."""
+    cloned_bytes: int
+    copied_files: int
+    """Files that were written; empty ones are in neither number."""
+    copied_bytes: int
+
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take."""
+        return path_text(self.path)
+
+
+class ForkResult(Record):
+    """Outcome of ``fork``."""
+
+    snapshot_id: SnapshotId
+    """What was forked."""
+    files: int
+    """Files of each fork."""
+    size_bytes: int
+    """Bytes of each fork, as if nothing was shared."""
+    forks: tuple[Fork, ...]
+    """In the order in which the directories were named."""

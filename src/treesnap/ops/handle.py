@@ -854,10 +854,12 @@ class Handle:
             dry_run=dry_run,
             force=force,
         )
+
     def fork(
         self, ref: str, directories: Sequence[PathLike], *, session: str | None = None
     ) -> ForkResult:
         """Makes working copies of a snapshot of the whole root, each at a path of its own.
+
         Files that the live tree holds unchanged share their blocks with it (see ioctl_ficlone(2))
         where the file system can, and with the first copy; others are written from the store.
         Nothing is a hard link to a file of the root. Each directory has to be absent or empty, and
@@ -865,14 +867,19 @@ class Handle:
         store from then on. Its history begins with the snapshot ``forked``, pinned, which holds
         what it holds; its next capture reads no file; :meth:`origin` tells where it comes from.
         What the snapshot left out is not in it, and later changes of the live tree are not either.
+
         Raises NotFound, InvalidArgument for a snapshot of some paths, Refused (``not-forkable``,
         ``target-not-empty``, ``root-taken``), StorageFull, Busy, OperationFailed.
+        """
         from treesnap.ops.fork import fork
+
         found = self._id_of(ref, session)
         return fork(self.context, found, [os.fsdecode(each) for each in directories])
+
     def origin(self) -> ForkOrigin | None:
         """Returns where this root was forked from, or None if it is not a fork."""
         from treesnap.ops.fork import origin
+
         return origin(self.context)
 
     def undo(self, *, dry_run: bool = False) -> RestoreResult:

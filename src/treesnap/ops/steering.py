@@ -115,11 +115,13 @@ def merge_into_root(
             found = _merged(session, mine, sides, asked)
     if found.conflicts and asked.rule is ConflictRule.REFUSE and not asked.dry_run:
         named = first_few(found.conflicts, quoted)
-        raise MergeConflict(
-            f"{count_text(len(found.conflicts), 'path')} changed since then in another way, "
-            f"nothing was changed: {named}",
-            found.conflicts,
+        error = MergeConflict(
+            f"{count_text(len(found.conflicts), 'path')} changed on both sides, nothing was "
+            f"changed: {named}",
+            path=found.conflicts[0],
         )
+        error.paths = found.conflicts
+        raise error
     if found.snapshot is None:
         return RevertResult(None, found.conflicts, tuple(found.changes), None, (), asked.dry_run)
     request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), force=asked.force)
