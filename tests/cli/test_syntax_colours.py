@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from treesnap.cli.patch import hunks
 
 from treesnap.cli.coloured_patch import coloured_hunks, harmless
 from treesnap.cli.syntax_colours import PATCH_SIZE_MAX, SyntaxColours
+from treesnap.patch import hunks
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 PROGRAM = b'''def area(width):

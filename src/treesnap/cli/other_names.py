@@ -30,11 +30,9 @@ HINTS = {
         "'snap root forget' a whole history"
     ),
     "init": "none is needed: the first 'snap create' makes the store",
-    "mount": "'snap restore REF --to DIR' writes a snapshot into another directory",
     "recover": "'snap restore latest' restores the newest snapshot",
     "remove": "'snap delete REF' deletes a snapshot; 'rm' removes files",
     "reset": "'snap restore latest' restores the newest snapshot",
-    "revert": "'snap restore REF' restores a snapshot; 'snap undo' undoes a restore",
     "rm": "'snap delete REF' deletes a snapshot; 'rm' removes files",
     "rollback": "'snap restore latest' restores the newest snapshot",
     "stash": "'snap create' takes a snapshot, and 'snap restore latest' goes back to it",

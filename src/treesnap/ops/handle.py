@@ -1086,9 +1086,12 @@ class AsyncHandle:
         changes: Sequence[Change],
         *,
         max_size_bytes: int = CONTENT_SIZE_MAX,
+        as_text: bool = False,
     ) -> AsyncIterator[ChangedContent]:
         """Yields changes with the bytes of both sides; see :meth:`Handle.contents`."""
-        found = await in_thread(self.handle.contents, a, b, changes, max_size_bytes=max_size_bytes)
+        found = await in_thread(
+            self.handle.contents, a, b, changes, max_size_bytes=max_size_bytes, as_text=as_text
+        )
         async for item in items_in_thread(found):
             yield item
 
