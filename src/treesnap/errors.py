@@ -71,6 +71,7 @@ class ErrorCode(StrEnum):
     NOT_FORKABLE = "not-forkable"
     CONFLICT = "conflict"
     MERGE_CONFLICT = "merge-conflict"
+    NOT_A_FORK = "not-a-fork"
     RESTORE_INTERRUPTED = "restore-interrupted"
     PLAN_INTERRUPTED = "plan-interrupted"
     PLAN_NOT_COMPLETED = "plan-not-completed"

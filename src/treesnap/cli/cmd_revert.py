@@ -1,8 +1,8 @@
-"""``snap revert``: undo of what happened in the middle."""
+"""``snap revert`` and ``snap adopt``: merges into the root."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +20,30 @@ _SHOWN_MAX = 10
 """Conflicts that are named; the others are counted."""
 
 
+def _conflict_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that say what becomes of conflicts."""
+    for option in reversed(
+        (
+            click.option("--mine", is_flag=True, help="Keep paths in conflict as they are."),
+            click.option("--theirs", is_flag=True, help="Take the other side of conflicts."),
+            click.option(
+                "--markers", is_flag=True, help="Write both sides of a conflict into texts."
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def _rule_of(*, mine: bool, theirs: bool, markers: bool) -> str | None:
+    """Returns what becomes of conflicts, or None where nothing was said."""
+    given = {"mine": mine, "theirs": theirs, "markers": markers}
+    rules = [rule for rule, is_given in given.items() if is_given]
+    if len(rules) > 1:
+        raise click.UsageError(f"--{rules[0]} and --{rules[1]} exclude each other")
+    return rules[0] if rules else None
+
+
 @command(
     "revert",
     examples=[
@@ -30,9 +54,7 @@ _SHOWN_MAX = 10
 )
 @click.argument("ref", metavar="REF|A..B")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--mine", is_flag=True, help="Keep paths in conflict as they are.")
-@click.option("--theirs", is_flag=True, help="Make paths in conflict as they were before.")
-@click.option("--markers", is_flag=True, help="Write both sides of a conflict into texts.")
+@_conflict_options
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @click.option(
     "--force",
@@ -59,48 +81,99 @@ def revert(
     same lines changed, nothing is changed at all, unless an option says which side wins.
     All or nothing: 'snap undo' goes back.
     """
-    rules = [
-        rule
-        for rule, is_given in (("mine", mine), ("theirs", theirs), ("markers", markers))
-        if is_given
-    ]
-    if len(rules) > 1:
-        raise click.UsageError(f"--{rules[0]} and --{rules[1]} exclude each other")
+    rule = _rule_of(mine=mine, theirs=theirs, markers=markers)
     with invocation.open(ends_restored=not dry_run) as handle:
         wanted = invocation.absolute_all(paths, handle.root)
         result = handle.revert(
             ref,
             wanted,
-            conflicts=rules[0] if rules else "refuse",
+            conflicts=rule or "refuse",
             session=invocation.session,
             dry_run=dry_run,
             force=force,
         )
-    lines = [*(change_lines(result.changes) if dry_run else ()), _summary(result)]
-    invocation.output.result("revert", result.to_dict, lines)
-    invocation.output.note(*_notes(result, rules[0] if rules else None, invocation))
+    _show(invocation, "revert", result, rule)
 
 
-def _summary(result: RevertResult) -> str:
+@command(
+    "adopt",
+    examples=[
+        "snap adopt ../attempt-2",
+        "snap adopt ../attempt-2 src/ --dry-run",
+        "snap adopt ../attempt-2 --as-it-is",
+    ],
+)
+@click.argument("directory", metavar="DIR")
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@_conflict_options
+@click.option("--as-it-is", is_flag=True, help="Make the root as the fork, without a merge.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Allow a dangerous root, and changes by other programs meanwhile.",
+)
+@pass_invocation
+def adopt(
+    invocation: Invocation,
+    *,
+    directory: str,
+    paths: Sequence[str],
+    mine: bool,
+    theirs: bool,
+    markers: bool,
+    as_it_is: bool,
+    dry_run: bool,
+    force: bool,
+) -> None:
+    """Bring what was done in the fork DIR into the root that it was forked from.
+
+    What happened in the root since is kept: both are merged, as 'snap revert' merges.
+    Where both changed the same, nothing is changed at all, unless an option says which
+    side wins. All or nothing: 'snap undo' goes back. DIR stays as it is.
+    """
+    rule = _rule_of(mine=mine, theirs=theirs, markers=markers)
+    if as_it_is and rule is not None:
+        raise click.UsageError(f"--as-it-is and --{rule} exclude each other")
+    with invocation.open(ends_restored=not dry_run) as handle:
+        result = handle.adopt(
+            invocation.absolute(directory, handle.root),
+            invocation.absolute_all(paths, handle.root),
+            conflicts=rule or "refuse",
+            as_it_is=as_it_is,
+            dry_run=dry_run,
+            force=force,
+        )
+    _show(invocation, "adopt", result, rule)
+
+
+def _show(invocation: Invocation, name: str, result: RevertResult, rule: str | None) -> None:
+    lines = [*(change_lines(result.changes) if result.dry_run else ()), _summary(name, result)]
+    invocation.output.result(name, result.to_dict, lines)
+    invocation.output.note(*_notes(result, rule, invocation))
+
+
+def _summary(name: str, result: RevertResult) -> str:
     paths = count_text(len(result.changes), "path")
     if result.dry_run:
         return f"Would change {paths}"
     if not result.changes:
-        return "Nothing to revert: nothing of it is left"
+        return f"Nothing to {name}: the root has it already"
     assert result.snapshot is not None
-    return f"Reverted: {paths} changed, now {short_id(result.snapshot.id)}"
+    did = {"revert": "Reverted", "adopt": "Adopted"}[name]
+    return f"{did}: {paths} changed, now {short_id(result.snapshot.id)}"
 
 
 def _notes(result: RevertResult, rule: str | None, invocation: Invocation) -> Iterator[str]:
     outcomes = {
         None: "it would be refused",
         "mine": "kept as they are",
-        "theirs": "as they were before",
+        "theirs": "taken from the other side",
         "markers": "texts have marks, all else is kept",
     }
     if result.conflicts:
         paths = count_text(len(result.conflicts), "path")
-        yield f"{paths} changed since in another way, {outcomes[rule]}:"
+        yield f"{paths} changed on both sides, {outcomes[rule]}:"
         for text in first_lines(result.conflicts, printable, _SHOWN_MAX):
             yield f"  C  {text}"
     if result.kept:

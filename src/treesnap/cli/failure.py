@@ -108,6 +108,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
             "name a new directory below one that exists, outside of the root and of the store"
         ),
         ErrorCode.CONFLICT: "stop what writes there, then run the command again",
+        ErrorCode.NOT_A_FORK: "'snap root list' says where each fork comes from",
         ErrorCode.MERGE_CONFLICT: (
             "--mine keeps these paths as they are, --theirs takes the other side, --markers writes "
             "both into texts"

@@ -32,6 +32,10 @@ COMMANDS = {
             "cmd_revert",
             "Undo what happened between two snapshots, and keep everything since.",
         ),
+        "adopt": (
+            "cmd_revert",
+            "Bring what was done in the fork DIR into the root that it was forked from.",
+        ),
         "undo": ("cmd_restore", "Undo the newest restore."),
         "redo": ("cmd_restore", "Undo the newest undo."),
         "run": ("cmd_restore", "Run a command, and roll back what it did if it fails."),

@@ -882,6 +882,37 @@ class Handle:
 
         return origin(self.context)
 
+    def adopt(
+        self,
+        directory: PathLike,
+        paths: Sequence[PathLike] | None = None,
+        *,
+        conflicts: str = "refuse",
+        as_it_is: bool = False,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> RevertResult:
+        """Brings what was done in a fork into this root, from which it was forked.
+
+        Merges the fork as it is now with the root, since the state that was forked, and restores
+        the merge; ``conflicts`` is as in :meth:`revert`, and "theirs" is the fork. With
+        ``as_it_is`` the root becomes as the fork, whatever happened here since. All or nothing:
+        :meth:`undo` goes back. The fork stays as it is; both are captured first. What happens in
+        the fork while it is captured may be missing, as in any snapshot. Raises NotFound,
+        Refused (``not-a-fork``), MergeConflict, and what :meth:`revert` raises.
+        """
+        from treesnap.ops.steering import adopt
+
+        return adopt(
+            self.context,
+            directory,
+            self.tree_paths(paths),
+            rule=conflicts,
+            as_it_is=as_it_is,
+            dry_run=dry_run,
+            force=force,
+        )
+
     def undo(self, *, dry_run: bool = False) -> RestoreResult:
         """Undoes the newest restore; raises NotFound when there is none.
 
@@ -1049,6 +1080,8 @@ class AsyncHandle:
     revert = InThread(Handle.revert)
     fork = InThread(Handle.fork)
     origin = InThread(Handle.origin)
+
+    adopt = InThread(Handle.adopt)
     undo = InThread(Handle.undo)
     redo = InThread(Handle.redo)
     recover = InThread(Handle.recover)

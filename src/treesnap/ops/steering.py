@@ -11,23 +11,35 @@ A kill before the restore leaves one or two snapshots more, and the tree as it w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from treesnap.errors import InvalidArgument, MergeConflict, NotFound, StoreMissing, quoted
+from treesnap.errors import (
+    ErrorCode,
+    InvalidArgument,
+    MergeConflict,
+    NotFound,
+    Refused,
+    StoreMissing,
+    printable,
+    quoted,
+)
 from treesnap.facts import fact_tags, facts_of
 from treesnap.model import Snapshot, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
-from treesnap.ops.context import Context, Session
+from treesnap.ops.context import Context, Session, context_at
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.merge import ConflictRule, MergeRequest, MergeResult, merge
+from treesnap.ops.origin import base_of, origin_in
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import refuse_dangerous_restore, restore
 from treesnap.quantities import count_text, first_few
 from treesnap.results import RevertResult
 from treesnap.three_way import Labels
+from treesnap.treepath import PathLike
 
 _RANGE = ".."
 
@@ -86,6 +98,59 @@ def revert(
         labels=Labels("now", f"before {what}"),
         paths=paths,
         tags=tuple(fact_tags(reverted=what).items()),
+        dry_run=dry_run,
+        force=force,
+    )
+    return merge_into_root(context, sides, asked)
+
+
+def adopt(
+    context: Context,
+    directory: PathLike,
+    paths: tuple[bytes, ...],
+    *,
+    rule: str,
+    as_it_is: bool,
+    dry_run: bool,
+    force: bool,
+) -> RevertResult:
+    """Brings the state of a fork into its origin; see :meth:`treesnap.Handle.adopt`."""
+    place = context_at(directory, context.store_path, fs=context.fs)
+    fork = context._replace(root=place.root, given_root=place.given_root, watcher=None)
+    what, here = os.path.basename(fork.root), os.path.basename(context.root)
+    if not os.path.isdir(fork.root):
+        raise NotFound(
+            f"There is no directory {quoted(fork.root)}",
+            code=ErrorCode.ROOT_NOT_FOUND,
+            path=fork.root,
+        )
+    with opened(context, "adopt") as session:
+        origin = origin_in(session.store, session.store.root(os.fsencode(fork.root)))
+        if origin is None or origin.root_id != session.root.id:
+            raise Refused(
+                f"{quoted(fork.root)} was not forked from {quoted(context.root)}",
+                code=ErrorCode.NOT_A_FORK,
+                path=fork.root,
+            )
+    options = CreateOptions(skip_unchanged=True, force=force)
+    request = CreateRequest(
+        label=f"adopted into {printable(here)}", kind=SnapshotKind.SAFETY, options=options
+    )
+    theirs = create(fork, request).snapshot
+
+    def sides(session: Session) -> MergeSides:
+        base = base_of(session.store, session.store.root(os.fsencode(fork.root)))
+        if base is None:
+            raise NotFound(f"The snapshot that {quoted(fork.root)} began with was deleted")
+        return MergeSides(theirs, None if as_it_is else base)
+
+    asked = MergeIntoRoot(
+        verb="adopt",
+        label=f"adoption of {printable(what)}",
+        rule=_rule(rule),
+        labels=Labels(printable(here), printable(what)),
+        paths=paths,
+        tags=tuple(fact_tags(adopted=theirs.id).items()),
         dry_run=dry_run,
         force=force,
     )

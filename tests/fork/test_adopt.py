@@ -1,0 +1,126 @@
+"""Adopting a fork: what comes into the origin, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from oracle import difference, record
+from treesnap.errors import ErrorCode, MergeConflict, NotFound, Refused
+from treesnap.ops.handle import open as open_handle
+
+
+@pytest.fixture
+def tree(root):
+    (root / "texts").mkdir()
+    (root / "texts" / "lines").write_text("1\n2\n3\n4\n5\n")
+    (root / "script").write_text("true\n")
+    (root / "old").write_text("old")
+    return root
+
+
+@pytest.fixture
+def fork(handle, tree, tmp_path):
+    handle.create()
+    handle.fork("latest", [tmp_path / "fork"])
+    return tmp_path / "fork"
+
+
+def test_a_fork_that_alone_changed_is_adopted_as_it_is(handle, tree, fork):
+    (fork / "texts" / "lines").write_text("other\n")
+    (fork / "script").chmod(0o755)
+    (fork / "old").unlink()
+    (fork / "new").symlink_to("script")
+    os.link(fork / "script", fork / "same")
+    os.setxattr(fork / "script", "user.mine", b"1")
+    os.utime(fork / "texts", ns=(5, 6))
+
+    adopted = handle.adopt(fork)
+
+    assert difference(record(fork), record(tree)) == []
+    assert adopted.conflicts == ()
+    assert handle.list()[0].id == adopted.snapshot.id or adopted.safety_id is not None
+
+
+def test_what_happened_in_the_origin_since_is_kept_and_an_undo_goes_back(handle, tree, fork):
+    (fork / "texts" / "lines").write_text("one\n2\n3\n4\n5\n")
+    (tree / "texts" / "lines").write_text("1\n2\n3\n4\nfive\n")
+    (tree / "mine").write_text("mine")
+    before = record(tree)
+
+    handle.adopt(fork)
+
+    assert (tree / "texts" / "lines").read_text() == "one\n2\n3\n4\nfive\n"
+    assert (tree / "mine").read_text() == "mine"
+    handle.undo()
+    assert difference(before, record(tree)) == []
+
+
+def test_a_conflict_changes_nothing_until_a_side_is_chosen(handle, tree, fork):
+    (fork / "texts" / "lines").write_text("fork\n")
+    (fork / "new").write_text("new")
+    (tree / "texts" / "lines").write_text("origin\n")
+    before, before_fork = record(tree), record(fork)
+
+    with pytest.raises(MergeConflict, match="1 path changed on both sides") as raised:
+        handle.adopt(fork)
+
+    assert raised.value.paths == (b"texts/lines",)
+    assert difference(before, record(tree)) == []
+    assert difference(before_fork, record(fork)) == []
+    texts = {
+        "mine": "origin\n",
+        "theirs": "fork\n",
+        "markers": "<<<<<<< root\norigin\n=======\nfork\n>>>>>>> fork\n",
+    }
+    for rule, text in texts.items():
+        would = handle.adopt(fork, conflicts=rule, dry_run=True)
+        done = handle.adopt(fork, conflicts=rule)
+        assert done.conflicts == would.conflicts == (b"texts/lines",)
+        assert [change.path for change in done.changes] == [item.path for item in would.changes]
+        assert (tree / "texts" / "lines").read_text() == text.replace("root", tree.name)
+        assert (tree / "new").read_text() == "new"
+        handle.undo()
+        assert difference(before, record(tree)) == []
+
+
+def test_as_it_is_drops_what_happened_in_the_origin(handle, tree, fork):
+    (fork / "new").write_text("new")
+    (tree / "mine").write_text("mine")
+    (tree / "old").write_text("changed")
+
+    handle.adopt(fork, as_it_is=True)
+
+    assert difference(record(fork), record(tree)) == []
+
+
+def test_only_some_paths_are_adopted(handle, tree, fork):
+    (fork / "texts" / "lines").write_text("fork\n")
+    (fork / "script").write_text("false\n")
+
+    handle.adopt(fork, ["texts"])
+
+    assert (tree / "texts" / "lines").read_text() == "fork\n"
+    assert (tree / "script").read_text() == "true\n"
+
+
+def test_a_directory_that_is_no_fork_of_the_root_is_refused(handle, tree, fork, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    before = record(tree)
+    for directory in (other, tree):
+        with pytest.raises(Refused) as raised:
+            handle.adopt(directory)
+        assert raised.value.code == ErrorCode.NOT_A_FORK
+    with pytest.raises(NotFound) as absent:
+        handle.adopt(tmp_path / "absent")
+    assert absent.value.code == ErrorCode.ROOT_NOT_FOUND
+    with pytest.raises(Refused) as reverse:
+        open_handle(fork, handle.store_path).adopt(tree)
+    assert reverse.value.code == ErrorCode.NOT_A_FORK
+    shutil.rmtree(fork)
+    with pytest.raises(NotFound):
+        handle.adopt(fork)
+    assert difference(before, record(tree)) == []
