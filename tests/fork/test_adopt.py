@@ -13,6 +13,17 @@ from treesnap.ops.handle import open as open_handle
 
 
 @pytest.fixture
+def root(tmp_path):
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def handle(root, tmp_path):
+    return open_handle(root, tmp_path / "store")
+
+
+@pytest.fixture
 def tree(root):
     (root / "texts").mkdir()
     (root / "texts" / "lines").write_text("1\n2\n3\n4\n5\n")

@@ -46,7 +46,7 @@ METHODS = {
 """Methods of commands whose name is another."""
 
 OTHER_KEYWORDS = {
-    "adopt": dict.fromkeys(("mine", "theirs", "markers"), "conflicts"),
+    "adopt": {**dict.fromkeys(("mine", "theirs", "markers"), "conflicts"), "fork": "directory"},
     "revert": dict.fromkeys(("mine", "theirs", "markers"), "conflicts"),
     "create": {
         "step_name": A_TAG,

@@ -103,7 +103,7 @@ def revert(
         "snap adopt ../attempt-2 --as-it-is",
     ],
 )
-@click.argument("directory", metavar="DIR")
+@click.argument("fork", metavar="DIR")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @_conflict_options
 @click.option("--as-it-is", is_flag=True, help="Make the root as the fork, without a merge.")
@@ -117,7 +117,7 @@ def revert(
 def adopt(
     invocation: Invocation,
     *,
-    directory: str,
+    fork: str,
     paths: Sequence[str],
     mine: bool,
     theirs: bool,
@@ -137,7 +137,7 @@ def adopt(
         raise click.UsageError(f"--as-it-is and --{rule} exclude each other")
     with invocation.open(ends_restored=not dry_run) as handle:
         result = handle.adopt(
-            invocation.absolute(directory, handle.root),
+            invocation.absolute(fork, handle.root),
             invocation.absolute_all(paths, handle.root),
             conflicts=rule or "refuse",
             as_it_is=as_it_is,
