@@ -221,7 +221,7 @@ class Capture:
     @property
     def state(self) -> State:
         """The captured tree."""
-        return walked_state(self.result, self.writer.get)
+        return walked_state(self.result)
 
     @property
     def observed(self) -> Observed:

@@ -117,12 +117,12 @@ def empty_state(session: Session, like: Entry) -> State:
     return State(root=root, trees=TreeReader(objects.get), groups={})
 
 
-def walked_state(result: ScanResult, get: Callable[[ObjectKind, ObjectId], bytes]) -> State:
+def walked_state(result: ScanResult) -> State:
     """Returns the tree that a walk found."""
     return State(
         root=result.root,
         trees=result.trees,
-        groups=load_groups(result.links, get),
+        groups=result.link_groups.groups(),
         shared=result.shared,
         linked_outside=result.linked_outside,
         mapped=result.mapped,

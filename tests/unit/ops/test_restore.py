@@ -107,3 +107,17 @@ def test_what_somebody_makes_in_a_root_that_is_made_anew_stays_when_that_fails(
     assert handle.recover() is None
     handle.restore("latest")
     assert (root / "one").read_bytes() == b"one"
+
+
+def test_a_comparison_reads_a_long_table_of_hard_links_that_is_not_stored(handle, root):
+    """It would be one chunk of more than 4 KiB, of which a walk that stores nothing keeps none."""
+    handle.create()
+    (root / "linked").write_bytes(b"1")
+    for number in range(100):
+        os.link(root / "linked", root / f"{'name' * 20}-{number}")
+
+    status = handle.status()
+
+    assert len(status.changes) == 101
+    handle.restore("latest")
+    assert sorted(path.name for path in root.iterdir()) == ["directory", "one"]

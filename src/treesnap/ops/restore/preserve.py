@@ -81,7 +81,7 @@ class _ForeignEdits:
             return
         objects = MemoryObjects(self._session.store)
         result = self._walk(objects)
-        walked = walked_state(result, objects.get)
+        walked = walked_state(result)
         self._refuse_unreadable(result.skipped, old, new)
         strange = [
             entry.name
@@ -150,7 +150,7 @@ class _ForeignEdits:
     def _publish(self, strange: list[bytes], old: State) -> None:
         store, root = self._session.store, self._session.root
         with Writer(store) as writer:
-            walked = walked_state(self._walk(writer), writer.get)
+            walked = walked_state(self._walk(writer))
             edited: dict[bytes, Entry] = {}
             for name in strange:
                 entry = walked.trees.lookup(walked.root.tree_id, name)

@@ -672,7 +672,7 @@ class SecondReading:
             self._session.context, (path,), rules, root=top, heeds_ignore_files=heeds
         )
         result = Scanner(self._session.fs, settings, objects, NullMonitor()).scan()
-        return walked_state(result, objects.get).entry(path)
+        return walked_state(result).entry(path)
 
 
 def _moved(entry: Entry | None) -> Entry | None:

@@ -74,6 +74,15 @@ class LinkGroups:
         )
         return checksum(pack(tuple(groups)), 16) if groups else b""
 
+    def groups(self) -> Groups:
+        """Returns the names of files that have several here, as :func:`load_groups` does."""
+        found: Groups = {}
+        for paths in self._paths.values():
+            if len(paths) > 1:
+                group = tuple(sorted(paths))
+                found.update(dict.fromkeys(group, group))
+        return found
+
     def store(self, put: Put) -> FileContent | None:
         """Stores the table and returns its content, or None when there is no group."""
         return store_groups((paths for paths in self._paths.values() if len(paths) > 1), put)

@@ -127,6 +127,8 @@ class ScanResult(NamedTuple):
 
     root: Entry
     links: FileContent | None
+    link_groups: LinkGroups
+    """What is in ``links``, which a walk that stores nothing cannot read back."""
     shared: frozenset[bytes]
     """Paths of files that must not be changed in place, because of their other names."""
     linked_outside: frozenset[bytes]
@@ -205,6 +207,7 @@ class Scanner:
         return ScanResult(
             root=root,
             links=self.links.store(self.sink.put),
+            link_groups=self.links,
             shared=self.links.shared(is_broken_by_changes=self._breaks_links),
             linked_outside=self.links.shared(),
             unfinished_links=self.links.unfinished(),
