@@ -363,7 +363,7 @@ def test_diff_as_json(snap, damaged, words):
 
     document = snap("diff", "--json", *words).json
 
-    assert set(document) == {"schema", "old_id", "new_id", "changes"}
+    assert set(document) == {"schema", "old_id", "new_id", "directory", "changes"}
     assert (document["schema"], document["old_id"]) == ("treesnap.diff/1", identity)
     assert document["new_id"] is None
     assert {"path", "change"} <= set(document["changes"][0])

@@ -57,3 +57,52 @@ def test_an_unknown_snapshot_is_not_found(snap, place):
 
     assert outcome.code == 5
     assert not (place / "fork").exists()
+
+
+class TestDiff:
+    @pytest.fixture
+    def fork(self, snap, root, place):
+        (root / "notes").write_text("one\n")
+        snap("create")
+        snap("fork", "latest", str(place / "fork"))
+        return place / "fork"
+
+    def test_of_a_fork_shows_what_it_has_that_differs(self, snap, root, fork):
+        (fork / "notes").write_text("two\n")
+
+        outcome = snap("diff", str(fork))
+
+        assert outcome.code == 0
+        assert outcome.out.splitlines()[-3:] == ["@@ -1 +1 @@", "-one", "+two"]
+        assert snap("diff", str(fork), "--name-status").out == "M  notes\n"
+
+    def test_in_json_names_the_directory_instead_of_snapshots(self, snap, fork):
+        (fork / "notes").write_text("two\n")
+
+        document = snap("diff", str(fork), "--json").json
+
+        assert (document["old_id"], document["new_id"]) == (None, None)
+        assert document["directory"] == str(fork)
+        assert [change["path"] for change in document["changes"]] == ["notes"]
+
+    def test_takes_paths_behind_dashes(self, snap, fork):
+        (fork / "notes").write_text("two\n")
+        (fork / "more").write_text("more\n")
+
+        assert snap("diff", str(fork), "--name-status", "--", "more").out == "A  more\n"
+
+    def test_in_a_fork_since_it_was_forked(self, snap, fork):
+        (fork / "notes").write_text("two\n")
+        snap("-C", str(fork), "create")
+
+        assert snap("-C", str(fork), "diff", "forked", "--name-status").out == "M  notes\n"
+        assert snap("-C", str(fork), "diff", "--name-status").out == ""
+
+    def test_a_directory_in_the_root_is_a_path_all_the_same(self, snap, root):
+        (root / "inner").mkdir()
+        (root / "inner/notes").write_text("one\n")
+        snap("create")
+        snap("-C", str(root / "inner"), "create")
+        (root / "inner/notes").write_text("two\n")
+
+        assert snap("diff", "inner", "--name-status").out == "M  inner/notes\n"

@@ -119,9 +119,10 @@ class DiffCommand(SnapCommand):
         "snap diff latest~1 latest --stat",
         "snap diff latest src/ notes.txt",
         "snap diff --name-status -- src/",
+        "snap diff ../attempt-1 --stat",
     ],
 )
-@click.argument("words", nargs=-1, metavar="[A [B]] [--] [PATH]...")
+@click.argument("words", nargs=-1, metavar="[A [B]|DIR] [--] [PATH]...")
 @click.option("--stat", is_flag=True, help="How many lines changed, a line for each path.")
 @click.option("--name-status", is_flag=True, help="A letter and a path, as 'status' has them.")
 @click.option(
@@ -146,7 +147,8 @@ def diff(
 ) -> None:
     """Show changes between two snapshots, or a snapshot and the live tree.
 
-    From A (default: the newest snapshot) to B (default: the live tree), as patches.
+    From A (default: the newest snapshot) to B (default: the live tree), as patches. DIR is
+    another root, such as a fork of this one: from this live tree to that one.
     Binary files, and those larger than --max-size, are summarised. Files that
     'snap config diff.PATTERN' names a command for are compared as the text that it
     prints. Exits 0 with and without changes.
@@ -158,11 +160,15 @@ def diff(
 
     with invocation.open() as handle:
         sides = _sides(handle, invocation, words, paths)
-        changes = handle.diff(sides.old_id, sides.new_id, sides.paths)
+        if sides.directory is not None:
+            changes = handle.diff_root(sides.directory, sides.paths)
+        else:
+            changes = handle.diff(sides.old_id, sides.new_id, sides.paths)
         texts = DiffOutput(
             handle,
             sides.old_id,
             sides.new_id,
+            root=sides.directory,
             size_max=max_size,
             as_text=not no_textconv,
             syntax=SyntaxColours(),
@@ -172,7 +178,12 @@ def diff(
 
         def fields() -> Fields:
             rows = list(texts.stat_fields(changes)) if stat else changes
-            return {"old_id": sides.old_id, "new_id": sides.new_id, "changes": rows}
+            return {
+                "old_id": sides.old_id,
+                "new_id": sides.new_id,
+                "directory": sides.directory,
+                "changes": rows,
+            }
 
         text: Iterator[str] | Iterator[bytes]
         if stat:
@@ -190,11 +201,13 @@ def diff(
 class Sides(NamedTuple):
     """What is compared."""
 
-    old_id: str
+    old_id: str | None
     new_id: str | None
-    """None for the live tree."""
+    """None for the live tree, of which there may be two."""
     paths: list[str] | None
     """Absolute; None for everything."""
+    directory: str | None = None
+    """The other root whose live tree is the new side, or None for this one's."""
 
 
 def _sides(
@@ -209,6 +222,9 @@ def _sides(
     words that name snapshots come first. Refuses to guess: a word that could be both, or is
     neither, is an error.
     """
+    directory = _other_root(handle, invocation, words)
+    if directory is not None:
+        return Sides(None, None, invocation.absolute_all(paths or (), handle.root), directory)
     refs: list[str] = []
     rest = list(words)
     if paths is not None and len(rest) > REFS_MAX:
@@ -223,6 +239,21 @@ def _sides(
         for ref in refs or ["latest"]
     ]
     return Sides(ids[0], ids[1] if len(ids) == REFS_MAX else None, wanted)
+
+
+def _other_root(handle: Handle, invocation: Invocation, words: Sequence[str]) -> str | None:
+    """Returns the one word as a path, if it is a directory with a history outside of the root.
+
+    There is no path of the root, and a word that leads out of the root names no snapshot.
+    """
+    if len(words) != 1:
+        return None
+    path = os.path.realpath(invocation.absolute(words[0], handle.root))
+    if (path + os.sep).startswith(handle.root.rstrip(os.sep) + os.sep):
+        return None
+    from treesnap.ops.context import is_root_of
+
+    return path if is_root_of(handle.store_path, path) else None
 
 
 def _is_ref(handle: Handle, invocation: Invocation, word: str, refs: list[str]) -> bool:

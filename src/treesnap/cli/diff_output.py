@@ -51,9 +51,10 @@ class DiffOutput:
     def __init__(
         self,
         handle: Handle,
-        old_id: str,
+        old_id: str | None,
         new_id: str | None,
         *,
+        root: str | None = None,
         size_max: int = CONTENT_SIZE_MAX,
         as_text: bool = False,
         syntax: SyntaxColours | None = None,
@@ -62,6 +63,7 @@ class DiffOutput:
         self._handle = handle
         self._old_id = old_id
         self._new_id = new_id
+        self._root = root
         self._size_max = size_max
         self._as_text = as_text
         self._syntax = syntax
@@ -73,7 +75,12 @@ class DiffOutput:
     ) -> Iterator[tuple[Change, Texts]]:
         """Yields changes with both sides as text, where they are about text of a sensible size."""
         for content in self._handle.contents(
-            self._old_id, self._new_id, changes, max_size_bytes=self._size_max, as_text=as_text
+            self._old_id,
+            self._new_id,
+            changes,
+            root=self._root,
+            max_size_bytes=self._size_max,
+            as_text=as_text,
         ):
             if content.not_converted is not None:
                 name = quoted(content.change.path)

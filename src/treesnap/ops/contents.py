@@ -30,18 +30,22 @@ _Wanted = tuple[int, Entry]
 
 def contents(
     context: Context,
-    a: str,
+    a: str | None,
     b: str | None,
     changes: Iterable[Change],
     size_max: int,
     *,
+    root: str | None = None,
     as_text: bool = False,
 ) -> Iterator[ChangedContent]:
-    """Yields each change with both sides of its content, in the order of the changes."""
+    """Yields each change with both sides of its content, in the order of the changes.
+
+    None is the live tree; ``root`` is the one whose live tree ``b`` is, by default the context's.
+    """
     as_stored = (
         content
         for batch in _batches(changes, size_max)
-        for content in _read_batch(context, a, b, batch, size_max)
+        for content in _read_batch(context, a, b, batch, size_max, root or context.root)
     )
     if not as_text:
         return as_stored
@@ -80,12 +84,17 @@ def _is_large(change: Change, size_max: int) -> bool:
 
 
 def _read_batch(
-    context: Context, a: str, b: str | None, batch: Sequence[Change], size_max: int
+    context: Context,
+    a: str | None,
+    b: str | None,
+    batch: Sequence[Change],
+    size_max: int,
+    root: str,
 ) -> Iterator[ChangedContent]:
     wanted = [has_content(change) and not _is_large(change, size_max) for change in batch]
     with opened(context, "compare") as session:
-        old = _side(session, a, batch, wanted, [change.old for change in batch])
-        new = _side(session, b, batch, wanted, [change.new for change in batch])
+        old = _side(session, a, context.root, batch, wanted, [change.old for change in batch])
+        new = _side(session, b, root, batch, wanted, [change.new for change in batch])
     for number, change in enumerate(batch):
         is_lost = wanted[number] and (number not in old or number not in new)
         yield ChangedContent(
@@ -100,6 +109,7 @@ def _read_batch(
 def _side(
     session: Session,
     ref: str | None,
+    root: str,
     batch: Sequence[Change],
     wanted: Sequence[bool],
     entries: Sequence[Entry | None],
@@ -120,7 +130,7 @@ def _side(
         return found
     if ref is not None:
         return found | _of_snapshot(session, ref, files)
-    with reported("read a file"), open_chain(session.fs, session.context.root) as chain:
+    with reported("read a file"), open_chain(session.fs, root) as chain:
         for number, _ in files:
             data = _of_tree(session, chain, batch[number].path)
             if data is not None:

@@ -333,6 +333,11 @@ def find_root(directory: str, store_path: str, markers: tuple[str, ...] = ()) ->
         candidate = parent
 
 
+def is_root_of(store_path: str, directory: str) -> bool:
+    """Returns whether a store knows a root at a real path, and a directory is there."""
+    return os.path.isdir(directory) and _is_root(Layout(store_path), directory)
+
+
 def _is_root(layout: Layout, directory: str) -> bool:
     """Returns whether a store knows a root at a path, or one that was moved there."""
     identity = root_id(os.fsencode(directory))

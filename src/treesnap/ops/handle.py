@@ -718,18 +718,31 @@ class Handle:
         new = None if b is None else self._id_of(b, session, paths)
         return diff(self.context, old, new, self.tree_paths(paths))
 
+    def diff_root(self, directory: PathLike, paths: Sequence[PathLike] | None = None) -> ChangeList:
+        """Returns what another root's live tree has that differs from this one's.
+
+        ``directory`` is a root of the same store, such as a fork of this one, or what it was
+        forked from. ``paths`` are those of this root. Where the two were forked, only files are
+        read that changed since. Raises NotFound for a directory that is not another root.
+        """
+        from treesnap.ops.other_roots import diff_root
+
+        return diff_root(self.context, os.fsdecode(directory), self.tree_paths(paths))
+
     def contents(
         self,
-        a: str,
+        a: str | None,
         b: str | None,
         changes: Sequence[Change],
         *,
+        root: PathLike | None = None,
         max_size_bytes: int = CONTENT_SIZE_MAX,
         as_text: bool = False,
     ) -> Iterator[ChangedContent]:
         """Yields what :meth:`diff` returned for ``a`` and ``b``, with the bytes of both sides.
 
-        ``b`` is None for the live tree. Files of more than ``max_size_bytes`` are not read. Reads
+        None is the live tree, for ``b`` that of ``root``, as :meth:`diff_root` compared it; by
+        default this one's. Files of more than ``max_size_bytes`` are not read. Reads
         many small files together, which costs a fraction of a :meth:`read` of each; up to 32 MiB
         and one change are in memory.
 
@@ -739,7 +752,8 @@ class Handle:
         """
         from treesnap.ops.contents import contents
 
-        return contents(self.context, a, b, changes, max_size_bytes, as_text=as_text)
+        place = os.path.realpath(absolute(os.fsdecode(root))) if root is not None else None
+        return contents(self.context, a, b, changes, max_size_bytes, root=place, as_text=as_text)
 
     def each_change(
         self, a: str | None, b: str, paths: Sequence[PathLike] | None = None
@@ -1076,6 +1090,7 @@ class AsyncHandle:
     du_sessions = InThread(Handle.du_sessions)
     status = InThread(Handle.status)
     diff = InThread(Handle.diff)
+    diff_root = InThread(Handle.diff_root)
     restore = InThread(Handle.restore)
     revert = InThread(Handle.revert)
     fork = InThread(Handle.fork)
@@ -1114,16 +1129,23 @@ class AsyncHandle:
 
     async def contents(
         self,
-        a: str,
+        a: str | None,
         b: str | None,
         changes: Sequence[Change],
         *,
+        root: PathLike | None = None,
         max_size_bytes: int = CONTENT_SIZE_MAX,
         as_text: bool = False,
     ) -> AsyncIterator[ChangedContent]:
         """Yields changes with the bytes of both sides; see :meth:`Handle.contents`."""
         found = await in_thread(
-            self.handle.contents, a, b, changes, max_size_bytes=max_size_bytes, as_text=as_text
+            self.handle.contents,
+            a,
+            b,
+            changes,
+            root=root,
+            max_size_bytes=max_size_bytes,
+            as_text=as_text,
         )
         async for item in items_in_thread(found):
             yield item

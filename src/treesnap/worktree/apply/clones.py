@@ -34,7 +34,7 @@ from treesnap.fs.durable import opened_file
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import Entry
 from treesnap.named_tuple import NamedTuple
-from treesnap.worktree.directory import DirectoryChain
+from treesnap.worktree.directory import DirectoryChain, open_directory
 from treesnap.worktree.scan.ignore import Exclusions
 from treesnap.worktree.scan.listing import list_directory
 from treesnap.worktree.scan.statcache import RowGatherer, StatCache, StatCacheBuilder
@@ -164,10 +164,6 @@ class ForkCounts(NamedTuple):
     copied_files: int = 0
     copied_bytes: int = 0
 
-    def plus(self, other: ForkCounts) -> ForkCounts:
-        """Returns the sums of both."""
-        return ForkCounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
 
 class ForkBuild:
     """Clones files while a tree is built, and makes the rows of its stat cache.
@@ -192,7 +188,8 @@ class ForkBuild:
         self._rows: StatCacheBuilder = builder
         self._rules_above = rules_above
         self._is_linked = is_linked
-        self.counts = ForkCounts()
+        self._cloned_files = self._cloned_bytes = 0  # a number for each: they are counted per file
+        self._copied_files = self._copied_bytes = 0
         self._degraded: dict[bytes, set[bytes]] = {}
 
     def fill(self, fd: int, entry: Entry, path: bytes) -> bool:
@@ -200,11 +197,27 @@ class ForkBuild:
         size = entry.size
         if not size:
             return False
-        if any(source.fill(fd, entry, path) for source in self._sources):
-            self.counts = self.counts.plus(ForkCounts(cloned_files=1, cloned_bytes=size))
-            return True
-        self.counts = self.counts.plus(ForkCounts(copied_files=1, copied_bytes=size))
+        for source in self._sources:
+            if source.fill(fd, entry, path):
+                self._cloned_files += 1
+                self._cloned_bytes += size
+                return True
+        self._copied_files += 1
+        self._copied_bytes += size
         return False
+
+    @property
+    def counts(self) -> ForkCounts:
+        """How the files were made until now."""
+        return ForkCounts(
+            self._cloned_files, self._cloned_bytes, self._copied_files, self._copied_bytes
+        )
+
+    def _count(self, counts: ForkCounts) -> None:
+        self._cloned_files += counts.cloned_files
+        self._cloned_bytes += counts.cloned_bytes
+        self._copied_files += counts.copied_files
+        self._copied_bytes += counts.copied_bytes
 
     def degraded(self, path: bytes) -> None:
         """Notes that a path is not as its entry says: the next capture looks at it again."""
@@ -217,7 +230,9 @@ class ForkBuild:
             self._add_row(fd, directory, path)
 
     def _add_row(self, fd: int, directory: Entry, path: bytes) -> None:
-        listing = list_directory(self._fs, fd, path, self._rules_above(path))
+        # A directory of btrfs that was opened before its files were made does not list them.
+        with open_directory(self._fs, b".", fd) as opened_fd:
+            listing = list_directory(self._fs, opened_fd, path, self._rules_above(path))
         if listing.hidden:
             return  # it holds what is excluded by now: the next capture takes that out
         self._rows.add(
@@ -251,7 +266,8 @@ class ForkBuild:
     def restart(self) -> None:
         """Begins anew in a helper."""
         self._rows = RowGatherer(self._fs)
-        self.counts = ForkCounts()
+        self._cloned_files = self._cloned_bytes = 0
+        self._copied_files = self._copied_bytes = 0
         self._degraded = {}
 
     def report(self) -> Any:
@@ -267,7 +283,7 @@ class ForkBuild:
     def take(self, report: Any) -> None:
         """Takes what a helper counted and noted."""
         counts, rows, degraded = report
-        self.counts = self.counts.plus(ForkCounts(*counts))
+        self._count(ForkCounts(*counts))
         self._rows.take(rows)
         for path in degraded:
             self.degraded(path)
