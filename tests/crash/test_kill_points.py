@@ -13,6 +13,7 @@ Power cuts, where effects that were not synced get lost, are in test_power_cuts.
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import replace
 from stat import S_ISDIR
 
@@ -133,6 +134,35 @@ class TestRestore:
             )
 
         assert_turns_once(kill_everywhere(scene, "edited", restore, check), "edited", "merged")
+
+    def test_of_a_hunk_leaves_the_old_file_or_the_new_one(self, scene):
+        def restore(handle):
+            return handle.restore_hunks(handle.hunks("text", "text"), [1])
+
+        scene.reset("changed")
+        (scene.root / "text").write_bytes(b"one\ntwo\nthree\n")
+        scene.handle().create(name="text")
+        (scene.root / "text").write_bytes(b"ONE\ntwo\nTHREE\n")
+        os.utime(scene.root / "text", ns=(1, 1))
+        scene.note("edited")
+        scene.keep("edited")
+        restore(scene.handle())
+        scene.note("by hunk")
+
+        def check() -> str:
+            scene.handle().recover()
+            assert scene.handle().verify(read_data=True).ok
+            found = without_directory_times(tree_state(scene.root))
+            is_restored = found[b"text"].mtime_ns != 1
+            if is_restored:
+                found[b"text"] = replace(
+                    found[b"text"], mtime_ns=scene.states["by hunk"][b"text"].mtime_ns
+                )
+            name = "by hunk" if is_restored else "edited"
+            assert found == without_directory_times(scene.states[name])
+            return name
+
+        assert_turns_once(kill_everywhere(scene, "edited", restore, check), "edited", "by hunk")
 
     def test_of_a_root_that_was_removed_leaves_nothing_or_everything(self, scene):
         def check() -> str:

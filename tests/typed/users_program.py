@@ -9,7 +9,7 @@ from typing import assert_type
 import treesnap
 from treesnap.model import ChangeList, SnapshotList
 from treesnap.ops.handle import AsyncHandle
-from treesnap.results import CreateResult, FoundPath, RestoreResult, StatusResult
+from treesnap.results import CreateResult, FileHunks, FoundPath, RestoreResult, StatusResult
 
 
 def use(handle: treesnap.Handle) -> None:
@@ -23,6 +23,9 @@ def use(handle: treesnap.Handle) -> None:
     assert_type(changes, ChangeList)
     assert_type([change.path_text for change in changes], list[str])
     assert_type(handle.restore("step:3", ["src"], session="s"), RestoreResult)
+    hunks = handle.hunks("latest", "src/main.py")
+    assert_type(hunks.hunks[0].live_lines, tuple[bytes, ...])
+    assert_type(handle.restore_hunks(hunks, [0, 2]), RestoreResult)
     assert_type(handle.describe("latest", "words"), treesnap.Snapshot)
     assert_type(handle.tag("latest", {"a": "1"}, remove=["b"]), treesnap.Snapshot)
     assert changes.to_dict()["changes"]
@@ -37,6 +40,7 @@ async def use_in_a_loop(handle: treesnap.Handle) -> None:
     made = await aio.create(["src"], label="before", session="s", step=3)
     assert_type(made, CreateResult)
     assert_type(await aio.restore("step:3", ["src"], session="s"), RestoreResult)
+    assert_type(await aio.hunks("latest", "src/main.py"), FileHunks)
     assert_type(await aio.status(), StatusResult)
     assert_type(await aio.list(session="s"), SnapshotList)
     assert_type(await aio.find("*.py"), tuple[FoundPath, ...])

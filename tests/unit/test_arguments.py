@@ -13,6 +13,7 @@ from oracle import difference, record
 from treesnap import CreateOptions, InvalidArgument
 from treesnap.arguments import checked
 from treesnap.ops.handle import Handle
+from treesnap.results import FileHunks
 from treesnap.store.maintenance.retention import Policy
 
 VALID = {
@@ -25,6 +26,8 @@ VALID = {
     "changes": (),
     "to": "archive.tar",
     "source": "archive.tar",
+    "found": FileHunks(None, b"file", "", ()),
+    "numbers": [0],
 }
 """What a method is called with where it needs something."""
 
@@ -38,10 +41,12 @@ NOT_OF = {
     "Sequence[PathLike]": [None, 1, "file", b"file", {"file": 1}, [1], [None], object()],
     "Sequence[SnapshotName]": [None, 1, "latest", b"latest", ["latest"], [1], object()],
     "Sequence[str]": [None, 1, "true", b"true", {"true": 1}, [1], [None], object()],
+    "Sequence[int]": [None, 1, "0", b"0", {"0": 1}, ["0"], [-1], [True], object()],
     "Sequence[Change]": [None, 1, "M", {"M": 1}, [1], [("path", "added", None, None)]],
     "Iterable[str]": [None, 1, "*.log", b"*.log", {"*.log": 1}, [1], [None], object()],
     "Mapping[str, str]": [1, "a=b", [("a", "b")], {"a": None}, {"a": 1}, {1: "a"}, {"a": True}],
     "tuple[int, int]": [1, "1/2", (1,), (1, "2"), (1, True), (1, 2, 3)],
+    "FileHunks": [None, "file", 1, (), {"hunks": ()}],
     "CreateOptions": ["force", 1, {"force": True}],
     "Policy": ["keep", 1, {"keep_last": 1}],
     "SnapshotKind": [None, "manual", 1, "other"],

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         FileMatches,
         ForkOrigin,
         ForkResult,
+        FileHunks,
         FoundPath,
         GcResult,
         GroupSpace,
@@ -832,6 +833,32 @@ class Handle:
         )
         return restore(self.context, request)
 
+    def hunks(self, ref: str, path: PathLike, *, session: str | None = None) -> FileHunks:
+        """Returns where a file of the live tree differs from a snapshot, as hunks of lines.
+
+        Any of them can be restored by :meth:`restore_hunks`. Raises InvalidArgument for what is not
+        a file on both sides, for a binary one (it holds a zero byte), and for more than 4 MiB;
+        NotFound for what one side does not hold.
+        """
+        from treesnap.ops.hunks import hunks
+
+        return hunks(self.context, self._id_of(ref, session, [path]), self.tree_path(path))
+
+    def restore_hunks(
+        self, found: FileHunks, numbers: Sequence[int], *, force: bool = False
+    ) -> RestoreResult:
+        """Makes some lines of a live file as in a snapshot; its other lines stay as they are.
+
+        ``found`` is what :meth:`hunks` returned, and ``numbers`` are the hunks to restore. Mode,
+        owner, extended attributes and hard links stay, too. All or nothing like :meth:`restore`:
+        :meth:`undo` goes back. The result's ``snapshot`` is one of the file as it is now. Raises
+        Conflict if the content changed since the call of :meth:`hunks`, also with ``force``, which
+        allows a dangerous root; and what a restore raises.
+        """
+        from treesnap.ops.hunks import restore_hunks
+
+        return restore_hunks(self.context, found, numbers, force=force)
+
     def revert(
         self,
         ref: str,
@@ -1092,6 +1119,8 @@ class AsyncHandle:
     diff = InThread(Handle.diff)
     diff_root = InThread(Handle.diff_root)
     restore = InThread(Handle.restore)
+    hunks = InThread(Handle.hunks)
+    restore_hunks = InThread(Handle.restore_hunks)
     revert = InThread(Handle.revert)
     fork = InThread(Handle.fork)
     origin = InThread(Handle.origin)

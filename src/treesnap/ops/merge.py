@@ -118,7 +118,7 @@ def merge(
             work = _Merge(writer, trees, request, now_ns)
             work.conflicts += sides.align(request)
             work.run(*sides.roots)
-            top, totals = _applied(sides.roots[0], work.taken, work.metadata, {}, trees, writer.put)
+            top, totals = applied(sides.roots[0], work.taken, work.metadata, {}, trees, writer.put)
             groups = _groups(trees, top, sides.groups)
             record = mine.record._replace(
                 root=top,
@@ -228,7 +228,7 @@ class _Sides:
                 and (like := next(filter(None, (trees.find(item, path) for item in whole)), None))
             }
             taken = {source: None, target: entry._replace(name=name)}
-            self.roots[number] = _applied(root, taken, {}, missing, trees, self._put)[0]
+            self.roots[number] = applied(root, taken, {}, missing, trees, self._put)[0]
             self.groups[number] = {
                 moved(path, moves): tuple(sorted(moved(item, moves) for item in group))
                 for path, group in self.groups[number].items()
@@ -451,7 +451,7 @@ def _may_enter(ours: Entry | None, new: Entry | None) -> bool:
     return ours is not None and new is not None and ours.is_directory and new.is_directory
 
 
-def _applied(
+def applied(
     root: Entry,
     taken: Mapping[bytes, Entry | None],
     metadata: Mapping[bytes, Entry],
