@@ -102,6 +102,20 @@ async def test_a_restore_shows_its_plan_and_cancel_is_the_default(running, histo
 
 
 @in_loop
+async def test_a_long_plan_leaves_the_buttons_on_the_screen(running, history, handle, root):
+    for number in range(20):
+        (root / f"path {number}").write_text("new")
+    handle.create(label="very long " * 20)
+    (root / "path 0").unlink()
+    async with running() as (app, pilot):
+        for keys in ("r", ("j", "r")):
+            await press(app, pilot, *keys)
+            dialog = app.screen.query_one("#dialog").content_region
+            assert dialog.contains_region(app.focused.region)
+            await press(app, pilot, "escape")
+
+
+@in_loop
 async def test_a_confirmed_restore_says_how_to_undo_it_and_u_undoes_it(running, history, root):
     before = tree_state(root)
     async with running() as (app, pilot):

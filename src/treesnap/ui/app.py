@@ -52,8 +52,8 @@ POLL_INTERVAL_S = 1.0
 FIRST_BATCH = 200
 """Changed paths that are shown before the others are read."""
 BATCH = 20_000
-PLAN_PATHS_MAX = 8
-"""Paths that a dialog names; the others are counted."""
+PLAN_PATHS_MAX = 4
+"""Paths that a dialog names; the others are counted. With more the buttons leave 24 rows."""
 PREVIEW_SIZE_MAX = 1024 * 1024
 
 _STYLES = {"A": "green", "D": "red", "M": "yellow", "T": "magenta", "P": "blue"}
@@ -177,7 +177,7 @@ class Timeline(App[None]):
     ModalScreen { align: center middle; }
     #dialog { width: 72; max-width: 95%; height: auto; max-height: 95%; padding: 1 2;
               border: thick $warning; background: $surface; }
-    #plan { height: auto; margin: 1 0; }
+    #plan { height: auto; max-height: 12; margin: 1 0; }
     #answers { height: auto; align: right middle; }
     #answers Button { margin-left: 2; }
     #prompt { width: 100%; height: 3; dock: bottom; }
