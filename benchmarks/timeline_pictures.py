@@ -21,7 +21,7 @@ from pathlib import Path
 
 from textual.worker import WorkerCancelled
 
-from treesnap.cli.cmd_mcp import patches
+from treesnap.cli.cmd_timeline import lines_of_patches
 from treesnap.facts import fact_tags
 from treesnap.model import SnapshotKind
 from treesnap.ops.context import context_at
@@ -32,6 +32,7 @@ from treesnap.ui.app import Timeline, TimelineTools
 PICTURES = {
     "timeline": ("j",) * 5,
     "timeline-restore": (*("j",) * 5, "r"),
+    "timeline-hunks": ("j", "enter", "j", "h", "n", "m"),
     "timeline-steps": (*("j",) * 5, "w"),
 }
 """The keys that are pressed before each picture."""
@@ -46,6 +47,9 @@ def load(path: Path) -> list[float]:
     rows = path.read_text().splitlines()
     return [float(row) for row in rows]
 """
+EDITED = MAIN.replace("for row in rows]", "for row in rows if row.strip()]").replace(
+    "]:\n", ']:\n    """Return the numbers of a file, one in a line."""\n'
+)
 
 
 def write(path: Path, text: str) -> None:
@@ -76,7 +80,7 @@ def work(root: Path, store: Path) -> None:
     step("turn", "Skip empty rows when loading")
     step("pre", "Bash: pytest -q")
     step("pre", "Edit: src/load.py")
-    write(root / "src/load.py", MAIN.replace("for row in rows]", "for row in rows if row.strip()]"))
+    write(root / "src/load.py", EDITED)
     step("pre", "Write: tests/test_load.py")
     (root / "tests").mkdir()
     write(root / "tests/test_load.py", "def test_empty_rows_are_skipped(): ...\n")
@@ -93,7 +97,7 @@ async def draw(root: Path, store: Path, keys: tuple[str, ...]) -> str:
     """Returns the screen after some keys as SVG, which asks for nothing from a network."""
     app = Timeline(
         lambda monitor: Handle(context_at(root=root, store_path=str(store), monitor=monitor)),
-        TimelineTools(patches, str),
+        TimelineTools(lines_of_patches, str),
     )
     async with app.run_test(size=SIZE) as pilot:
         for key in (None, *keys):

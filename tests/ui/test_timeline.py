@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import wraps
 
+import pytest
+
 from treesnap.testing.state import tree_state
 from treesnap.ui.history import PAGE_LENGTH
 from ui.conftest import settled
@@ -143,6 +145,125 @@ async def test_a_restore_of_a_path_leaves_the_others(running, history, root):
     assert (root / "src/main.py").read_text() == "def main():\n    return 1\n"
     assert (root / "added.txt").exists()
     assert not (root / "notes.txt").exists()
+
+
+@pytest.fixture
+def edited(handle, root):
+    """The id of a snapshot, since which three places of a file changed."""
+    lines = [f"line {number}\n" for number in range(40)]
+    (root / "text").write_text("".join(lines))
+    (root / "other").write_text("other")
+    before = handle.create(label="before").id
+    lines[2], lines[20:22] = "two\n", []
+    (root / "text").write_text("".join(lines) + "more\n")
+    handle.create(label="edited")
+    return before
+
+
+@in_loop
+async def test_h_shows_hunks_to_mark_and_enter_restores_them(running, edited, handle, root):
+    before = (root / "text").read_text()
+    async with running() as (app, pilot):
+        await press(app, pilot, "h")
+        assert lines_of(app, "patch")[0] == "[ ] hunk 1 of 3, line 3: +1 -1"
+        assert lines_of(app, "patch")[4:6] == ["+line 2", " line 3"]
+        assert f"text as in {edited[:12]}" in str(app.query_one("#about-patch").render())
+        assert app.focused.id == "patch"
+
+        await press(app, pilot, "m", "n", "n", "b", "m")
+        assert "2 marked" in str(app.query_one("#about-patch").render())
+        assert "[x] hunk 2 of 3, line 21: +2 -0" in lines_of(app, "patch")
+        await press(app, pilot, "enter")
+        plan = str(app.screen.query_one("#plan").render())
+        assert "in text:" in plan
+        assert "2 of 3 hunks, 3 lines added, 1 removed" in plan
+        assert "u undoes it" in plan
+        assert app.focused.id == "cancel"
+        assert app.focused.region.bottom < 24
+
+        await press(app, pilot, "enter")
+        assert (root / "text").read_text() == before
+        await press(app, pilot, "enter", "right", "enter")
+        assert (root / "text").read_text() == "".join(f"line {n}\n" for n in range(40)) + "more\n"
+        assert (root / "other").read_text() == "other"
+
+        await press(app, pilot, "u", "right", "enter")
+        assert (root / "text").read_text() == before
+
+
+@in_loop
+async def test_h_again_shows_the_changes(running, edited):
+    async with running() as (app, pilot):
+        changes = lines_of(app, "patch")
+        await press(app, pilot, "h", "h")
+        assert lines_of(app, "patch") == changes
+        await press(app, pilot, "m", "n", "enter")
+        assert lines_of(app, "patch") == changes
+        assert len(app.screen_stack) == 1
+
+
+@in_loop
+async def test_without_a_mark_nothing_is_asked(running, edited):
+    async with running() as (app, pilot):
+        await press(app, pilot, "h", "m", "m", "enter")
+
+        assert len(app.screen_stack) == 1
+        assert "Mark hunks" in shown(app)
+
+
+@in_loop
+async def test_a_file_that_changed_meanwhile_is_not_restored(running, edited, root):
+    async with running() as (app, pilot):
+        await press(app, pilot, "h", "m", "enter")
+        (root / "text").write_text("meanwhile")
+        await press(app, pilot, "right", "enter")
+
+        assert "changed since its hunks were listed" in shown(app)
+        assert (root / "text").read_text() == "meanwhile"
+
+
+@in_loop
+async def test_marks_stay_while_others_take_snapshots(running, edited, handle, root):
+    async with running() as (app, pilot):
+        await press(app, pilot, "h", "m")
+        (root / "other").write_text("changed")
+        handle.create(label="meanwhile")
+        app.poll()
+        await settled(app, pilot)
+
+        assert "meanwhile" in lines_of(app, "history")[0]
+        assert lines_of(app, "patch")[0].startswith("[x] hunk 1")
+        assert app.query_one("#history").selected == 1
+
+
+@in_loop
+async def test_what_has_no_hunks_says_so_and_the_pane_stays(running, handle, root, edited):
+    (root / "binary").write_bytes(b"\0")
+    (root / "added").write_text("added\n")
+    handle.create(label="more")
+    async with running() as (app, pilot):
+        await press(app, pilot, "h")
+        assert "No line differs now" in shown(app)
+        changes = lines_of(app, "patch")
+        assert "+added" in changes
+
+        await press(app, pilot, "enter", "j", "h")
+        assert "is not a text" in shown(app)
+        assert app.hunks is None
+        (root / "added").unlink()
+        await press(app, pilot, "k", "h")
+        assert "The tree does not hold 'added'" in shown(app)
+
+
+@in_loop
+async def test_all_keys_fit_into_the_lowest_line(running, history):
+    async with running() as (app, _):
+        keys = list(app.query("FooterKey"))
+        described = [key.description for key in keys]
+
+        assert "Hunks" in described
+        assert "Steps" in described
+        assert max(key.region.right for key in keys) <= app.size.width
 
 
 @in_loop

@@ -11,6 +11,7 @@ Nothing changes the root but :meth:`Timeline._carry_out`, which a dialog with th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,7 +23,7 @@ from textual.message import Message
 from textual.widgets import Footer, Static
 from textual.worker import Worker, get_current_worker
 
-from treesnap.errors import TreesnapError, WarningCode, printable
+from treesnap.errors import NotFound, TreesnapError, WarningCode, printable
 from treesnap.events import NullMonitor
 from treesnap.model import ChangeKind
 from treesnap.named_tuple import NamedTuple
@@ -38,6 +39,7 @@ from treesnap.ui.history import (
     time_text,
     title_of,
 )
+from treesnap.ui.hunk_choice import HunkChoice
 from treesnap.ui.line_list import LineList
 from treesnap.ui.patch_text import content_lines, patch_lines
 
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from treesnap.events import Monitor
     from treesnap.model import Change, Snapshot
     from treesnap.ops.handle import Handle
-    from treesnap.results import RestoreResult
+    from treesnap.results import FileHunks, RestoreResult
     from treesnap.store.snapshots import SnapshotName
 
 POLL_INTERVAL_S = 1.0
@@ -93,6 +95,14 @@ class PatchRead(Message):
     def __init__(self, question: object, lines: list[Text]) -> None:
         super().__init__()
         self.question, self.lines = question, lines
+
+
+class HunksRead(Message):
+    """It is known where a live file differs from a snapshot."""
+
+    def __init__(self, question: object, choice: HunkChoice) -> None:
+        super().__init__()
+        self.question, self.choice = question, choice
 
 
 class NamesRead(Message):
@@ -188,6 +198,10 @@ class Timeline(App[None]):
         Binding("tab", "app.focus_next", "Pane", show=False),
         Binding("r", "restore", "Restore"),
         Binding("p", "restore_path", "Path"),
+        Binding("h", "hunks", "Hunks"),
+        Binding("n", "move_hunk(1)", "Next hunk", show=False),
+        Binding("b", "move_hunk(-1)", "Hunk before", show=False),
+        Binding("m", "mark_hunk", "Mark", show=False),
         Binding("u", "undo", "Undo"),
         Binding("U", "redo", "Redo"),
         Binding("i", "pin", "Pin"),
@@ -209,6 +223,8 @@ class Timeline(App[None]):
         self.paths: list[bytes] = []
         """Changed paths of the selected row, each after the letter of its change."""
         self.patch: list[Text] = []
+        self.hunks: HunkChoice | None = None
+        """What can be marked in the lowest pane, if it shows hunks."""
         self._question: object = None
         """What the lowest pane is about."""
         self._mark: str | None = None
@@ -232,7 +248,7 @@ class Timeline(App[None]):
                 yield self._paths_list
         yield self._about_patch
         yield self._patch_list
-        yield Footer(show_command_palette=False)
+        yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         """Reads the names, and looks for new ones from then on."""
@@ -256,18 +272,22 @@ class Timeline(App[None]):
             self.post_message(NamesRead(mark, self.handle.snapshot_names()))
 
     def on_names_read(self, message: NamesRead) -> None:
-        """Shows the new rows; stays at the newest, or at the snapshot that was selected."""
+        """Shows the new rows; stays at the newest, or at the snapshot that was selected.
+
+        Hunks stay on the screen, with their marks.
+        """
         lines, is_first = self._rows, self._mark is None
         self._mark = message.mark
         if message.names == self.history.names and not is_first:
             return
         chosen = self.history.names[lines.selected].id if self.history.names else None
-        follows = lines.selected == 0
+        follows = lines.selected == 0 and self.hunks is None
         self.history.take(message.names)
         place = self.history.place_of(chosen) if chosen is not None and not follows else 0
         lines.show(len(self.history), place if place is not None else lines.selected)
         self._show_place()
-        self._row_selected()
+        if self.hunks is None or place is None:
+            self._row_selected()
 
     def _show_place(self) -> None:
         count = count_text(len(self.history), "snapshot")
@@ -318,6 +338,8 @@ class Timeline(App[None]):
             self._paths_list.focus()
         elif message.lines.id == "paths":
             self._preview()
+        elif self.hunks is not None:
+            self._ask_to_restore_hunks(self.hunks)
 
     def _row_selected(self) -> None:
         index = self._rows.selected
@@ -405,10 +427,16 @@ class Timeline(App[None]):
         if message.question == self._question:
             self._show_patch(message.question, message.lines)
 
-    def _show_patch(self, question: object, lines: list[Text]) -> None:
-        self._question, self.patch = question, lines
+    def _show_patch(
+        self, question: object, lines: list[Text], hunks: HunkChoice | None = None
+    ) -> None:
+        self._question, self.patch, self.hunks = question, lines, hunks
         self._patch_list.show(len(lines), 0)
         self._patch_list.scroll_to(0, 0, animate=False, immediate=True)
+        self._show_about_patch()
+
+    def _show_about_patch(self) -> None:
+        question = self._question
         row, path = self._selected_row(), self._selected_path()
         about = Text(no_wrap=True)
         if row is not None:
@@ -417,6 +445,10 @@ class Timeline(App[None]):
             form = " (Enter: the file)" if isinstance(question, tuple) else ""
             if isinstance(question, tuple) and question[0] == "file":
                 form = " as it was (Enter: the changes)"
+            if self.hunks is not None:
+                keys = "n, b: go; m: mark; Enter: restore"
+                about = Text(f"{len(self.hunks.marked)} marked ({keys})  ", "dim", no_wrap=True)
+                form = f" as in {self.hunks.found.snapshot.id[:SHORT_ID]}"
             about.append((printable(path) or ".") + form, "bold")
         self._about_patch.update(about)
 
@@ -436,6 +468,72 @@ class Timeline(App[None]):
             return
         paths = [path or b"."]
         self._plan("Restore", partial(self.handle.restore, row.name.id, paths))
+
+    def action_hunks(self) -> None:
+        """Shows where the selected path differs from a snapshot now, or the changes again.
+
+        That is the selected snapshot, or if no line differs, the one that it is compared with.
+        """
+        row, path, sides = self._selected_row(), self._selected_path(), self.sides
+        if row is None or path is None or sides is None:
+            self.notify("Select a changed path first", severity="warning")
+        elif self.hunks is not None:
+            self._path_selected()
+        else:
+            question = (sides, path)
+            refs = dict.fromkeys([row.name.id, sides.old_id or row.name.id])
+            find = partial(self._find_hunks, list(refs), path)
+            self._work("hunks", lambda: self.post_message(HunksRead(question, HunkChoice(find()))))
+
+    def _find_hunks(self, refs: Sequence[str], path: bytes) -> FileHunks:
+        first, *others = refs
+        found = self.handle.hunks(first, path or b".")
+        for ref in others if not found.hunks else ():
+            with suppress(NotFound):  # it was added since
+                return self.handle.hunks(ref, path)
+        return found
+
+    def on_hunks_read(self, message: HunksRead) -> None:
+        """Shows the hunks, if they are still asked for."""
+        choice = message.choice
+        if message.question != (self.sides, self._selected_path()):
+            return
+        if not choice.found.hunks:
+            self.notify("No line differs now")
+            return
+        self._show_patch(("hunks", *choice.found[:2]), choice.lines, choice)
+        self._patch_list.focus()
+
+    def action_move_hunk(self, hunks: int) -> None:
+        """Goes to another hunk, if hunks are shown."""
+        if self.hunks is not None:
+            self.hunks.move(hunks)
+            self._patch_list.scroll_to(y=self.hunks.line, animate=False, immediate=True)
+            self._patch_list.refresh()
+
+    def action_mark_hunk(self) -> None:
+        """Marks the current hunk to be restored, or not any more."""
+        if self.hunks is not None:
+            self.hunks.mark()
+            self._patch_list.refresh()
+            self._show_about_patch()
+
+    def _ask_to_restore_hunks(self, choice: HunkChoice) -> None:
+        """Shows what would become of the file and asks; Cancel is the default."""
+        if not choice.marked:
+            self.notify("Mark hunks to restore with m first", severity="warning")
+            return
+        numbers = sorted(choice.marked)
+        restore = partial(self.handle.restore_hunks, choice.found, numbers)
+
+        def answered(is_confirmed: bool | None) -> None:  # noqa: FBT001 - Textual passes it so
+            if is_confirmed:
+                ended = partial(RestoreEnded, "Restore")
+                self._work("restore", lambda: self.post_message(ended(restore())))
+
+        identity = choice.found.snapshot.id[:SHORT_ID]
+        title = f"Restore {count_text(len(numbers), 'hunk')} of {identity}?"
+        self.push_screen(Confirmation(title, choice.plan(), "Restore"), answered)
 
     def action_undo(self) -> None:
         """Asks whether to undo the newest restore."""
