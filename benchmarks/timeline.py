@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from treesnap.cli.cmd_mcp import patches
+from treesnap.cli.cmd_timeline import lines_of_patches
 from treesnap.codec.tree import put_tree
 from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
 from treesnap.ops.context import context_at
@@ -109,7 +109,7 @@ async def look(root: Path, store_path: Path) -> None:
 
     app = Timeline(
         lambda monitor: Handle(context_at(root=root, store_path=str(store_path), monitor=monitor)),
-        TimelineTools(patches, str),
+        TimelineTools(lines_of_patches, str),
     )
     async with app.run_test(size=SIZE) as pilot:
         lines, paths = app.query_one("#history"), app.query_one("#paths")

@@ -12,8 +12,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isqrt
+from typing import TYPE_CHECKING
 
 from treesnap.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from treesnap.results import Hunk
 
 CONTEXT_LINES = 3
 STEPS_MAX = 1_000_000
@@ -236,6 +240,23 @@ def _hunk(group: list[Edit], old: list[bytes], new: list[bytes]) -> Iterator[byt
     yield from _marked(b" ", old[position:old_end])
 
 
+def lines_of_hunk(hunk: Hunk) -> Iterator[bytes]:
+    """Yields the lines of a unified diff from the live file to the snapshot, as :func:`hunks`."""
+    above, below = len(hunk.lines_before), len(hunk.lines_after)
+    ranges = [
+        _range_text(start - above, start + len(lines) + below)
+        for start, lines in (
+            (hunk.live_start, hunk.live_lines),
+            (hunk.snapshot_start, hunk.snapshot_lines),
+        )
+    ]
+    yield f"@@ -{ranges[0]} +{ranges[1]} @@\n".encode("ascii")
+    yield from _marked(b" ", hunk.lines_before)
+    yield from _marked(b"-", hunk.live_lines)
+    yield from _marked(b"+", hunk.snapshot_lines)
+    yield from _marked(b" ", hunk.lines_after)
+
+
 def _range_text(start: int, end: int) -> str:
     """Returns a range of lines as the format counts them: from 1, or the line before."""
     count = end - start
@@ -244,6 +265,6 @@ def _range_text(start: int, end: int) -> str:
     return f"{start + 1 if count else start},{count}"
 
 
-def _marked(mark: bytes, lines: list[bytes]) -> Iterator[bytes]:
+def _marked(mark: bytes, lines: Sequence[bytes]) -> Iterator[bytes]:
     for line in lines:
         yield mark + line if line.endswith(b"\n") else mark + line + b"\n" + NO_NEWLINE

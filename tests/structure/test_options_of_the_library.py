@@ -70,6 +70,7 @@ OTHER_KEYWORDS = {
         "max_size": "contents(max_size_bytes=...)",
         "no_textconv": "contents(as_text=...)",
     },
+    "restore": {"patch": "hunks() and restore_hunks()"},
     "log": {"patch": PRINTS, "no_textconv": "contents(as_text=...)"},
     "du": {"sessions": "du_sessions()"},
     "grep": {

@@ -16,6 +16,7 @@ from treesnap.cli.text_output import change_lines, restore_line, restore_notes
 from treesnap.errors import ErrorCode, NotFound
 
 if TYPE_CHECKING:
+    from treesnap.ops.handle import Handle
     from treesnap.results import RestoreResult
 
 SIGNAL_BASE = 128
@@ -27,12 +28,14 @@ SIGNAL_BASE = 128
     examples=[
         "snap restore latest",
         "snap restore latest~2 src/ notes.txt --dry-run",
+        "snap restore latest notes.txt --patch",
         "snap restore before-upgrade --to ../old",
         "snap restore backup/garden notes.txt",
     ],
 )
 @click.argument("ref", required=False, metavar="REF")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("-p", "--patch", is_flag=True, help="Ask which hunks of PATH to restore.")
 @click.option("--to", metavar="DIR", help="Write into another directory, absent or empty.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @click.option("--touch", is_flag=True, help="Give restored files the current time.")
@@ -48,6 +51,7 @@ def restore(
     *,
     ref: str | None,
     paths: Sequence[str],
+    patch: bool,
     to: str | None,
     dry_run: bool,
     touch: bool,
@@ -63,6 +67,14 @@ def restore(
         from treesnap.cli.way_back import missing_ref
 
         raise missing_ref(invocation)
+    if patch:
+        from treesnap.cli.hunk_prompt import refuse_without_terminal
+
+        if len(paths) != 1:
+            raise click.UsageError("--patch is about one PATH")
+        if to is not None or dry_run or touch or invocation.output.as_json:
+            raise click.UsageError("--patch excludes --to, --dry-run, --touch and --json")
+        refuse_without_terminal()
     with invocation.open(ends_restored=True) as handle:
         absolute = invocation.absolute_all(paths, handle.root)
         if "/" in ref:
@@ -70,22 +82,44 @@ def restore(
 
             ref = fetched_ref(invocation, handle, ref, absolute or ())
         try:
-            result = handle.restore(
-                invocation.resolve(handle, ref, absolute),
-                absolute,
-                to=None if to is None else invocation.absolute(to, handle.root),
-                dry_run=dry_run,
-                touch=touch,
-                force=force,
-                list_changes=dry_run or invocation.output.as_json,
-            )
+            found = invocation.resolve(handle, ref, absolute)
+            if patch:
+                result = _restore_hunks(invocation, handle, found, absolute, force=force)
+            else:
+                result = handle.restore(
+                    found,
+                    absolute,
+                    to=None if to is None else invocation.absolute(to, handle.root),
+                    dry_run=dry_run,
+                    touch=touch,
+                    force=force,
+                    list_changes=dry_run or invocation.output.as_json,
+                )
         except NotFound as error:
             if error.code is ErrorCode.SNAPSHOT_NOT_FOUND:
                 from treesnap.cli.way_back import advise_on_path
 
                 advise_on_path(invocation, handle, [ref, *paths], error)
             raise
-    _show(invocation, "restore", result, undone_by="undo")
+    if result is not None:
+        _show(invocation, "restore", result, undone_by="undo")
+
+
+def _restore_hunks(
+    invocation: Invocation, handle: Handle, ref: str, paths: Sequence[str] | None, *, force: bool
+) -> RestoreResult | None:
+    """Asks which hunks to restore, and restores them; returns None where there are none."""
+    from treesnap.cli.hunk_prompt import chosen_hunks
+
+    found = handle.hunks(ref, *(paths or ()))
+    if not found.hunks:
+        invocation.output.note("Nothing to restore: no line differs")
+        return None
+    chosen = chosen_hunks(found, invocation.output)
+    if not chosen:
+        invocation.output.note("Nothing was restored")
+        return None
+    return handle.restore_hunks(found, chosen, force=force)
 
 
 def _step_back(name: str, undone: str, undone_by: str) -> click.Command:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from treesnap.errors import printable
-from treesnap.patch import NO_NEWLINE
+from treesnap.patch import lines_of_hunk, split_lines
 from treesnap.quantities import count_text
 from treesnap.results import FileHunks, Hunk
 from treesnap.ui.patch_text import LINES_MAX, patch_lines
@@ -82,15 +82,5 @@ def _place(hunk: Hunk) -> str:
 
 def _patch(hunk: Hunk) -> Iterator[bytes]:
     """Yields the lines of a heading and of a patch from the live file to the snapshot."""
-    yield b"@@\n"
-    sides = (
-        (b" ", hunk.lines_before),
-        (b"-", hunk.live_lines),
-        (b"+", hunk.snapshot_lines),
-        (b" ", hunk.lines_after),
-    )
-    for mark, lines in sides:
-        for line in lines:
-            yield mark + line
-            if not line.endswith(b"\n"):
-                yield NO_NEWLINE
+    for piece in lines_of_hunk(hunk):
+        yield from split_lines(piece)
