@@ -149,6 +149,26 @@ def test_steps_of_an_agent_stand_below_their_prompt(snap, root, store):
     assert " +1 " in lines[4]
 
 
+def test_numbered_steps_of_a_loop_stand_below_their_session(snap, root):
+    snap("create", "-m", "first", "--session", "no steps")
+    for step, name in enumerate(["bed", "bean"]):
+        snap("create", "-m", f"make {name}", "--session", "task-1", "--step", step)
+        (root / name).write_text(name)
+    snap("create", "--session", "task-2", "--step", "0", "--tag", "season=spring")
+
+    lines = snap("log").out.splitlines()
+
+    assert [line.split("  ")[-1].strip() for line in lines] == [
+        "session task-2",
+        "step 0: season=spring",
+        "session task-1",
+        "step 1: make bean",
+        "step 0: make bed",
+        "first (no steps)",
+    ]
+    assert [" +1 " in line for line in lines] == [False, False, False, True, True, False]
+
+
 def test_snapshots_of_a_plan_stand_below_their_steps(snap, root, tmp_path):
     (tmp_path / "plan.yaml").write_text(
         "name: tidy\nsteps:\n"
@@ -270,6 +290,22 @@ def test_a_terminal_gets_heads_and_relative_times_that_fit(environment, root, ma
         assert " ago" in text or "just now" in text
         assert max(map(len, text.splitlines())) <= columns
         assert "\x1b" not in text
+
+
+def test_labels_get_the_room_that_counts_do_not_need(environment, root, made, snap):
+    label = "a label of forty letters, or of a few more"
+    snap("create", "-m", label)
+    environment = {**environment, "SNAP_PAGER": "", "NO_COLOR": "1"}
+
+    logged = on_a_terminal(["log"], root, environment)
+
+    assert label[:30] in logged.splitlines()[0]
+    assert {
+        line.index(made[n][:12])
+        for line in logged.splitlines()
+        for n in (0, 1)
+        if made[n][:12] in line
+    } == {logged.splitlines()[1].index(made[2][:12])}
 
 
 def test_a_terminal_gets_colours_and_a_pager(environment, root, made):

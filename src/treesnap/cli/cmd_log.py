@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +22,7 @@ from treesnap.cli.text_output import CHANGE_LETTERS, short_id, title_of
 from treesnap.errors import printable
 from treesnap.facts import facts_of
 from treesnap.model import SnapshotKind
+from treesnap.named_tuple import NamedTuple
 from treesnap.quantities import count_text, size_text
 
 if TYPE_CHECKING:
@@ -30,9 +32,19 @@ if TYPE_CHECKING:
 
 _TURN = "turn"
 _DAY_S = 86_400
-_WHEN_WIDTH = 16
-_COUNTS_WIDTH = 14
-_SIZE_WIDTH = 10
+_MEASURED = 24
+"""How many of the newest snapshots decide how wide columns are: what a screen shows."""
+
+
+class _Widths(NamedTuple):
+    """The columns of time, counts and size; what is wider takes room from the label.
+
+    That of the sizes has the space before it.
+    """
+
+    when: int = 16
+    counts: int = 14
+    size: int = 10
 
 
 @command(
@@ -90,18 +102,25 @@ def log(
             grep=grep,
         )
         terminal = invocation.output.terminal(handle.context.clock_ns())
+        widths = _Widths()
+        if terminal.columns is not None:
+            first = list(islice(entries, _MEASURED))
+            widths = _measured(first, terminal)
+            entries = chain(first, entries)
         text: Iterator[str] | Iterator[bytes]
         not_converted: list[str] = []
         if path is None:
             has_all = kind is None and session is None and grep is None
-            text = _grouped(entries, terminal, has_gaps=has_all)
+            text = _grouped(entries, terminal, widths, has_gaps=has_all)
         elif patch:
-            text = _patches(handle, entries, path, terminal, not_converted, as_text=not no_textconv)
+            text = _patches(
+                handle, entries, path, terminal, widths, not_converted, as_text=not no_textconv
+            )
         else:
             text = (
                 line
                 for entry in entries
-                for line in (_line(entry, terminal), *_gap_lines(entry, terminal))
+                for line in (_line(entry, terminal, widths), *_gap_lines(entry, terminal))
             )
         if path is None:
             invocation.output.note(*_ways_back(handle, invocation))
@@ -120,10 +139,24 @@ def _ways_back(handle: Handle, invocation: Invocation) -> Iterator[str]:
             yield f"{invocation.command_text(word)} goes back to {what}"
 
 
-def _grouped(entries: Iterable[LogEntry], terminal: Terminal, *, has_gaps: bool) -> Iterator[str]:
-    """Yields a line for each snapshot; those of an agent or a plan below what began them.
+def _measured(entries: Iterable[LogEntry], terminal: Terminal) -> _Widths:
+    """Returns columns as wide as these snapshots need, so that labels get what is left."""
+    widths = _Widths(0, 0, 0)
+    for entry in entries:
+        widths = _Widths(
+            max(widths.when, width_of(terminal.when(entry.snapshot.record.created_at_ns))),
+            max(widths.counts, len(_counts(entry))),
+            max(widths.size, 2 + len(_size_change(entry))),
+        )
+    return widths
 
-    A step of an agent is captured before the tool works, and one of a plan before its command
+
+def _grouped(
+    entries: Iterable[LogEntry], terminal: Terminal, widths: _Widths, *, has_gaps: bool
+) -> Iterator[str]:
+    """Yields a line for each snapshot; those of a session or a plan below what began them.
+
+    A step of a session is captured before the tool works, and one of a plan before its command
     does. So such a line shows what changed up to the next one.
     """
 
@@ -133,7 +166,7 @@ def _grouped(entries: Iterable[LogEntry], terminal: Terminal, *, has_gaps: bool)
     newer: LogEntry | None = None
     session: str | None = None
     steps: list[str] = []
-    plan = _PlanLines(terminal)
+    plan = _PlanLines(terminal, widths)
     for entry in entries:
         if entry.plan_step is not None:
             yield from steps
@@ -142,30 +175,39 @@ def _grouped(entries: Iterable[LogEntry], terminal: Terminal, *, has_gaps: bool)
             newer = entry
             continue
         yield from plan.end()
-        facts = facts_of(entry.snapshot)
-        host, record = facts.get("host"), entry.snapshot.record
-        of_agent = record.session if host is not None else None
-        if of_agent != session:
+        heading = _session_heading(entry.snapshot)
+        if heading != session:
             yield from steps
             steps = []
-            session = of_agent
-            if session is not None:
-                yield terminal.painted(
-                    f"{printable(host or '')} {printable(session)}", Style.HEADING
-                )
+            session = heading
+            if heading is not None:
+                yield terminal.painted(heading, Style.HEADING)
+        facts = facts_of(entry.snapshot)
         if session is None:
-            yield _line(entry, terminal)
+            yield _line(entry, terminal, widths)
             yield from gap(entry)
-        elif facts.get("phase") == _TURN:
-            yield _line(entry, terminal, did=newer, indent=2)
+        elif "host" not in facts or facts.get("phase") == _TURN:
+            yield _line(entry, terminal, widths, did=newer, indent=2)
             yield from steps
             yield from gap(entry)
             steps = []
         else:
-            steps += [_line(entry, terminal, did=newer, indent=4), *gap(entry)]
+            steps += [_line(entry, terminal, widths, did=newer, indent=4), *gap(entry)]
         newer = entry
     yield from plan.end()
     yield from steps
+
+
+def _session_heading(snapshot: Snapshot) -> str | None:
+    """Returns what stands above the steps of a session; None for what is no step of one.
+
+    Other systems, whose snapshots have facts, also number what they capture after a step.
+    """
+    facts, record = facts_of(snapshot), snapshot.record
+    host = facts.get("host")
+    if record.session is None or (host is None and (record.step is None or facts)):
+        return None
+    return f"{printable(host or 'session')} {printable(record.session)}"
 
 
 class _PlanLines:
@@ -174,8 +216,9 @@ class _PlanLines:
     Only the snapshot before a step names it, and that comes last; so the lines of a step wait.
     """
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: Terminal, widths: _Widths) -> None:
         self._terminal = terminal
+        self._widths = widths
         self._step: PlanStep | None = None
         self._lines: list[str] = []
 
@@ -195,7 +238,10 @@ class _PlanLines:
             name = before.name
         self._step = step._replace(name=name)
         indent = 2 if step.number is None else 4
-        self._lines += [_line(entry, self._terminal, did=newer, indent=indent), *gap]
+        self._lines += [
+            _line(entry, self._terminal, self._widths, did=newer, indent=indent),
+            *gap,
+        ]
 
     def end(self) -> Iterator[str]:
         """Yields what is left; the next snapshot of a plan has a head again."""
@@ -210,15 +256,21 @@ class _PlanLines:
         self._lines = []
 
 
-def _line(entry: LogEntry, terminal: Terminal, did: LogEntry | None = None, indent: int = 0) -> str:
-    """Returns a snapshot as a line; a step of an agent with what it ``did`` up to the next one."""
+def _line(
+    entry: LogEntry,
+    terminal: Terminal,
+    widths: _Widths,
+    did: LogEntry | None = None,
+    indent: int = 0,
+) -> str:
+    """Returns a snapshot as a line; a step, indented, with what it ``did`` up to the next one."""
     snapshot = entry.snapshot
     time_ns = snapshot.record.created_at_ns
     when = terminal.when(time_ns)
     shown = did if indent else entry
     cells = [
         Cell("@" if entry.is_position else " ", Style.HERE),
-        Cell(when.ljust(_WHEN_WIDTH)),
+        Cell(when.ljust(widths.when)),
         Cell(short_id(snapshot.id), Style.DIM),
     ]
     parts = [terminal.painted(cell.text, cell.style) for cell in cells]
@@ -226,10 +278,10 @@ def _line(entry: LogEntry, terminal: Terminal, did: LogEntry | None = None, inde
     line = " " * indent + " ".join(parts)
     if not terminal.is_narrow:
         counts, size = _counts(shown), _size_change(shown)
-        line += "  " + _painted_counts(shown, terminal) + " " * (_COUNTS_WIDTH - len(counts))
-        line += size.rjust(_SIZE_WIDTH)
-        width += 2 + max(len(counts), _COUNTS_WIDTH) + max(len(size), _SIZE_WIDTH)
-    title = _title(snapshot, entry, of_agent=bool(indent))
+        line += "  " + _painted_counts(shown, terminal) + " " * (widths.counts - len(counts))
+        line += size.rjust(widths.size)
+        width += 2 + max(len(counts), widths.counts) + max(len(size), widths.size)
+    title = _title(snapshot, entry, is_step=bool(indent))
     if terminal.columns is not None:
         title = cut(title, max(terminal.columns - indent - width - 2, 1))
     style = Style.DIM if snapshot.kind is SnapshotKind.SAFETY else None
@@ -256,13 +308,19 @@ def _gap_lines(entry: LogEntry, terminal: Terminal) -> Iterator[str]:
     yield terminal.painted(text, Style.DIM)
 
 
-def _title(snapshot: Snapshot, entry: LogEntry, *, of_agent: bool) -> str:
+def _title(snapshot: Snapshot, entry: LogEntry, *, is_step: bool) -> str:
     marks = [word for word, holds in (("pinned", snapshot.pinned),) if holds]
     if not snapshot.complete:
         marks.append("incomplete")
     letter = f"{CHANGE_LETTERS[entry.change.change]}  " if entry.change is not None else ""
     label = snapshot.label
-    title = printable(label) if of_agent and label is not None else title_of(snapshot)
+    if not is_step:
+        title = title_of(snapshot)
+    elif facts_of(snapshot):
+        title = printable(label) if label is not None else title_of(snapshot)
+    else:
+        rest = title_of(snapshot, with_step=False)
+        title = f"step {snapshot.record.step}" + (f": {rest}" if rest else "")
     if not title:
         title = snapshot.kind.value
     return letter + title + (f"  ({', '.join(marks)})" if marks else "")
@@ -300,6 +358,7 @@ def _patches(
     entries: Iterable[LogEntry],
     path: str,
     terminal: Terminal,
+    widths: _Widths,
     not_converted: list[str],
     *,
     as_text: bool,
@@ -313,7 +372,7 @@ def _patches(
 
     syntax = SyntaxColours()
     for entry in entries:
-        yield _line(entry, terminal).encode("utf-8", "backslashreplace") + b"\n"
+        yield _line(entry, terminal, widths).encode("utf-8", "backslashreplace") + b"\n"
         texts = DiffOutput(
             handle,
             entry.older_id or entry.snapshot.id,

@@ -63,18 +63,18 @@ def tag_texts(tags: Mapping[str, object]) -> list[str]:
     return [f"{key}={value}" for key, value in sorted(tags.items())]
 
 
-def title_of(snapshot: Snapshot) -> str:
-    """Returns name, label, session, step, tags and scope of a snapshot, on one line."""
+def title_of(snapshot: Snapshot, *, with_step: bool = True) -> str:
+    """Returns name, label, session and step, tags and scope of a snapshot, on one line."""
     record = snapshot.record
     parts: list[str] = []
     if record.name is not None:
         parts.append(f"[{record.name}]")
     if snapshot.label is not None:
         parts.append(snapshot.label)
-    if record.session is not None:
+    if record.session is not None and with_step:
         step = "" if record.step is None else f" step {record.step}"
         parts.append(f"({record.session}{step})")
-    elif record.step is not None:
+    elif record.step is not None and with_step:
         parts.append(f"(step {record.step})")
     parts += tag_texts(own_tags(snapshot))
     if record.scope is not None:
