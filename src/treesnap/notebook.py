@@ -14,12 +14,14 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, magics_class
-
+from treesnap.extras import brought_by
 from treesnap.ops.context import current_directory, default_store_path, find_root
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_handle
+
+with brought_by("notebook"):
+    from IPython.core.error import UsageError
+    from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

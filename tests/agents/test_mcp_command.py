@@ -74,7 +74,9 @@ def test_without_the_package_it_says_which_one(environment, monkeypatch, capfd):
     assert execute(["mcp"]) == 1
 
     said = capfd.readouterr().err
-    assert "'mcp.server.lowlevel.helper_types' is missing; install treesnap[mcp]" in said
+    assert (
+        "'mcp.server.lowlevel.helper_types' is missing; type: pip install 'treesnap[mcp]'" in said
+    )
 
 
 def test_a_host_talks_to_it_over_its_streams(environment, tmp_path, root):

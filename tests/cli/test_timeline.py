@@ -68,4 +68,4 @@ def test_without_the_extra_it_says_how_to_install_it(snap, captured, monkeypatch
     result = snap("timeline")
 
     assert result.code == 1
-    assert "install treesnap[ui]" in result.err
+    assert "type: pip install 'treesnap[ui]'\n" in result.err

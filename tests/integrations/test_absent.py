@@ -27,6 +27,6 @@ def test_an_absent_framework_is_named_with_its_extra(module, extra, monkeypatch)
     for name in FRAMEWORKS:
         monkeypatch.setitem(sys.modules, name, None)
 
-    named = rf"is missing; install treesnap\[{extra}\]"
+    named = rf"is missing; type: pip install 'treesnap\[{extra}\]'$"
     with pytest.raises(ModuleNotFoundError, match=named):
         importlib.import_module(f"treesnap.integrations.{module}")

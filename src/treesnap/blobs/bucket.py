@@ -352,9 +352,9 @@ def _obstore() -> Any:
         import obstore.exceptions
         import obstore.store
     except ImportError as error:
-        raise InvalidArgument(
-            f"The Python module {error.name!r} is missing; install treesnap[remote]"
-        ) from error
+        from treesnap.extras import missing_text
+
+        raise InvalidArgument(missing_text(error, "remote")) from error
     return obstore
 
 

@@ -40,9 +40,9 @@ def mcp(invocation: Invocation, *, directories: Sequence[str], allow_restore: bo
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("treesnap"):
             raise
-        raise OperationFailed(
-            f"The Python module {error.name!r} is missing; install treesnap[mcp]"
-        ) from error
+        from treesnap.extras import missing_text
+
+        raise OperationFailed(missing_text(error, "mcp")) from error
     handles: list[Handle] = []
     with ExitStack() as stack:
         for directory in directories or (invocation.directory,):

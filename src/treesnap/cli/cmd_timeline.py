@@ -54,9 +54,9 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("treesnap"):
             raise
-        raise OperationFailed(
-            f"The Python module {error.name!r} is missing; install treesnap[ui]"
-        ) from error
+        from treesnap.extras import missing_text
+
+        raise OperationFailed(missing_text(error, "ui")) from error
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("the timeline needs a terminal; --html FILE writes a page")
     from treesnap.ops import handle as library

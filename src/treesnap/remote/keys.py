@@ -165,9 +165,9 @@ def _library() -> _Library:
         from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
     except ModuleNotFoundError as error:
-        raise OperationFailed(
-            f"The Python module {error.name!r} is missing; install treesnap[remote]"
-        ) from error
+        from treesnap.extras import missing_text
+
+        raise OperationFailed(missing_text(error, "remote")) from error
     return _Library(
         AESGCM,
         ChaCha20Poly1305,
