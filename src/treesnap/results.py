@@ -819,43 +819,6 @@ class FileMatches(Record):
     """Whether it is no text; then ``lines`` is empty."""
     lines: tuple[MatchedLine, ...]
 
-
-class Hunk(Record):
-    """Lines of a live file that differ from a snapshot, between lines that do not.
-
-    Lines are counted from 0 and end with their newlines, which the last one of a file may lack.
-    """
-
-    number: int
-    """Its place among the hunks of the file, from 0."""
-    live_start: int
-    live_lines: tuple[bytes, ...]
-    """The lines from there on that a restore removes; none where it only puts lines back."""
-    snapshot_start: int
-    snapshot_lines: tuple[bytes, ...]
-    """The lines that a restore puts back."""
-    lines_before: tuple[bytes, ...]
-    """Up to three equal lines above, to be shown with it."""
-    lines_after: tuple[bytes, ...]
-
-    def to_dict(self) -> Fields:
-        """Returns the fields by name, lines as one text; ``json.dumps`` takes it."""
-        fields = self._asdict().items()
-        return json_fields(
-            {name: b"".join(each) if isinstance(each, tuple) else each for name, each in fields}
-        )
-
-
-class FileHunks(Record):
-    """Where a live file differs from a snapshot."""
-
-    snapshot: Snapshot
-    path: bytes
-    live_hash: str
-    """Of the live file's content (BLAKE3, 64 hex digits): a restore is about that content alone."""
-    hunks: tuple[Hunk, ...]
-    """From top to bottom; none where the contents are equal."""
-
     @property
     def path_text(self) -> str:
         """The path as text that Python's file functions take."""
@@ -942,6 +905,50 @@ class GroupSpace(Record):
     def to_dict(self) -> Fields:
         """Returns the fields by name; ``json.dumps`` takes it."""
         return json_fields({"session": self.name or None, **fields_of(self, without={"name"})})
+
+
+class Hunk(Record):
+    """Lines of a live file that differ from a snapshot, between lines that do not.
+
+    Lines are counted from 0 and end with their newlines, which the last one of a file may lack.
+    """
+
+    number: int
+    """Its place among the hunks of the file, from 0."""
+    live_start: int
+    live_lines: tuple[bytes, ...]
+    """The lines from there on that a restore removes; none where it only puts lines back."""
+    snapshot_start: int
+    snapshot_lines: tuple[bytes, ...]
+    """The lines that a restore puts back."""
+    lines_before: tuple[bytes, ...]
+    """Up to three equal lines above, to be shown with it."""
+    lines_after: tuple[bytes, ...]
+
+    def to_dict(self) -> Fields:
+        """Returns the fields by name, lines as one text; ``json.dumps`` takes it."""
+        fields = self._asdict().items()
+        return json_fields(
+            {name: b"".join(each) if isinstance(each, tuple) else each for name, each in fields}
+        )
+
+
+class FileHunks(Record):
+    """Where a live file differs from a snapshot."""
+
+    snapshot: Snapshot
+    path: bytes
+    live_hash: str
+    """Of the live file's content (BLAKE3, 64 hex digits): a restore is about that content alone."""
+    hunks: tuple[Hunk, ...]
+    """From top to bottom; none where the contents are equal."""
+
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take."""
+        return path_text(self.path)
+
+    def to_dict(self) -> Fields:
         """Returns the fields by name; ``json.dumps`` takes it."""
         return json_fields({"id": self.snapshot.id, **fields_of(self, without={"snapshot"})})
 
