@@ -233,6 +233,7 @@ def test_snap_alone_says_where_one_is_and_how_to_go_back(snap, root, made):
 def test_snap_alone_compares_with_what_was_restored(snap, root, made):
     snap("restore", made[0])
     at_rest = snap()
+    assert "  2 files, 2.0 KiB\n" in at_rest.out
     (root / "plan").write_text("weeds")
 
     shown = snap()

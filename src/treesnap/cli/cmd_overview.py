@@ -43,7 +43,7 @@ def show_overview(invocation: Invocation) -> None:
         if status is None:
             yield from _first_lines(invocation, handle)
             return
-        yield from _known_lines(handle, snapshots, terminal)
+        yield from _known_lines(handle, status.snapshot or snapshots[0], snapshots, terminal)
         yield from _change_lines(invocation, status, known, terminal)
 
     output.result(
@@ -74,9 +74,9 @@ def _first_lines(invocation: Invocation, handle: Handle) -> Iterator[str]:
 
 
 def _known_lines(
-    handle: Handle, snapshots: Sequence[Snapshot], terminal: Terminal
+    handle: Handle, position: Snapshot, snapshots: Sequence[Snapshot], terminal: Terminal
 ) -> Iterator[str]:
-    totals = snapshots[0].record.totals
+    totals = position.record.totals
     holds = f"{count_text(totals.files, 'file')}, {size_text(totals.size_bytes)}"
     yield terminal.painted(printable(home_text(handle.root)), Style.HEADING) + f"  {holds}"
     yield f"store: {_store_text(handle)}"
