@@ -46,6 +46,10 @@ PICTURES = {
 }
 """The commands in each picture, typed after that."""
 
+LARGE = ["mkdir runs; cd runs; for i in 1 2 3 4; do head -c 256M /dev/urandom > run-$i.bin; done"]
+PROGRESS = ['snap create -m "all runs"', "rm run-*", "snap restore latest"]
+"""What takes long enough for a bar; the picture has each bar as it was halfway."""
+
 
 def commands() -> list[str]:
     """Returns the commands of the README's first session."""
@@ -53,10 +57,12 @@ def commands() -> list[str]:
     return [line[2:] for line in block.splitlines() if line.startswith("$ ")]
 
 
-def session(typed: list[str], home: Path, before: Sequence[str] = ()) -> str:
+def session(
+    typed: list[str], home: Path, before: Sequence[str] = (), *, keeps_bars: bool = False
+) -> str:
     """Returns what a terminal shows while the commands are typed into it.
 
-    What comes ``before`` is not shown.
+    What comes ``before`` is not shown, and progress only with ``keeps_bars``.
     """
     lines = [f"{{ {line}; }} > /dev/null 2>&1" for line in before]
     lines += [f"printf '\\e[1;32m$\\e[0m %s\\n' {quoted(line)}; {line}" for line in typed]
@@ -77,7 +83,8 @@ def session(typed: list[str], home: Path, before: Sequence[str] = ()) -> str:
         while piece := read(ours):
             shown += piece
     os.close(ours)
-    return as_seen(shown.decode(errors="replace")).replace(str(home), "~")
+    text = shown.decode(errors="replace")
+    return as_seen(with_bars(text) if keeps_bars else text).replace(str(home), "~")
 
 
 def quoted(text: str) -> str:
@@ -108,6 +115,16 @@ def as_seen(text: str) -> str:
         elif piece.endswith("m") or not piece.startswith(("\x1b", "\r")):
             lines[row] += piece
     return "\n".join(lines)
+
+
+def with_bars(text: str) -> str:
+    """Returns what was printed, with each bar as it was halfway in place of its whole course."""
+
+    def halfway(course: re.Match[str]) -> str:
+        drawn = course[1].split("\r\x1b[2K")
+        return drawn[len(drawn) // 2].strip("\r\n") + "\n"
+
+    return re.sub(r"\x1b\[\?25l(.*?)\x1b\[\?25h\r\x1b\[1A\x1b\[2K", halfway, text, flags=re.DOTALL)
 
 
 def moving(svg: str, name: str) -> str:
@@ -170,13 +187,16 @@ def main() -> None:
     (HERE / "session-moving.svg").write_text(moving(still, "session"), encoding="utf-8")
     for name, typed in PICTURES.items():
         draw(name, typed, WORK)
+    draw("progress", PROGRESS, LARGE, keeps_bars=True)
 
 
-def draw(name: str, typed: list[str], before: Sequence[str] = ()) -> None:
+def draw(
+    name: str, typed: list[str], before: Sequence[str] = (), *, keeps_bars: bool = False
+) -> None:
     """Draws what the terminal shows of a session."""
     home = Path(tempfile.mkdtemp())
     try:
-        shown = session(typed, home, before)
+        shown = session(typed, home, before, keeps_bars=keeps_bars)
     finally:
         shutil.rmtree(home)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)

@@ -48,6 +48,16 @@ def test_picture_shows_its_commands_and_no_failure(name):
     assert "hint:" not in shown
 
 
+def test_picture_of_progress_shows_its_commands_and_bars():
+    """Run docs/pictures/record.py after a change of what progress shows."""
+    shown = text_of((PICTURES / "progress.svg").read_text())
+
+    assert [command for command in recorder().PROGRESS if f"$ {command}" not in shown] == []
+    for text in ("Reading ", "Preparing ", " of 4 files", " of 1.0 GiB", "MiB/s", "4 created"):
+        assert text in shown
+    assert "hint:" not in shown
+
+
 def test_moving_session_is_the_still_one_and_loads_nothing():
     """Run docs/pictures/record.py after a change of the session."""
     still = (PICTURES / "session.svg").read_text()
@@ -68,6 +78,14 @@ def test_session_is_recorded_anew(tmp_path):
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
     assert lines[0] == "$ mkdir d && cd d"
     assert any(line.endswith("  x") or "manual" in line for line in lines)
+
+
+def test_bars_are_kept_as_they_were_halfway():
+    erased = "\x1b[?25h\r\x1b[1A\x1b[2K"
+    printed = f"$ a\r\n\x1b[?25l10 %\r\x1b[2K50 %\r\x1b[2K90 %\r\n{erased}done\r\n"
+
+    assert recorder().with_bars(printed * 2) == "$ a\r\n50 %\ndone\r\n" * 2
+    assert recorder().with_bars("no bar\r\n") == "no bar\r\n"
 
 
 def test_what_progress_erased_is_not_seen():
