@@ -38,10 +38,11 @@ def handle(tmp_path, root) -> Handle:
 class Mounted:
     """A history that a process serves."""
 
-    def __init__(self, handle: Handle, place: Path) -> None:
+    def __init__(self, handle: Handle, place: Path, *options: str) -> None:
         self.place = place
+        where = ["-C", handle.root, "--store", handle.store_path]
         self.process = subprocess.Popen(
-            [*PROGRAM, "mount", "-C", handle.root, "--store", handle.store_path, place],
+            [*PROGRAM, "mount", *where, *options, place],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -81,11 +82,11 @@ def mount(tmp_path, handle) -> Iterator[Callable[..., Mounted]]:
     require_fuse()
     started: list[Mounted] = []
 
-    def make(place: Path | None = None) -> Mounted:
+    def make(place: Path | None = None, *options: str) -> Mounted:
         where = place or tmp_path / "mounted"
         if place is None:
             where.mkdir()
-        started.append(Mounted(handle, where))
+        started.append(Mounted(handle, where, *options))
         return started[-1]
 
     yield make

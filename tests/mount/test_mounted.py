@@ -104,7 +104,8 @@ def test_a_new_snapshot_appears_and_open_files_stay(mount, handle, root):
     assert set(os.listdir(place / "names")) == {"v2"}
 
 
-def test_damage_is_an_error_for_the_files_that_need_it(mount, handle, root, tmp_path):
+def damage_a_file(handle, root, tmp_path):
+    """Captures a good file, then a bad one, and damages that in the store; returns the snapshot."""
     root.mkdir()
     random = Random(3)
     (root / "good").write_bytes(random.randbytes(700_000))
@@ -122,6 +123,11 @@ def test_damage_is_an_error_for_the_files_that_need_it(mount, handle, root, tmp_
         with pack.open("r+b") as file:
             file.seek(start + 100_000)  # in what `bad` holds, far before its tree
             file.write(b"damage")
+    return identity
+
+
+def test_damage_is_an_error_for_the_files_that_need_it(mount, handle, root, tmp_path):
+    identity = damage_a_file(handle, root, tmp_path)
     mounted = mount()
     snapshot = mounted.place / "ids" / identity
 
@@ -134,6 +140,16 @@ def test_damage_is_an_error_for_the_files_that_need_it(mount, handle, root, tmp_
     assert code == 0
     assert f"/ids/{identity}/bad cannot be read: " in err
     assert "good" not in err
+
+
+@pytest.mark.parametrize("option", ["--json", "--quiet"])
+def test_only_a_person_is_told_why_a_path_cannot_be_read(option, mount, handle, root, tmp_path):
+    identity = damage_a_file(handle, root, tmp_path)
+    mounted = mount(None, option)
+
+    with pytest.raises(OSError, match="Errno"):
+        (mounted.place / "ids" / identity / "bad").read_bytes()
+    assert mounted.end() == (0, "")
 
 
 def test_what_is_read_is_not_deleted_and_survives_a_collection(mount, handle, root):

@@ -11,7 +11,6 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import path_fields
-from treesnap.cli.streams import print_plainly
 from treesnap.errors import printable
 
 if TYPE_CHECKING:
@@ -42,7 +41,8 @@ def mount(invocation: Invocation, *, mount_point: str) -> None:
         output.flush()
 
     with invocation.open(progress=False) as handle:
-        mount_history(handle.context, mount_point, ready=ready, report=print_plainly)
+        # With JSON, the one object is printed already when a problem is reported.
+        mount_history(handle.context, mount_point, ready=ready, report=output.note)
 
 
 def _lines(mounted: MountedHistory, program: str) -> Iterator[str]:
@@ -57,9 +57,8 @@ def _lines(mounted: MountedHistory, program: str) -> Iterator[str]:
 @pass_invocation
 def umount(invocation: Invocation, *, mount_point: str) -> None:
     """End 'snap mount' at DIR, or clear what a killed one left."""
-    from treesnap.fs.local import LocalFileSystem
     from treesnap.mount import unmount
 
-    path = unmount(LocalFileSystem(), mount_point)
+    path = unmount(mount_point)
     fields = path_fields(os.fsencode(path))
     invocation.output.result("umount", lambda: fields, [f"Unmounted {printable(path)}"])

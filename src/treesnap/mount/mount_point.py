@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable
 
 from treesnap.errors import ErrorCode, NotFound, OperationFailed, Refused, quoted
-from treesnap.fs.base import FileSystem
+from treesnap.fs.local import LocalFileSystem
 from treesnap.fs.os_errors import reported
 from treesnap.mount.binding import load_binding
 from treesnap.named_tuple import NamedTuple
@@ -76,13 +76,13 @@ def mount(
         serve(view, path, FILE_SYSTEM, ready=lambda: ready(mounted), report=report)
 
 
-def unmount(fs: FileSystem, directory: str) -> str:
+def unmount(directory: str) -> str:
     """Ends a mount, also one whose process was killed; returns its real path.
 
     Raises NotFound where no history is mounted, OperationFailed while a program uses it.
     """
     path = os.path.realpath(absolute(directory))
-    mounts = Mounts(fs)
+    mounts = Mounts(LocalFileSystem())
     if not mounts.is_point(os.fsencode(path)) or mounts.kind(path) != _KIND:
         raise NotFound(
             f"No history is mounted at {quoted(path)}", code=ErrorCode.NOT_MOUNTED, path=path
