@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from mount.conftest import detach, mount_points, require_fuse
 from sampling import IS_FULL, sized
 from warm_snap import warm_snap
 
@@ -25,6 +26,8 @@ REFERENCE = DOCS / "reference"
 PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]
 OF_FRAMEWORKS = DOCS / "howto" / "agent-frameworks.md"
 """Its examples need what ``tox -e frameworks`` has; tests/integrations runs them."""
+MOUNTS = {DOCS / "howto" / "mount.md"}
+"""Pages whose commands need FUSE."""
 PAGE_TIMEOUT_S = 120
 MARK = "--8<-- command"
 TYPED_AS_INSTALLED = {PROJECT / "README.md"}
@@ -85,6 +88,15 @@ def warm(tmp_path_factory):
     """The directory of a ``snap`` that is forked, see ``warm_snap``."""
     with warm_snap(tmp_path_factory.mktemp("warm"), environment_of_a_user()) as directory:
         yield directory
+
+
+@pytest.fixture
+def without_mounts(tmp_path):
+    """Ends the mounts that a page leaves, such as one of which a command failed."""
+    yield
+    for place in mount_points():
+        if place.is_relative_to(tmp_path):
+            detach(place)
 
 
 class Command:
@@ -151,9 +163,12 @@ def run_page(page: Path, directory: Path, environment: dict[str, str]) -> list[t
     return list(zip(pieces[::2], map(int, pieces[1::2]), strict=False))
 
 
+@pytest.mark.usefixtures("without_mounts")
 @pytest.mark.parametrize("page", pages_with("console"), ids=page_id)
 def test_commands_do_what_the_page_says(page, tmp_path, environment, warm):
     """A command may fail only where the page goes on to show its exit code."""
+    if page in MOUNTS:
+        require_fuse()
     if not IS_FULL and page not in TYPED_AS_INSTALLED:
         environment["PATH"] = f"{warm}:{environment['PATH']}"
     typed = commands(page)

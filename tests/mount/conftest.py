@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -93,13 +92,22 @@ def mount(tmp_path, handle) -> Iterator[Callable[..., Mounted]]:
     for mounted in started:
         mounted.end()
         if is_mounted(mounted.place):
-            helper = shutil.which("fusermount3") or shutil.which("fusermount")
-            command = [helper, "-u", "-z"] if helper else ["umount", "-l"]
-            with suppress(subprocess.CalledProcessError):
-                subprocess.run([*command, mounted.place], check=True)
+            detach(mounted.place)
+
+
+def detach(place: Path) -> None:
+    """Ends a mount, also while a program uses it."""
+    helper = shutil.which("fusermount3") or shutil.which("fusermount")
+    command = [helper, "-u", "-z"] if helper else ["umount", "-l"]
+    subprocess.run([*command, place], check=False)
+
+
+def mount_points() -> list[Path]:
+    """Returns where something is mounted, as the kernel lists it."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [Path(line.split(" ")[4]) for line in lines]
 
 
 def is_mounted(place: Path) -> bool:
     """Returns whether the kernel's list has a mount at a path."""
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return any(line.split(" ")[4] == str(place) for line in lines)
+    return place in mount_points()
