@@ -24,6 +24,7 @@ from power_checks import (
     after_delete,
     after_export,
     after_first_create,
+    after_fork,
     after_pin,
     after_redo,
     after_restore,
@@ -330,6 +331,22 @@ TREE_CASES = [
         old="absent",
         new="whole",
         needless=frozenset({"sync 1"}),  # that of the clean-up follows, unless that fails
+    ),
+    Case(
+        name="fork",
+        start="changed",
+        operation=lambda handle: handle.fork(
+            "before", [os.path.join(os.path.dirname(handle.root), "fork")]
+        ),
+        check=after_fork,
+        old="absent",
+        new="whole",
+        needless=frozenset(
+            {
+                "sync 1",  # that of the clean-up follows, unless that fails
+                "sync store 1",  # for the first snapshot of a store, which this one has
+            }
+        ),
     ),
     Case(
         name="undo",

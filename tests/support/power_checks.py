@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 from treesnap.errors import StoreMissing
 from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.context import context_at
+from treesnap.ops.handle import Handle
 from treesnap.store.layout import Layout
 from treesnap.store.roots import registered_roots
 from treesnap.testing.state import differences, tree_state
@@ -143,6 +145,25 @@ def after_export(scene) -> str:
     if found == "whole":
         assert differences(tree_state(target), scene.states["before"]) == []
     assert set(os.listdir(target.parent)) <= {"root", "store", "target"}
+    assert not list(scene.store.glob("roots/*/export-*"))
+    settled(scene, "after")
+    return found
+
+
+def after_fork(scene) -> str:
+    """The fork is a whole root with its base, or nothing is left of it anywhere."""
+    scene.handle().status()
+    place = scene.root.parent / "fork"
+    found = "whole" if place.exists() else "absent"
+    roots = {info.path_text: info for info in scene.handle().root_list()}
+    if found == "whole":
+        assert differences(tree_state(place), scene.states["before"]) == []
+        fork = Handle(context_at(root=place, store_path=str(scene.store)))
+        assert fork.resolve("forked").pinned
+        assert not fork.status("forked").changes
+        assert roots[str(place)].origin is not None
+    assert set(roots) == {str(scene.root), *([str(place)] if found == "whole" else [])}
+    assert set(os.listdir(place.parent)) <= {"root", "store", "fork"}
     assert not list(scene.store.glob("roots/*/export-*"))
     settled(scene, "after")
     return found
