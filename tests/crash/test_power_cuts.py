@@ -22,6 +22,7 @@ import pytest
 from cuts import Cut
 from power import Recording
 from power_cases import (
+    ADOPTION_CASES,
     CASES,
     FIRST_CREATE_SYNCS,
     STORE_CASES,
@@ -125,7 +126,9 @@ def wrong_without(
     return None
 
 
-@pytest.mark.parametrize("case", parameters([*STORE_CASES, *TREE_CASES], slow=True))
+@pytest.mark.parametrize(
+    "case", parameters([*STORE_CASES, *TREE_CASES, *ADOPTION_CASES], slow=True)
+)
 def test_every_sync_is_missed_when_it_is_left_out(scene, case, request):
     whole = recorded(scene, case)
     usual = {key_of(cut) for cut in cuts_of(case, whole, 0, more=MORE)}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import adopting
 from background import as_command
 from cuts import Cut, cuts, cuts_at, moments
 from disk import load, materialise
@@ -399,6 +400,17 @@ TREE_CASES = [
         needed=RECOVERED_JOURNAL_IS_GONE,
     ),
 ]
+ADOPTION_CASES = [
+    Case(
+        name="adopt",
+        start="changed",
+        prepare=adopting.prepare_and_note,
+        operation=adopting.adopt,
+        check=adopting.settled,
+        old="origin",
+        new="adopted",
+    ),
+]
 RECOVERY_CASES = [
     Case(
         name=f"recovery {name} {seed}",
@@ -428,4 +440,4 @@ KILLED_CASES = [
     for number in range(1, FIRST_CREATE_SYNCS)
 ]
 """What a killed process has made and not synced is durable when the next one returns."""
-CASES = [*STORE_CASES, *TREE_CASES, *RECOVERY_CASES, *KILLED_CASES]
+CASES = [*STORE_CASES, *TREE_CASES, *ADOPTION_CASES, *RECOVERY_CASES, *KILLED_CASES]
