@@ -135,3 +135,82 @@ def test_a_directory_that_is_no_fork_of_the_root_is_refused(handle, tree, fork, 
     with pytest.raises(NotFound):
         handle.adopt(fork)
     assert difference(before, record(tree)) == []
+
+
+class TestTheSecondTime:
+    def test_what_was_adopted_may_be_changed_again(self, handle, tree, fork):
+        (fork / "texts" / "lines").write_text("one\n2\n3\n4\n5\n")
+        (fork / "script").write_text("first\n")
+        (fork / "new").write_text("new")
+        handle.adopt(fork)
+        (tree / "texts" / "lines").write_text("one\n2\n3\n4\nfive\n")
+        (fork / "texts" / "lines").write_text("uno\n2\n3\n4\n5\n")
+        (fork / "script").write_text("second\n")
+        (fork / "new").unlink()
+
+        adopted = handle.adopt(fork)
+
+        assert adopted.conflicts == ()
+        assert (tree / "texts" / "lines").read_text() == "uno\n2\n3\n4\nfive\n"
+        assert (tree / "script").read_text() == "second\n"
+        assert not (tree / "new").exists()
+
+    def test_brings_back_what_the_fork_had_first(self, handle, tree, fork):
+        before = (fork / "script").read_bytes()
+        (fork / "script").write_text("first\n")
+        (fork / "old").unlink()
+        handle.adopt(fork)
+        (fork / "script").write_bytes(before)
+        (fork / "old").write_text("old")
+
+        handle.adopt(fork)
+
+        assert (tree / "script").read_bytes() == before
+        assert (tree / "old").read_text() == "old"
+
+    def test_an_adoption_that_was_undone_does_not_count(self, handle, tree, fork):
+        (fork / "texts" / "lines").write_text("one\n2\n3\n4\n5\n")
+        (fork / "script").write_text("first\n")
+        handle.adopt(fork)
+        handle.undo()
+        (tree / "texts" / "lines").write_text("1\n2\n3\n4\nfive\n")
+        (fork / "texts" / "lines").write_text("one\n2\nthree\n4\n5\n")
+
+        handle.adopt(fork)
+
+        assert (tree / "texts" / "lines").read_text() == "one\n2\nthree\n4\nfive\n"
+        assert (tree / "script").read_text() == "first\n"
+
+    def test_counts_for_the_paths_that_were_adopted(self, handle, tree, fork):
+        (fork / "texts" / "lines").write_text("one\n2\n3\n4\n5\n")
+        (fork / "script").write_text("first\n")
+        handle.adopt(fork, ["texts"])
+        (fork / "texts" / "lines").write_text("uno\n2\n3\n4\n5\n")
+
+        assert handle.adopt(fork).conflicts == ()
+
+        assert (tree / "texts" / "lines").read_text() == "uno\n2\n3\n4\n5\n"
+        assert (tree / "script").read_text() == "first\n"
+
+    def test_a_conflict_that_was_decided_against_the_fork_is_one_again(self, handle, tree, fork):
+        (fork / "script").write_text("fork\n")
+        (tree / "script").write_text("origin\n")
+        handle.adopt(fork, conflicts="mine")
+
+        with pytest.raises(MergeConflict):
+            handle.adopt(fork)
+
+        handle.adopt(fork, conflicts="theirs")
+        (fork / "script").write_text("fork again\n")
+        handle.adopt(fork)
+        assert (tree / "script").read_text() == "fork again\n"
+
+    def test_without_a_change_changes_nothing(self, handle, tree, fork):
+        (fork / "texts" / "lines").write_text("one\n2\n3\n4\n5\n")
+        (tree / "texts" / "lines").write_text("1\n2\n3\n4\nfive\n")
+        handle.adopt(fork)
+        before = record(tree)
+
+        assert handle.adopt(fork).changes == ()
+
+        assert difference(before, record(tree)) == []

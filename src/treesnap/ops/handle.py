@@ -937,7 +937,8 @@ class Handle:
 
         Merges the fork as it is now with the root, since the state that was forked, and restores
         the merge; ``conflicts`` is as in :meth:`revert`, and "theirs" is the fork. With
-        ``as_it_is`` the root becomes as the fork, whatever happened here since. All or nothing:
+        ``as_it_is`` the root becomes as the fork, whatever happened here since. Of what was adopted
+        before and is still here, the state adopted last is the common one. All or nothing:
         :meth:`undo` goes back. The fork stays as it is; both are captured first. What happens in
         the fork while it is captured may be missing, as in any snapshot. Raises NotFound,
         Refused (``not-a-fork``), MergeConflict, and what :meth:`revert` raises.

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from treesnap import treepath
-from treesnap.codec.reader import TreeReader, read_content
+from treesnap.codec.reader import Get, TreeReader, read_content
 from treesnap.codec.tree import Put, put_tree
 from treesnap.facts import RESERVED_TAGS
 from treesnap.model import (
@@ -77,6 +77,8 @@ class MergeRequest(NamedTuple):
     paths: tuple[bytes, ...] = ()
     """What alone is merged; all else stays."""
     tags: Mapping[str, str] = {}
+    merged_before: tuple[Snapshot, ...] = ()
+    """States of the other side that were merged into mine since the base, oldest first."""
     labels: Labels = Labels("here", "there")
     """What the sides are called in texts with markers."""
     dry_run: bool = False
@@ -115,7 +117,10 @@ def merge(
             for snapshot in (mine, theirs, *bases):
                 sides.add(snapshot.record.root, load_groups(snapshot.record.links, writer.get))
             now_ns = session.context.clock_ns()
-            work = _Merge(writer, trees, request, now_ns)
+            for snapshot in request.merged_before:
+                groups = load_groups(snapshot.record.links, writer.get)
+                sides.advance_base(snapshot.record.root, groups, writer.get)
+            work = _Merge(writer.get, writer.put, trees, request, now_ns)
             work.conflicts += sides.align(request)
             work.run(*sides.roots)
             top, totals = applied(sides.roots[0], work.taken, work.metadata, {}, trees, writer.put)
@@ -173,6 +178,33 @@ class _Sides:
         """Takes one more tree."""
         self.roots.append(root)
         self.groups.append(groups)
+
+    def advance_base(self, later: Entry, groups: Groups, get: Get) -> None:
+        """Makes a later state of the other side the base, for each path that mine has it of.
+
+        That is so where merging it once more would change nothing here, whether it was merged or
+        came otherwise. Where a merge was undone, the base stays. No record has to say which.
+        """
+        mine, _, base = self.roots
+        again = _Merge(get, self._put, self._trees, MergeRequest(label=""), now_ns=0)
+        again.run(mine, later, base)
+        taken: dict[bytes, Entry | None] = {}
+        metadata: dict[bytes, Entry] = {}
+        for path in {*again.taken, *again.metadata, *again.conflicts}:
+            before = self._trees.find(base, path)
+            if not again.has_entered(path):
+                taken[path] = before
+            elif before is not None and before.is_directory:
+                metadata[path] = before
+        if taken or metadata:
+            later = _applied(later, taken, metadata, {}, self._trees, self._put)[0]
+        self.roots[2] = later
+        own, old = self.groups[0], self.groups[2]
+        self.groups[2] = {
+            path: group
+            for path in {*groups, *old}
+            if (group := (groups if own.get(path) == groups.get(path) else old).get(path))
+        }
 
     def align(self, request: MergeRequest) -> list[bytes]:
         """Moves directories in each tree to where a side moved them; returns the conflicts.
@@ -239,10 +271,10 @@ class _Merge:
     """Walks all trees side by side, where they differ. Does not recurse."""
 
     def __init__(
-        self, writer: Writer, trees: TreeReader, request: MergeRequest, now_ns: int
+        self, get: Get, put: Put, trees: TreeReader, request: MergeRequest, now_ns: int
     ) -> None:
         self._trees = trees
-        self._get, self._put = writer.get, writer.put
+        self._get, self._put = get, put
         self._request = request
         self._now_ns = now_ns
         self.taken: dict[bytes, Entry | None] = {}
@@ -250,12 +282,18 @@ class _Merge:
         self.metadata: dict[bytes, Entry] = {}
         """Directories that get other metadata."""
         self.conflicts: list[bytes] = []
+        self._entered: set[bytes] = set()
+
+    def has_entered(self, path: bytes) -> bool:
+        """Returns whether a path is a directory on both sides, merged by what is in it."""
+        return path in self._entered
 
     def run(self, mine: Entry, theirs: Entry, *bases: Entry) -> None:
         """Finds what becomes other than it is in ``mine``."""
         stack = [(treepath.ROOT, mine, theirs, list(bases))]
         while stack:
             path, here, there, before = stack.pop()
+            self._entered.add(path)
             self._merge_directory(path, here, there, before)
             own, other = _named(self._trees, here), _named(self._trees, there)
             old = [_named(self._trees, entry) for entry in before]
@@ -334,6 +372,8 @@ class _Merge:
             if not marks:
                 return None
             self.conflicts.append(path)
+        if text == mine:
+            return entry
         return entry._replace(
             content=store_bytes(text, self._put), size=len(text), mtime_ns=self._now_ns
         )

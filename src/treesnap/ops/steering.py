@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 
 from treesnap.errors import (
@@ -52,6 +53,8 @@ class MergeSides(NamedTuple):
     """The state from which both come; None for the root as it is."""
     scope: tuple[bytes, ...] = ()
     """The paths that both snapshots hold; none where that is the whole root."""
+    merged_before: tuple[Snapshot, ...] = ()
+    """States of their side that were merged since the base, oldest first."""
 
 
 class MergeIntoRoot(NamedTuple):
@@ -142,7 +145,9 @@ def adopt(
         base = base_of(session.store, session.store.root(os.fsencode(fork.root)))
         if base is None:
             raise NotFound(f"The snapshot that {quoted(fork.root)} began with was deleted")
-        return MergeSides(theirs, None if as_it_is else base)
+        if as_it_is:
+            return MergeSides(theirs, None)
+        return MergeSides(theirs, base, merged_before=_adopted(session, fork.root))
 
     asked = MergeIntoRoot(
         verb="adopt",
@@ -176,7 +181,9 @@ def merge_into_root(
         locked_root(session, asked.verb),
     ):
         sides = sides_in(session)
-        with reading(session, sides.theirs), reading(session, sides.base or mine):
+        with ExitStack() as stack:
+            for snapshot in (sides.theirs, sides.base or mine, *sides.merged_before):
+                stack.enter_context(reading(session, snapshot))
             found = _merged(session, mine, sides, asked)
     if found.conflicts and asked.rule is ConflictRule.REFUSE and not asked.dry_run:
         named = first_few(found.conflicts, quoted)
@@ -206,10 +213,26 @@ def _merged(
         takes_times=True,
         paths=asked.paths or sides.scope,
         tags=dict(asked.tags),
+        merged_before=sides.merged_before,
         labels=asked.labels,
         dry_run=asked.dry_run,
     )
     return merge(session, mine, sides.theirs, [sides.base or mine], request)
+
+
+def _adopted(session: Session, fork_path: str) -> tuple[Snapshot, ...]:
+    """Returns the snapshots of a fork that the root adopted and that still exist, oldest first."""
+    store = session.store
+    fork_id = store.root(os.fsencode(fork_path)).id
+    listing = store.snapshots.listing(fork_id)
+    key = next(iter(fact_tags(adopted=""))).encode()
+    found: dict[str, Snapshot] = {}
+    for merged in store.snapshots.readable(session.root.id, may_matter=lambda data: key in data):
+        identity = facts_of(merged).get("adopted", "")
+        name = listing.find(identity)
+        if name is not None and identity not in found:
+            found[identity] = store.snapshots.load(fork_id, name)
+    return tuple(reversed(found.values()))
 
 
 def _rule(word: str) -> ConflictRule:
