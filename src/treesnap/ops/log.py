@@ -49,6 +49,8 @@ _AFTER_STEP = {
     CheckpointType.PHASE_COMPLETE,
 }
 """What is captured after a step; its number and its name are those of the next one."""
+_BEFORE_EVENT = {"session", "turn", "pre"}
+"""Phases of an agent's work before which a snapshot is taken; of others it is taken after them."""
 PAUSE_MIN_S = 86_400
 """A shorter time without a snapshot is no gap."""
 _LOOK_BACK_MAX = 256
@@ -197,6 +199,19 @@ def plan_step_of(snapshot: Snapshot) -> PlanStep | None:
     name = facts.get("step_name")  # none: all steps are done
     number = record.step + 1 if name is not None else None
     return PlanStep(record.session, plan, number, name)
+
+
+def is_before_step(snapshot: Snapshot) -> bool:
+    """Returns whether a snapshot was taken before that for which it was taken.
+
+    Such as a tool of an agent, a step of a plan, or a command of ``run``.
+    """
+    step = plan_step_of(snapshot)
+    if step is not None:
+        return step.name is not None
+    facts = facts_of(snapshot)
+    is_before_event = "host" in facts and facts.get("phase") in _BEFORE_EVENT
+    return snapshot.kind is SnapshotKind.RUN or is_before_event
 
 
 def _refuse_unknown(context: Context, path: bytes) -> None:

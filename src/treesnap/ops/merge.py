@@ -5,8 +5,10 @@ path by itself, and of one path for its content, its mode and each extended attr
 What both changed, and not in the same way, is merged line by line if it is text
 (:mod:`treesnap.three_way`). All else is a *conflict*, and a rule says what becomes of that. With
 several bases, what is as in any of them was not changed, and texts are not merged. A directory that
-one side moved is moved first, and then what the other side did in it is merged. A repository is
-one thing, because its files refer to each other.
+one side moved is moved first, and then what the other side did in it is merged. One that a side
+removed is there as long as something is in it, such as a file that the other side added. A
+repository is one thing, because its files refer to each other. Of each two paths it is merged
+whether they are names of one file.
 
 A modification time is never a conflict. Where no content changed, it is merged too, or stays as it
 is here. So are owners: every file that a user clones becomes theirs, which is no change that they
@@ -25,6 +27,7 @@ from typing import TypeVar
 from treesnap import treepath
 from treesnap.codec.reader import Get, TreeReader, read_content
 from treesnap.codec.tree import Put, put_tree
+from treesnap.errors import ErrorCode, NotFound, quoted
 from treesnap.facts import RESERVED_TAGS
 from treesnap.model import (
     ChangeList,
@@ -40,7 +43,7 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.ops.moves import Moves, are_apart, can_move, find_moves, moved
 from treesnap.ops.restore.plan import REPOSITORIES
-from treesnap.ops.state import State, compared, totals_of_entry
+from treesnap.ops.state import State, compared, subset_groups, totals_of_entry
 from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.three_way import TEXT_SIZE_MAX, Labels, are_texts, merge_texts
 from treesnap.worktree.scan.file_reader import store_bytes, store_xattrs
@@ -116,6 +119,7 @@ def merge(
             sides = _Sides(trees, writer.put)
             for snapshot in (mine, theirs, *bases):
                 sides.add(snapshot.record.root, load_groups(snapshot.record.links, writer.get))
+            sides.require(request.paths)
             now_ns = session.context.clock_ns()
             for snapshot in request.merged_before:
                 groups = load_groups(snapshot.record.links, writer.get)
@@ -123,8 +127,14 @@ def merge(
             work = _Merge(writer.get, writer.put, trees, request, now_ns)
             work.conflicts += sides.align(request)
             work.run(*sides.roots)
-            top, totals = applied(sides.roots[0], work.taken, work.metadata, {}, trees, writer.put)
-            groups = _groups(trees, top, sides.groups)
+            top, totals = applied(
+                sides.roots[0], work.taken, work.metadata, work.missing, trees, writer.put
+            )
+            others = [
+                subset_groups(groups, lambda path: _is_wanted(path, request.paths))
+                for groups in sides.groups[1:]
+            ]
+            groups = _groups(trees, top, [sides.groups[0], *others])
             record = mine.record._replace(
                 root=top,
                 links=store_groups(set(groups.values()), writer.put),
@@ -150,7 +160,8 @@ def merge(
             )
             is_refused = bool(conflicts) and request.rule is ConflictRule.REFUSE
             is_same = (top, record.links) == (mine.record.root, mine.record.links)
-            if request.dry_run or is_refused or (is_same and not request.tags):
+            is_needless = is_same and MERGED not in request.tags
+            if request.dry_run or is_refused or is_needless:
                 return MergeResult(None, conflicts, changes)
             sequence = store.snapshots.listing(root.id).next_sequence
             _, name = writer.publish(record, root.id, sequence)
@@ -197,7 +208,17 @@ class _Sides:
             elif before is not None and before.is_directory:
                 metadata[path] = before
         if taken or metadata:
-            later = _applied(later, taken, metadata, {}, self._trees, self._put)[0]
+            missing: dict[bytes, Entry] = {}
+            for path in treepath.ancestors(taken):
+                was = self._trees.find(base, path)
+                if was is not None and self._trees.find(later, path) is None:
+                    missing[path] = was
+            known = {
+                path: entry
+                for path, entry in taken.items()
+                if entry is not None or self._trees.find(later, path) is not None
+            }
+            later = applied(later, known, metadata, missing, self._trees, self._put)[0]
         self.roots[2] = later
         own, old = self.groups[0], self.groups[2]
         self.groups[2] = {
@@ -205,6 +226,16 @@ class _Sides:
             for path in {*groups, *old}
             if (group := (groups if own.get(path) == groups.get(path) else old).get(path))
         }
+
+    def require(self, paths: Sequence[bytes]) -> None:
+        """Raises NotFound for a path that no side holds: it is most likely mistyped."""
+        for path in paths:
+            if not any(self._trees.find(root, path) for root in self.roots):
+                raise NotFound(
+                    f"There is no {quoted(path)}, neither now nor before or after what is merged",
+                    code=ErrorCode.PATH_NOT_FOUND,
+                    path=path,
+                )
 
     def align(self, request: MergeRequest) -> list[bytes]:
         """Moves directories in each tree to where a side moved them; returns the conflicts.
@@ -218,13 +249,13 @@ class _Sides:
         there = self._moves(bases[0], theirs, request)
         both = here.keys() & there.keys()
         conflicts = [source for source in both if here[source] != there[source]]
-        for source in both:
+        for source in sorted(both):
             goal, other, side = here[source], there[source], 1
             if request.rule is ConflictRule.THEIRS:
                 goal, other, side = other, goal, 0
             self._move({2: {source: goal}, **({side: {other: goal}} if goal != other else {})})
-        mine_alone = {source: here[source] for source in here.keys() - both}
-        theirs_alone = {source: there[source] for source in there.keys() - both}
+        mine_alone = {source: here[source] for source in sorted(here.keys() - both)}
+        theirs_alone = {source: there[source] for source in sorted(there.keys() - both)}
         for source, target in mine_alone.items():
             self._move({1: {source: target}, 2: {source: target}})
         for source, target in theirs_alone.items():
@@ -267,6 +298,16 @@ class _Sides:
             }
 
 
+class _Place(NamedTuple):
+    """A path, and what stands there: None for nothing."""
+
+    path: bytes
+    ours: Entry | None
+    new: Entry | None
+    known: Sequence[Entry | None]
+    """For each base, what stood there."""
+
+
 class _Merge:
     """Walks all trees side by side, where they differ. Does not recurse."""
 
@@ -281,6 +322,8 @@ class _Merge:
         """What becomes other than it is here, with all below it; None for what is removed."""
         self.metadata: dict[bytes, Entry] = {}
         """Directories that get other metadata."""
+        self.missing: dict[bytes, Entry] = {}
+        """Directories that are not here and hold something of what is taken."""
         self.conflicts: list[bytes] = []
         self._entered: set[bytes] = set()
 
@@ -290,61 +333,99 @@ class _Merge:
 
     def run(self, mine: Entry, theirs: Entry, *bases: Entry) -> None:
         """Finds what becomes other than it is in ``mine``."""
-        stack = [(treepath.ROOT, mine, theirs, list(bases))]
+        stack: list[_Place] = [_Place(treepath.ROOT, mine, theirs, bases)]
+        halves: list[_Place] = []
         while stack:
-            path, here, there, before = stack.pop()
-            self._entered.add(path)
-            self._merge_directory(path, here, there, before)
-            own, other = _named(self._trees, here), _named(self._trees, there)
-            old = [_named(self._trees, entry) for entry in before]
+            place = stack.pop()
+            if place.ours is not None and place.new is not None:
+                self._entered.add(place.path)
+                self._merge_directory(place.path, place.ours, place.new, place.known)
+            else:
+                halves.append(place)
+            own, other = _named(self._trees, place.ours), _named(self._trees, place.new)
+            old = [_named(self._trees, entry) for entry in place.known]
             for name in own.keys() | other.keys():
                 ours, new = own.get(name), other.get(name)
-                known = [entry for entries in old if (entry := entries.get(name)) is not None]
-                was_absent = len(known) < len(old)
-                below = treepath.join(path, name)
-                if ours == new or new in known or (new is None and was_absent):
+                known = [entries.get(name) for entries in old]
+                if ours == new or new in known or _is_skipped(ours) or _is_skipped(new):
                     continue
-                if _is_skipped(ours) or _is_skipped(new):
+                below = _Place(treepath.join(place.path, name), ours, new, known)
+                if not _is_concerned(below.path, self._request.paths):
                     continue
-                if not _is_concerned(below, self._request.paths):
-                    continue
-                if _may_enter(ours, new) and name not in REPOSITORIES:
-                    assert ours is not None
-                    assert new is not None
-                    stack.append((below, ours, new, known))
-                elif _is_wanted(below, self._request.paths):
-                    self._merge_whole(below, ours, new, [*known, *([None] if was_absent else [])])
+                is_wanted = _is_wanted(below.path, self._request.paths)
+                if name not in REPOSITORIES and _may_enter(below, is_wanted=is_wanted):
+                    stack.append(below)
+                elif is_wanted:
+                    self._merge_whole(below)
+        for place in reversed(halves):  # what lies deeper comes first
+            self._settle(place)
 
-    def _merge_whole(
-        self, path: bytes, ours: Entry | None, new: Entry | None, known: Sequence[Entry | None]
-    ) -> None:
-        """Decides on what is no directory on one side; ``known`` has None where it was not."""
-        result = self._decided(path, ours, new, known)
+    def _merge_whole(self, place: _Place) -> None:
+        """Decides on what is no directory on one side, or is a repository."""
+        ours, new, known = place.ours, place.new, place.known
+        if ours in known and self._request.takes_times:
+            result = new
+        elif self._is_alike_any(new, [ours, *known]):
+            result = ours
+        elif self._is_alike_any(ours, known):
+            result = new
+        else:
+            result = self._merged_parts(place)
+            if result is None:
+                self._take(place, self._in_conflict(place))
+                return
         if result is not None and ours is not None and new is not None:
             result = self._with_rest(result, ours, new, known)
-        if result != ours:
-            self.taken[path] = result
+        self._take(place, result)
 
-    def _decided(
-        self, path: bytes, ours: Entry | None, new: Entry | None, known: Sequence[Entry | None]
-    ) -> Entry | None:
-        """Returns what a path becomes, but for its owner."""
-        if self._is_alike_any(new, [ours, *known]):
+    def _take(self, place: _Place, result: Entry | None) -> None:
+        if result != place.ours:
+            self.taken[place.path] = result
+
+    def _in_conflict(self, place: _Place) -> Entry | None:
+        """Notes a conflict; returns the side that the rule wants, as it is there."""
+        self.conflicts.append(place.path)
+        ours, new = place.ours, place.new
+        if self._request.rule is not ConflictRule.THEIRS:
             return ours
-        if self._is_alike_any(ours, known):
+        if ours is None or new is None or self._request.takes_owners:
             return new
-        entries = [entry for entry in known if entry is not None]
-        if ours is not None and new is not None and len(entries) == len(known):
-            merged = self._merged_parts(path, ours, new, entries)
-            if merged is not None:
-                return merged
-        self.conflicts.append(path)
-        return new if self._request.rule is ConflictRule.THEIRS else ours
+        return new._replace(uid=ours.uid, gid=ours.gid)
 
-    def _merged_parts(
-        self, path: bytes, ours: Entry, new: Entry, known: Sequence[Entry]
-    ) -> Entry | None:
+    def _settle(self, place: _Place) -> None:
+        """Decides on a directory that one side does not have, once all below it is decided.
+
+        It is there as long as something is in it.
+        """
+        path, ours, new = place.path, place.ours, place.new
+        below = [treepath.join(path, name) for name in _named(self._trees, ours or new)]
+        is_wanted = _is_wanted(path, self._request.paths)
+        if ours is not None:
+            is_empty = all(self.taken.get(item, ours) is None for item in below)
+            if is_empty and is_wanted and self._is_settled(place):
+                for item in below:
+                    del self.taken[item]
+                self.taken[path] = None
+        elif new is not None:
+            is_empty = all(
+                item not in self.missing and self.taken.get(item) is None for item in below
+            )
+            if not is_empty or (is_wanted and not self._is_settled(place)):
+                self.missing[path] = self.metadata[path] = new
+
+    def _is_settled(self, place: _Place) -> bool:
+        """Returns whether an empty directory is removed, or stays so."""
+        one = place.ours or place.new
+        assert one is not None
+        before = [_essence(item) for item in place.known if item is not None]
+        return _essence(one) in before or self._in_conflict(place) is None
+
+    def _merged_parts(self, place: _Place) -> Entry | None:
         """Returns what two sides made of one file or the like; None for a conflict."""
+        path, ours, new = place.path, place.ours, place.new
+        known = [entry for entry in place.known if entry is not None]
+        if ours is None or new is None or len(known) < len(place.known):
+            return None
         if {entry.kind for entry in (ours, new, *known)} != {ours.kind} or ours.is_directory:
             return None
         result = self._merged_properties(ours, new, known)
@@ -382,18 +463,18 @@ class _Merge:
         return b"".join(read_content(entry.file_content, self._get))
 
     def _merge_directory(
-        self, path: bytes, ours: Entry, new: Entry, known: Sequence[Entry]
+        self, path: bytes, ours: Entry, new: Entry, known: Sequence[Entry | None]
     ) -> None:
         """Decides on a directory's own metadata."""
         if not _is_wanted(path, self._request.paths):
             return
-        result = self._merged_properties(ours, new, known)
-        if result is None:
-            self.conflicts.append(path)
-            is_new = self._request.rule is ConflictRule.THEIRS
-            result = ours._replace(mode=new.mode, xattrs=new.xattrs) if is_new else ours
-        result = self._with_rest(result, ours, new, known)
-        if result != ours:
+        before = [entry for entry in known if entry is not None and entry.is_directory]
+        merged = self._merged_properties(ours, new, before)
+        if merged is not None:
+            result: Entry | None = self._with_rest(merged, ours, new, before)
+        else:
+            result = self._in_conflict(_Place(path, ours, new, known))
+        if result is not None and result != ours:
             self.metadata[path] = result
 
     def _merged_properties(self, ours: Entry, new: Entry, known: Sequence[Entry]) -> Entry | None:
@@ -477,8 +558,8 @@ def _essence(entry: Entry) -> Entry:
     return entry._replace(mtime_ns=0, uid=0, gid=0, content=content)
 
 
-def _named(trees: TreeReader, directory: Entry) -> dict[bytes, Entry]:
-    if not directory.is_directory:
+def _named(trees: TreeReader, directory: Entry | None) -> dict[bytes, Entry]:
+    if directory is None or not directory.is_directory:
         return {}
     return {entry.name: entry for entry in trees.entries(directory.tree_id)}
 
@@ -487,8 +568,18 @@ def _is_skipped(entry: Entry | None) -> bool:
     return entry is not None and entry.is_skipped
 
 
-def _may_enter(ours: Entry | None, new: Entry | None) -> bool:
-    return ours is not None and new is not None and ours.is_directory and new.is_directory
+def _may_enter(place: _Place, *, is_wanted: bool) -> bool:
+    """Returns whether a path is decided by what is below it.
+
+    A directory that one side does not have is, unless the other side left it as it was.
+    """
+    sides = [entry for entry in (place.ours, place.new) if entry is not None]
+    if not all(entry.is_directory for entry in sides):
+        return False
+    if len(sides) > 1 or not is_wanted:
+        return len(sides) > 1 or len(place.known) == 1
+    before = [entry for entry in place.known if entry is not None and entry.is_directory]
+    return len(place.known) == len(before) == 1 and place.ours not in place.known
 
 
 def applied(
@@ -533,28 +624,49 @@ def applied(
 def _groups(trees: TreeReader, root: Entry, sides: Sequence[Groups]) -> Groups:
     """Returns the hard-link groups of a merged tree; ``sides`` are mine, theirs, then the bases.
 
-    Which other names a path has is merged like its content. Names of one file on the other side may
-    differ here: of two files that became one there, one is in a conflict, or keeps another owner.
-    Those that differ stay different files.
+    Of each two paths it is merged whether they are names of one file, which cannot be a conflict.
+    Names of one file on the other side may differ here: of two files that became one there, one is
+    in a conflict, or keeps another owner. Those that differ stay different files.
     """
     mine, theirs, *bases = sides
-    chosen: dict[tuple[bool, tuple[bytes, ...]], list[bytes]] = {}
-    for path in {*mine, *theirs}:
-        before = [base.get(path) for base in bases]
-        ours, new = mine.get(path), theirs.get(path)
-        takes = ours != new and new not in before and ours in before
-        group = new if takes else ours
-        if group is not None:
-            chosen.setdefault((takes, group), []).append(path)
-    found: Groups = {}
-    for paths in chosen.values():
-        alike: dict[Entry, list[bytes]] = {}
+    joined: dict[bytes, bytes] = {}
+
+    def top(path: bytes) -> bytes:
+        while (next_path := joined.get(path, path)) != path:
+            path = next_path
+        return path
+
+    def join(paths: Sequence[bytes]) -> None:
+        first = top(paths[0])
         for path in paths:
-            entry = trees.find(root, path)
-            if entry is not None:
-                alike.setdefault(entry._replace(name=b""), []).append(path)
-        for names in alike.values():
-            if len(names) > 1:
-                group = tuple(sorted(names))
-                found.update(dict.fromkeys(group, group))
-    return found
+            joined[top(path)] = first
+
+    def are_apart(one: bytes, other: bytes, groups: Groups) -> bool:
+        return one != other and other not in groups.get(one, ())
+
+    both: dict[object, list[bytes]] = {}
+    for path in mine.keys() & theirs.keys():
+        both.setdefault((mine[path], theirs[path]), []).append(path)
+    for paths in both.values():
+        join(paths)
+    for group in set(mine.values()):
+        if any(are_apart(group[0], path, base) for path in group for base in bases):
+            join(group)
+    for group in set(theirs.values()):
+        new = [path for path in group if all(are_apart(group[0], path, base) for base in bases)]
+        if new:
+            join([group[0], *new])
+            rest = [path for path in group if all(are_apart(new[0], path, base) for base in bases)]
+            join([new[0], *rest])
+    chosen: dict[tuple[bytes, Entry], list[bytes]] = {}
+    for path in {*mine, *theirs}:
+        entry = trees.find(root, path)
+        if entry is not None:
+            chosen.setdefault((top(path), entry._replace(name=b"")), []).append(path)
+    return {
+        path: group
+        for names in chosen.values()
+        if len(names) > 1
+        for group in [tuple(sorted(names))]
+        for path in group
+    }

@@ -32,10 +32,11 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import Context, Session, context_at
 from treesnap.ops.create import CreateOptions, CreateRequest, create
+from treesnap.ops.log import is_before_step
 from treesnap.ops.merge import ConflictRule, MergeRequest, MergeResult, merge
 from treesnap.ops.origin import base_of, origin_in
 from treesnap.ops.references import reading, resolve_in
-from treesnap.ops.restore.plan import RestoreRequest
+from treesnap.ops.restore.plan import RestoreRequest, restored_ref
 from treesnap.ops.undo import refuse_dangerous_restore, restore
 from treesnap.quantities import count_text, first_few
 from treesnap.results import RevertResult
@@ -81,6 +82,7 @@ def revert(
     force: bool,
 ) -> RevertResult:
     """Undoes what happened between two snapshots; see :meth:`treesnap.Handle.revert`."""
+    conflict_rule = _rule(rule)
 
     def sides(session: Session) -> MergeSides:
         before, after = _change(session, ref, session_id, paths)
@@ -97,7 +99,7 @@ def revert(
     asked = MergeIntoRoot(
         verb="revert",
         label=f"revert of {what}",
-        rule=_rule(rule),
+        rule=conflict_rule,
         labels=Labels("now", f"before {what}"),
         paths=paths,
         tags=tuple(fact_tags(reverted=what).items()),
@@ -198,9 +200,9 @@ def merge_into_root(
         return RevertResult(None, found.conflicts, tuple(found.changes), None, (), asked.dry_run)
     request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), force=asked.force)
     done = restore(context, request)
-    return RevertResult(
-        found.snapshot, found.conflicts, done.changes, done.safety_id, done.conflicts
-    )
+    kept = {change.path for change in done.conflicts}
+    changes = tuple(change for change in found.changes if change.path not in kept)
+    return RevertResult(found.snapshot, found.conflicts, changes, done.safety_id, done.conflicts)
 
 
 def _merged(
@@ -248,8 +250,9 @@ def _change(
 ) -> tuple[Snapshot, Snapshot | None]:
     """Returns the states before and after what a REF means; None for the root as it is.
 
-    ``A..B`` names both. A step of an agent is captured before the tool works, so what the step did
-    is up to the next snapshot. Any other snapshot stands for what changed since the one before it.
+    ``A..B`` names both. A snapshot that was taken before a step, as of agents and plans, stands for
+    what the step did: up to the next snapshot. Any other stands for what changed since the one
+    before it, and not for a restore that came between them.
     """
     from treesnap.ops.references import Filter
 
@@ -268,7 +271,7 @@ def _change(
         for item in session.store.snapshots.readable(session.root.id)
         if item.id == snapshot.id or item.record.covers(scope)
     ]
-    if _is_before_its_step(snapshot):
+    if is_before_step(snapshot):
         newer = {older.id: item for item, older in pairwise(history)}
         return snapshot, newer.get(snapshot.id)
     older = {item.id: older for item, older in pairwise(history)}
@@ -276,11 +279,13 @@ def _change(
         raise NotFound(
             f"There is no snapshot before {snapshot.id[:12]}, so what it changed is not known"
         )
-    return older[snapshot.id], snapshot
+    return _left_by(session, older[snapshot.id]), snapshot
 
 
-def _is_before_its_step(snapshot: Snapshot) -> bool:
-    return "host" in facts_of(snapshot)
+def _left_by(session: Session, snapshot: Snapshot) -> Snapshot:
+    """Returns the state in which the root was after a snapshot: what was restored, if anything."""
+    ref = restored_ref(snapshot)
+    return snapshot if ref is None else resolve_in(session, ref)
 
 
 def _common_scope(snapshots: Sequence[Snapshot], paths: Sequence[bytes]) -> tuple[bytes, ...]:
