@@ -298,7 +298,7 @@ class _Sides:
             }
 
 
-class _Place(NamedTuple):
+class _MergePlace(NamedTuple):
     """A path, and what stands there: None for nothing."""
 
     path: bytes
@@ -333,8 +333,8 @@ class _Merge:
 
     def run(self, mine: Entry, theirs: Entry, *bases: Entry) -> None:
         """Finds what becomes other than it is in ``mine``."""
-        stack: list[_Place] = [_Place(treepath.ROOT, mine, theirs, bases)]
-        halves: list[_Place] = []
+        stack: list[_MergePlace] = [_MergePlace(treepath.ROOT, mine, theirs, bases)]
+        halves: list[_MergePlace] = []
         while stack:
             place = stack.pop()
             if place.ours is not None and place.new is not None:
@@ -349,7 +349,7 @@ class _Merge:
                 known = [entries.get(name) for entries in old]
                 if ours == new or new in known or _is_skipped(ours) or _is_skipped(new):
                     continue
-                below = _Place(treepath.join(place.path, name), ours, new, known)
+                below = _MergePlace(treepath.join(place.path, name), ours, new, known)
                 if not _is_concerned(below.path, self._request.paths):
                     continue
                 is_wanted = _is_wanted(below.path, self._request.paths)
@@ -360,7 +360,7 @@ class _Merge:
         for place in reversed(halves):  # what lies deeper comes first
             self._settle(place)
 
-    def _merge_whole(self, place: _Place) -> None:
+    def _merge_whole(self, place: _MergePlace) -> None:
         """Decides on what is no directory on one side, or is a repository."""
         ours, new, known = place.ours, place.new, place.known
         if ours in known and self._request.takes_times:
@@ -378,11 +378,11 @@ class _Merge:
             result = self._with_rest(result, ours, new, known)
         self._take(place, result)
 
-    def _take(self, place: _Place, result: Entry | None) -> None:
+    def _take(self, place: _MergePlace, result: Entry | None) -> None:
         if result != place.ours:
             self.taken[place.path] = result
 
-    def _in_conflict(self, place: _Place) -> Entry | None:
+    def _in_conflict(self, place: _MergePlace) -> Entry | None:
         """Notes a conflict; returns the side that the rule wants, as it is there."""
         self.conflicts.append(place.path)
         ours, new = place.ours, place.new
@@ -392,7 +392,7 @@ class _Merge:
             return new
         return new._replace(uid=ours.uid, gid=ours.gid)
 
-    def _settle(self, place: _Place) -> None:
+    def _settle(self, place: _MergePlace) -> None:
         """Decides on a directory that one side does not have, once all below it is decided.
 
         It is there as long as something is in it.
@@ -413,14 +413,14 @@ class _Merge:
             if not is_empty or (is_wanted and not self._is_settled(place)):
                 self.missing[path] = self.metadata[path] = new
 
-    def _is_settled(self, place: _Place) -> bool:
+    def _is_settled(self, place: _MergePlace) -> bool:
         """Returns whether an empty directory is removed, or stays so."""
         one = place.ours or place.new
         assert one is not None
         before = [_essence(item) for item in place.known if item is not None]
         return _essence(one) in before or self._in_conflict(place) is None
 
-    def _merged_parts(self, place: _Place) -> Entry | None:
+    def _merged_parts(self, place: _MergePlace) -> Entry | None:
         """Returns what two sides made of one file or the like; None for a conflict."""
         path, ours, new = place.path, place.ours, place.new
         known = [entry for entry in place.known if entry is not None]
@@ -473,7 +473,7 @@ class _Merge:
         if merged is not None:
             result: Entry | None = self._with_rest(merged, ours, new, before)
         else:
-            result = self._in_conflict(_Place(path, ours, new, known))
+            result = self._in_conflict(_MergePlace(path, ours, new, known))
         if result is not None and result != ours:
             self.metadata[path] = result
 
@@ -568,7 +568,7 @@ def _is_skipped(entry: Entry | None) -> bool:
     return entry is not None and entry.is_skipped
 
 
-def _may_enter(place: _Place, *, is_wanted: bool) -> bool:
+def _may_enter(place: _MergePlace, *, is_wanted: bool) -> bool:
     """Returns whether a path is decided by what is below it.
 
     A directory that one side does not have is, unless the other side left it as it was.
