@@ -235,7 +235,7 @@ def tables(numbers: Mapping[str, Any]) -> str:
         ways = result["ways"]
         own_s = ways["fork"]["seconds"]
         lines += [
-            f"### {kind}",
+            f"## {kind}",
             "",
             "| | independent | s | before the sync, s | processor, s | MB on disk |",
             "| --- | --- | ---: | ---: | ---: | ---: |",

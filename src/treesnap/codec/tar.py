@@ -6,7 +6,7 @@ nanoseconds, names of any bytes, extended attributes (``SCHILY.xattr``), access 
 and of Unix. The standard library's ``tarfile`` encodes and decodes single headers. Its reader
 is not used: it keeps all members in memory, and whole extended headers of any size.
 
-Bytes of an archive are not trusted. Paths are checked by whoever makes entries of members: here
+Bytes of an archive are not trusted. Paths are checked where entries are made of members: here
 they are bytes. Everything wrong is InvalidArgument with the code ``invalid-archive``.
 """
 

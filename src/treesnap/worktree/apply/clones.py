@@ -6,7 +6,7 @@ When it differs then, what was cloned may be something else: it is thrown away, 
 built from the store. A clone is of one moment, and a program that writes changes the time of a
 file before its bytes; so what looks the same afterwards was the same when it was cloned.
 
-The rows of the new tree's stat cache are made from the finished directories, while nobody else
+The rows of the new tree's stat cache are made from the finished directories, while no other process
 can reach them. So none of them is racy, provided that the clock has gone on before the tree is
 reachable; the caller waits for that.
 """
