@@ -816,7 +816,7 @@ def test_no_secret_of_azure_is_in_an_error(monkeypatch):
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
 
-    with pytest.raises(InvalidArgument, match=r"install treesnap\[remote\]"):
+    with pytest.raises(InvalidArgument, match=r"pip install .treesnap\[remote\]"):
         BucketBlobs(parse_bucket_url("s3://tests"))
 
 

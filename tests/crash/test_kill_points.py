@@ -144,8 +144,8 @@ class TestRestore:
         scene.handle().create(name="text")
         (scene.root / "text").write_bytes(b"ONE\ntwo\nTHREE\n")
         os.utime(scene.root / "text", ns=(1, 1))
-        scene.note("edited")
-        scene.keep("edited")
+        scene.note("text edited")
+        scene.keep("text edited")
         restore(scene.handle())
         scene.note("by hunk")
 
@@ -158,11 +158,13 @@ class TestRestore:
                 found[b"text"] = replace(
                     found[b"text"], mtime_ns=scene.states["by hunk"][b"text"].mtime_ns
                 )
-            name = "by hunk" if is_restored else "edited"
+            name = "by hunk" if is_restored else "text edited"
             assert found == without_directory_times(scene.states[name])
             return name
 
-        assert_turns_once(kill_everywhere(scene, "edited", restore, check), "edited", "by hunk")
+        assert_turns_once(
+            kill_everywhere(scene, "text edited", restore, check), "text edited", "by hunk"
+        )
 
     def test_of_a_root_that_was_removed_leaves_nothing_or_everything(self, scene):
         def check() -> str:

@@ -137,6 +137,16 @@ def test_a_directory_that_is_no_fork_of_the_root_is_refused(handle, tree, fork, 
     assert difference(before, record(tree)) == []
 
 
+def test_a_directory_that_both_made_holds_what_each_put_there(handle, tree, fork):
+    for side, name in ((tree, "mine"), (fork, "theirs")):
+        (side / "new" / name).mkdir(parents=True)
+        (side / "new" / name / "file").write_text(name)
+
+    assert handle.adopt(fork).conflicts == ()
+
+    assert sorted(os.listdir(tree / "new")) == ["mine", "theirs"]
+
+
 class TestTheSecondTime:
     def test_what_was_adopted_may_be_changed_again(self, handle, tree, fork):
         (fork / "texts" / "lines").write_text("one\n2\n3\n4\n5\n")

@@ -595,7 +595,7 @@ def test_without_the_library_its_extra_is_named(monkeypatch):
         lambda: made.of_remote(REMOTE_ID),
         lambda: fresh["new_slot"](made, secret, REMOTE_ID),
     ):
-        with pytest.raises(OperationFailed, match=r"install treesnap\[remote\]") as caught:
+        with pytest.raises(OperationFailed, match=r"pip install .treesnap\[remote\]") as caught:
             call()
         assert exposed(all_shown(caught.value)) == []
 

@@ -15,7 +15,8 @@ import treesnap
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.ops.hunks import _compared, _with_restored
-from treesnap.patch import split_lines
+from treesnap.patch import hunks as unified_hunks
+from treesnap.patch import lines_of_hunk, split_lines
 from treesnap.results import FileHunks
 from treesnap.testing.doubles import UnsyncedFileSystem
 from treesnap.testing.state import tree_state
@@ -161,6 +162,16 @@ def test_equal_contents_have_no_hunks(handle, root):
     assert found.hunks == ()
     with pytest.raises(treesnap.InvalidArgument, match="no hunk 0"):
         handle.restore_hunks(found, [0])
+
+
+@pytest.mark.parametrize(
+    ("old", "live"),
+    [(b"", b"a\n"), (b"a", b""), (b"1\n2\n3\n4\n5\n", b"1\n2\n3\nx\n5\n"), (b"a\nb", b"a\nc\n")],
+)
+def test_a_hunk_alone_is_the_patch_from_the_live_file_to_the_snapshot(old, live):
+    (hunk,) = _compared(split_lines(old), split_lines(live))
+
+    assert list(lines_of_hunk(hunk)) == list(unified_hunks(live, old))
 
 
 @given(TEXTS, TEXTS, st.data())

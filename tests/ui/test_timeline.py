@@ -237,6 +237,25 @@ async def test_marks_stay_while_others_take_snapshots(running, edited, handle, r
 
 
 @in_loop
+async def test_of_very_many_hunks_those_that_are_shown_can_be_marked(running, handle, root):
+    lines = [f"{number}\n" for number in range(6000)]
+    (root / "text").write_text("".join(lines))
+    handle.create(label="before")
+    lines[::2] = ["x\n"] * 3000
+    (root / "text").write_text("".join(lines))
+    handle.create(label="edited")
+    async with running() as (app, pilot):
+        await press(app, pilot, "h", *"bnnbm")
+        app.action_move_hunk(10_000)
+        app.action_mark_hunk()
+
+        assert "only the first" in app.patch[-1].plain
+        assert len(app.hunks.marked) == 2
+        assert max(app.hunks.marked) < 2000
+        assert "2 of 3,000 hunks" in app.hunks.plan()[1]
+
+
+@in_loop
 async def test_what_has_no_hunks_says_so_and_the_pane_stays(running, handle, root, edited):
     (root / "binary").write_bytes(b"\0")
     (root / "added").write_text("added\n")

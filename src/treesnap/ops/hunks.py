@@ -153,6 +153,7 @@ def _publish_goal(
         goal = record._replace(
             root=root,
             totals=totals,
+            unstable=(),
             kind=SnapshotKind.AUTOMATIC,
             label=f"{len(chosen)} of {len(found.hunks)} hunks as in {found.snapshot.id[:12]}",
         )

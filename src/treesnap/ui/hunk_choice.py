@@ -23,14 +23,14 @@ class HunkChoice:
         self.found = found
         self.marked: set[int] = set()
         self.current = 0
-        self.lines = patch_lines(
-            (line for hunk in found.hunks for line in _patch(hunk)), found.path
-        )
-        """What the pane shows: for each hunk a heading, and its lines as a restore changes them."""
-        starts, at = list[int](), 0
+        lines, starts = list[bytes](), list[int]()
         for hunk in found.hunks:
-            starts.append(at)
-            at += sum(1 for _ in _patch(hunk))
+            starts.append(len(lines))
+            lines += _patch(hunk)
+            if len(lines) > LINES_MAX:
+                break
+        self.lines = patch_lines(lines, found.path)
+        """What the pane shows: for each hunk a heading, and its lines as a restore changes them."""
         self._starts = [start for start in starts if start < LINES_MAX]
         for number in range(len(self._starts)):
             self._show_heading(number)
