@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from dataclasses import replace
 from stat import S_ISDIR
 
@@ -21,7 +22,9 @@ import pytest
 
 from background import as_command
 from everywhere import POINTS_MAX, assert_turns_once, kill_everywhere
+from power_cases import diverge, revert_step
 from sampling import sized
+from treesnap.errors import MergeConflict
 from treesnap.ops.restore import transaction
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, RecordingFileSystem, kill_at, kill_halfway
@@ -193,6 +196,56 @@ def recovered_but_for_root_time(scene) -> str:
     if found[b""].mtime_ns != scene.states["after"][b""].mtime_ns:
         found[b""] = partly[b""]
     return next(name for name in ("after", "partly") if found == scene.states[name])
+
+
+class TestRevert:
+    """Of a step, after more was done: in the same files, and in others."""
+
+    @pytest.fixture(autouse=True)
+    def diverged(self, scene):
+        diverge(scene)
+
+    def test_leaves_the_old_tree_or_the_new_one(self, scene):
+        outcomes = kill_everywhere(
+            scene, "diverged", revert_step, lambda: scene.recovered("diverged", "reverted")
+        )
+
+        assert_turns_once(outcomes, "diverged", "reverted")
+
+    def test_leaves_one_of_both_when_a_write_arrives_by_half(self, scene):
+        assert kill_everywhere(
+            scene,
+            "diverged",
+            revert_step,
+            lambda: scene.recovered("diverged", "reverted"),
+            at=kill_halfway,
+        )
+
+    def test_can_be_done_or_undone_after_every_kill(self, scene):
+        def check() -> str:
+            handle = scene.handle()
+            handle.recover()
+            if scene.name_of_state("diverged", "reverted") == "reverted":
+                handle.undo()
+                return scene.name_of_state("diverged")
+            revert_step(handle)
+            return scene.name_of_state("reverted")
+
+        assert kill_everywhere(scene, "diverged", revert_step, check, every=3)
+
+    def test_leaves_the_tree_where_it_is_refused(self, scene):
+        def refused(handle):
+            with suppress(MergeConflict):
+                handle.revert("before..step")
+
+        def check() -> str:
+            return scene.recovered("diverged")
+
+        scene.reset("diverged")
+        with pytest.raises(MergeConflict):
+            scene.handle().revert("before..step")
+
+        assert {*kill_everywhere(scene, "diverged", refused, check)} == {"diverged"}
 
 
 @pytest.mark.sampled(2)

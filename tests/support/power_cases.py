@@ -30,6 +30,7 @@ from power_checks import (
     after_redo,
     after_restore,
     after_restore_of_removed,
+    after_revert,
     after_undo,
     after_work,
 )
@@ -207,6 +208,32 @@ def create_after_kill(number: int) -> Callable[[Handle], object]:
     return operation
 
 
+def diverge(scene: Scene) -> None:
+    """Keeps "diverged": a step was captured, and more was done since; notes what a revert makes."""
+    if "diverged" in scene.states:
+        scene.reset("diverged")
+        return
+    scene.reset("changed")
+    scene.handle().create(name="step")
+    (scene.root / "changes-0").write_bytes(b"since")
+    (scene.root / "since").write_bytes(b"since")
+    (scene.root / "appears").unlink()
+    (scene.root / "stays/0").write_bytes(b"since")
+    for number, name in enumerate(("changes-0", "since", "stays/0", "stays", "")):
+        os.utime(scene.root / name, ns=(LONG_AGO_NS, LONG_AGO_NS + number))
+    scene.note("diverged")
+    scene.keep("diverged")
+    revert_step(scene.handle())
+    scene.note("reverted")
+    scene.reset("diverged")
+
+
+def revert_step(handle: Handle) -> None:
+    """Takes a step out; where its files changed since, they stay."""
+    assert handle.revert("before..step", conflicts="mine").conflicts
+
+
+LONG_AGO_NS = 1_600_000_000_000_000_000
 FIRST_CREATE_SYNCS = 12
 """The last one makes the snapshot's own name durable."""
 JOURNAL_IS_GONE = frozenset({"sync store/roots 4"})
@@ -365,6 +392,16 @@ TREE_CASES = [
         check=after_redo,
         old="after",
         new="before",
+        needless=JOURNAL_IS_GONE,
+    ),
+    Case(
+        name="revert",
+        start="changed",
+        prepare=diverge,
+        operation=revert_step,
+        check=after_revert,
+        old="diverged",
+        new="reverted",
         needless=JOURNAL_IS_GONE,
     ),
     Case(

@@ -127,6 +127,18 @@ def after_redo(scene) -> str:
     return name
 
 
+def after_revert(scene) -> str:
+    """The revert can be done again if need be, and undone."""
+    name = settled(scene, "diverged", "reverted", snapshots=())
+    handle = scene.handle()
+    if name == "diverged":
+        handle.revert("before..step", conflicts="mine")
+        scene.name_of_state("reverted")
+    handle.undo()
+    scene.name_of_state("diverged")
+    return name
+
+
 def after_restore_of_removed(scene) -> str:
     scene.handle().recover()
     name = scene.name_of_state("absent", "before")
