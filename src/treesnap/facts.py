@@ -28,6 +28,17 @@ if TYPE_CHECKING:
         def tags(self) -> dict[str, str]:
             """All its tags."""
 
+    class InSession(Tagged, Protocol):
+        """What may be a step of a session: a snapshot."""
+
+        @property
+        def session(self) -> str | None:
+            """The work that it belongs to."""
+
+        @property
+        def step(self) -> int | None:
+            """Its place in the session."""
+
 
 RESERVED_TAGS = "treesnap."
 """What the keys of tags begin with that no caller can set."""
@@ -88,6 +99,14 @@ def facts_of(snapshot: Tagged) -> dict[str, str]:
         for key, value in snapshot.tags.items()
         if key.startswith(RESERVED_TAGS)
     }
+
+
+def is_numbered_step(snapshot: InSession) -> bool:
+    """Returns whether a caller numbered a snapshot in a session, which is taken before the step.
+
+    Other systems, whose snapshots have facts, also number what they capture after a step.
+    """
+    return snapshot.session is not None and snapshot.step is not None and not facts_of(snapshot)
 
 
 def own_tags(snapshot: Tagged) -> dict[str, str]:

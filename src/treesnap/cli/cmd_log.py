@@ -20,7 +20,7 @@ from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.terminal import Cell, Terminal, cut, width_of
 from treesnap.cli.text_output import CHANGE_LETTERS, short_id, title_of
 from treesnap.errors import printable
-from treesnap.facts import facts_of
+from treesnap.facts import facts_of, is_numbered_step
 from treesnap.model import SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.quantities import count_text, size_text
@@ -199,15 +199,11 @@ def _grouped(
 
 
 def _session_heading(snapshot: Snapshot) -> str | None:
-    """Returns what stands above the steps of a session; None for what is no step of one.
-
-    Other systems, whose snapshots have facts, also number what they capture after a step.
-    """
-    facts, record = facts_of(snapshot), snapshot.record
-    host = facts.get("host")
-    if record.session is None or (host is None and (record.step is None or facts)):
+    """Returns what stands above the steps of a session; None for what is no step of one."""
+    host, session = facts_of(snapshot).get("host"), snapshot.session
+    if session is None or not (host is not None or is_numbered_step(snapshot)):
         return None
-    return f"{printable(host or 'session')} {printable(record.session)}"
+    return f"{printable(host or 'session')} {printable(session)}"
 
 
 class _PlanLines:

@@ -20,7 +20,7 @@ from treesnap.errors import (
     StoreMissing,
     quoted,
 )
-from treesnap.facts import IMPORTED, CheckpointType, facts_of, own_tags
+from treesnap.facts import IMPORTED, CheckpointType, facts_of, is_numbered_step, own_tags
 from treesnap.fs.os_errors import reported
 from treesnap.model import (
     Change,
@@ -204,14 +204,15 @@ def plan_step_of(snapshot: Snapshot) -> PlanStep | None:
 def is_before_step(snapshot: Snapshot) -> bool:
     """Returns whether a snapshot was taken before that for which it was taken.
 
-    Such as a tool of an agent, a step of a plan, or a command of ``run``.
+    Such as a tool of an agent, a step of a plan or of a loop, or a command of ``run``.
     """
     step = plan_step_of(snapshot)
     if step is not None:
         return step.name is not None
     facts = facts_of(snapshot)
     is_before_event = "host" in facts and facts.get("phase") in _BEFORE_EVENT
-    return snapshot.kind is SnapshotKind.RUN or is_before_event
+    is_command = snapshot.kind is SnapshotKind.RUN
+    return is_command or is_before_event or is_numbered_step(snapshot)
 
 
 def _refuse_unknown(context: Context, path: bytes) -> None:

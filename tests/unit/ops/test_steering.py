@@ -82,6 +82,17 @@ class TestWhatAReferenceStandsFor:
 
         assert {"before", "after"} - {*files(root)} == {undone}
 
+    def test_a_numbered_step_of_a_session_stands_for_what_came_after_it(self, handle, root):
+        (root / "a").write_text("a")
+        for step in (1, 2, 3):
+            handle.create(session="s", step=step)
+            (root / f"by {step}").touch()
+        handle.create(label="end")
+
+        handle.revert("step:2", session="s")
+
+        assert {*files(root)} == {"a", "by 1", "by 3"}
+
     @pytest.mark.parametrize(
         ("kind", "name", "undone"),
         [("pre_risky_operation", "tune", "after"), ("safe_state", "tune", "before")],
