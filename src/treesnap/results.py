@@ -844,11 +844,19 @@ class BlameLine(Record):
     """With its newline; the last line may lack it."""
     snapshot: Snapshot
     """The oldest snapshot of the run of versions in which the line stands."""
+    step: Snapshot | None = None
+    """What was taken before the step in which the line came, of an agent, a plan, a numbered
+    session or ``run``; None for a line that came between steps."""
 
     def to_dict(self) -> Fields:
-        """Returns the fields by name, the id in place of the snapshot."""
+        """Returns the fields by name, ids in place of the snapshots."""
         text = self.text.removesuffix(b"\n")
-        return {"number": self.number, **path_fields(text, "text"), "id": self.snapshot.id}
+        return {
+            "number": self.number,
+            **path_fields(text, "text"),
+            "id": self.snapshot.id,
+            "step_id": self.step.id if self.step is not None else None,
+        }
 
 
 class BlameResult(Record):
@@ -863,7 +871,8 @@ class BlameResult(Record):
 
     def to_dict(self) -> Fields:
         """Returns what ``snap blame --json`` prints; ``json.dumps`` takes it."""
-        snapshots = {line.snapshot.id: line.snapshot for line in self.lines}
+        named = (item for line in self.lines for item in (line.snapshot, line.step) if item)
+        snapshots = {snapshot.id: snapshot for snapshot in named}
         return {
             "id": self.snapshot.id,
             **path_fields(self.path),

@@ -8,6 +8,8 @@ from random import Random
 import pytest
 
 import treesnap
+from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.hook import record
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_columns_are_id_time_title_number_and_text(snap, history):
         ["4", "three"],
         ["5", "four"],
     ]
-    assert "(build step 7)" in lines[0]
+    assert "before (build step 7)" in lines[0]
     assert "first " in lines[1]
 
 
@@ -69,9 +71,62 @@ def test_json_names_snapshots_once(snap, history):
     fields = snap("blame", "a", "--json").json
 
     ids = {item["label"]: item["id"] for item in fields["snapshots"]}
-    assert fields["lines"][1] == {"number": 2, "text": "one", "id": ids["first"]}
+    assert fields["lines"][1] == {
+        "number": 2,
+        "text": "one",
+        "id": ids["first"],
+        "step_id": None,
+    }
     assert set(ids) == {None, "first", "third"}
     assert fields["is_complete"]
+
+
+def test_a_line_that_came_in_a_step_stands_behind_that_step(snap, root):
+    (root / "a").write_text("one\n")
+    snap("create", "-m", "first")
+    for step, word in enumerate(["two", "three"], start=1):
+        snap("create", "--session", "loop", "--step", step)
+        with (root / "a").open("a") as file:
+            file.write(f"{word}\n")
+    snap("create", "-m", "done")
+    with (root / "a").open("a") as file:
+        file.write("mine\n")
+    snap("create", "-m", "next", "--session", "loop", "--step", "9")
+
+    titles = [line.split("  ")[2].strip() for line in snap("blame", "a").out.splitlines()]
+    fields = snap("blame", "a", "--json").json
+
+    assert titles == ["first", "(loop step 1)", "(loop step 2)", "before next (loop step …"]
+    steps = {item["id"]: item["step"] for item in fields["snapshots"]}
+    by_step = [steps.get(line["step_id"]) for line in fields["lines"]]
+    assert by_step == [None, 1, 2, None]
+
+
+def test_a_line_that_an_agent_wrote_stands_behind_the_tool_that_wrote_it(snap, root, store):
+    handle = treesnap.open(root, store)
+
+    def capture(phase: EventPhase, number: int, **more: str) -> None:
+        event = Event(
+            host="claude", session="s-1", key=f"k{number}", phase=phase, root=str(root), **more
+        )
+        record(handle.context, event)
+
+    capture(EventPhase.TURN, 1, prompt="plant")
+    capture(EventPhase.PRE, 2, tool="Write", summary="bed")
+    (root / "bed").write_text("beans\n")
+    capture(EventPhase.PRE, 3, tool="Bash", summary="echo")
+    (root / "bed").write_text("beans\npeas\n")
+    capture(EventPhase.END, 4)
+    (root / "bed").write_text("beans\npeas\nmine\n")
+    snap("create", "-m", "by hand")
+
+    lines = handle.blame("bed").lines
+
+    assert [(line.step or line.snapshot).label for line in lines] == [
+        "Write: bed",
+        "Bash: echo",
+        "by hand",
+    ]
 
 
 def test_a_file_that_was_gone_begins_anew(snap, root, store):

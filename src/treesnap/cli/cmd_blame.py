@@ -46,7 +46,8 @@ def blame(invocation: Invocation, *, path: str, ref: str, max_size_bytes: int) -
     """Show which snapshot brought each line of a file.
 
     Columns: id, time, label or session and step, number, text. A line belongs to the
-    oldest snapshot of the run in which it stands; one that came back to the newer.
+    oldest snapshot of the run in which it stands, or to the step before it in which it
+    came, as in 'snap log'. One that came back belongs to the newer.
     """
     with invocation.open(progress=False) as handle:
         target = invocation.absolute(path, handle.root)
@@ -87,10 +88,14 @@ def _lines(result: BlameResult, terminal: Terminal) -> Iterator[bytes]:
 
 
 def _head(line: BlameLine, terminal: Terminal) -> tuple[str, str, str]:
-    snapshot = line.snapshot
+    from treesnap.ops.log import is_before_step
+
+    snapshot = line.step or line.snapshot
     when = terminal.when(snapshot.record.created_at_ns)
-    title = cut(printable(title_of(snapshot)) or snapshot.kind.value, _TITLE_WIDTH)
-    return short_id(snapshot.id), when, title
+    title = printable(title_of(snapshot)) or snapshot.kind.value
+    if line.step is None and is_before_step(snapshot):
+        title = f"before {title}"
+    return short_id(snapshot.id), when, cut(title, _TITLE_WIDTH)
 
 
 def _padded(text: str, width: int) -> str:

@@ -4,16 +4,19 @@ The versions of the path are compared from the newest to the oldest. A line belo
 snapshot of the run of versions in which it stands. So a line that was removed and came back belongs
 to the snapshot that has it again. The walk ends when every line has its snapshot, and where the
 path did not exist, or was no text.
+
+Snapshots for agents are taken before each step. So what a step did is first in the snapshot that
+was taken before the next one, and a line also says which step it came in.
 """
 
 from __future__ import annotations
 
 from treesnap.codec.reader import TreeReader, read_content
-from treesnap.errors import InvalidArgument, Refused, quoted
-from treesnap.model import Entry, EntryKind, Snapshot
+from treesnap.errors import Corrupt, InvalidArgument, NotFound, Refused, quoted
+from treesnap.model import Entry, EntryKind, Snapshot, SnapshotId
 from treesnap.ops.access import opened
-from treesnap.ops.context import Context
-from treesnap.ops.log import LogRequest, log
+from treesnap.ops.context import Context, Session
+from treesnap.ops.log import LogRequest, is_before_step, log
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.state import entry_at
 from treesnap.patch import find_edits, is_binary, split_lines
@@ -42,6 +45,7 @@ def blame(context: Context, path: bytes, ref: str, size_bytes_max: int) -> Blame
         raise InvalidArgument(f"{quoted(path)} is not text in that snapshot", path=path)
     lines = split_lines(content)
     followed = _Followed(lines, newest)
+    older_ids: dict[SnapshotId, SnapshotId | None] = {}
     is_cut = False
     for change in log(context, LogRequest(path)):
         if change.snapshot.sequence > newest.sequence:
@@ -60,9 +64,31 @@ def blame(context: Context, path: bytes, ref: str, size_bytes_max: int) -> Blame
             entry = version
         if not followed.is_done:
             followed.snapshot = change.snapshot
+            older_ids[change.snapshot.id] = change.older_id
         else:
             break
-    return BlameResult(newest, path, followed.result(), is_complete=not is_cut)
+    found = followed.result()
+    with opened(context, "follow the lines of a file", recover=False) as session:
+        steps = {
+            identity: _step(session, older_ids.get(identity))
+            for identity in {snapshot.id for snapshot in found}
+        }
+    blamed = tuple(
+        BlameLine(number, line, snapshot, steps[snapshot.id])
+        for number, (line, snapshot) in enumerate(zip(lines, found, strict=True), start=1)
+    )
+    return BlameResult(newest, path, blamed, is_complete=not is_cut)
+
+
+def _step(session: Session, older_id: SnapshotId | None) -> Snapshot | None:
+    """Returns the snapshot just before another, if it was taken before a step."""
+    if older_id is None:
+        return None
+    try:
+        older = resolve_in(session, older_id)
+    except (NotFound, Corrupt):  # deleted or damaged meanwhile
+        return None
+    return older if is_before_step(older) else None
 
 
 def _content(context: Context, snapshot: Snapshot, entry: Entry) -> bytes:
@@ -77,7 +103,6 @@ class _Followed:
     """Lines of the newest version, as far back as they were followed."""
 
     def __init__(self, lines: list[bytes], newest: Snapshot) -> None:
-        self._lines = lines
         self._found: list[Snapshot | None] = [None] * len(lines)
         self._version = lines
         self._positions = {number: number for number in range(len(lines))}
@@ -105,11 +130,6 @@ class _Followed:
             old_from, new_from = old_end, new_end
         self._version, self._positions = older, positions
 
-    def result(self) -> tuple[BlameLine, ...]:
-        """Returns the lines; those that were followed to the end came with the oldest version."""
-        return tuple(
-            BlameLine(number, line, found or self.snapshot)
-            for number, (line, found) in enumerate(
-                zip(self._lines, self._found, strict=True), start=1
-            )
-        )
+    def result(self) -> list[Snapshot]:
+        """Returns the snapshot of each line; what was followed to the end is of the oldest one."""
+        return [found or self.snapshot for found in self._found]
