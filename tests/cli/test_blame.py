@@ -148,6 +148,7 @@ def test_what_has_no_lines_is_refused(snap, history, root):
 
     assert snap("blame", "binary").code == 2
     assert snap("blame", "directory").code == 2
+    assert "'.' is not a file" in snap("blame", ".").err
     assert snap("blame", "absent").code == 5
     told = snap("blame", "large", "--max-size", "1000")
     assert told.code == 3

@@ -102,11 +102,37 @@ def test_undo_without_a_store_is_what_it_was(unsaid_snap):
     assert "hint: 'snap restore REF' restores any snapshot of 'snap list'" in result.err
 
 
-def test_path_in_the_place_of_a_ref_is_advice(snap, root, history):
-    result = snap("restore", "a")
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("restore a", "restore latest a"),
+        ("revert a", "revert latest a"),
+        ("ls a", "ls latest a"),
+        ("du a", "du latest a"),
+        ("grep word a", "grep word -- a"),
+        ("archive a -o a.tar", "archive -o a.tar latest a"),
+    ],
+)
+def test_path_in_the_place_of_a_ref_is_advice(snap, root, history, words, meant):
+    result = snap(*words.split())
 
     assert result.code == 5
-    assert "hint: did you mean 'snap restore latest a'?" in result.err
+    assert f"hint: did you mean 'snap {meant}'?" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("archive latest -o nowhere/a.tar", "make the directory first"),
+        ("import nosuch.tar", "name an archive, a directory, or '-' "),
+        ("adopt ../nosuch", "name the directory of a fork"),
+    ],
+)
+def test_what_is_missing_outside_of_snapshots_has_advice_of_its_own(snap, history, words, advice):
+    result = snap(*words.split())
+
+    assert result.code == 5
+    assert f"hint: {advice}" in result.err
 
 
 def test_ref_that_is_neither_has_the_usual_advice(snap, history):

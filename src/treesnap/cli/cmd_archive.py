@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treesnap.cli.advice import advising_on_absent, advising_on_paths
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
@@ -74,13 +75,17 @@ def archive(
         )
     with invocation.open() as handle:
         target = handle.root if path is None else invocation.absolute(path, handle.root)
-        snapshot = handle.resolve(ref, session=invocation.session, paths=[target])
+        words = [ref] if path is None else []
+        with advising_on_paths(invocation, handle, words, "archive", "-o", output, "latest"):
+            snapshot = handle.resolve(ref, session=invocation.session, paths=[target])
         if is_stream:
             invocation.output.prints_only = True
             pieces = handle.archive_pieces(snapshot.id, target, compression=compress or "none")
             invocation.output.result("archive", dict, pieces)
             return
-        made = handle.archive(snapshot.id, output, target, force=force)
+        advice = "make the directory first, or name another FILE"
+        with advising_on_absent(os.path.dirname(output), advice):
+            made = handle.archive(snapshot.id, output, target, force=force)
     if made.skipped:
         names = count_text(made.skipped, "name")
         invocation.output.note(f"{names} that the snapshot does not hold: not in the archive")
@@ -137,7 +142,9 @@ def import_from(
             label = "Imported from standard input" if label is None else label
             made = handle.import_from(sys.stdin.buffer, label=label, name=name, tags=tags)
         else:
-            made = handle.import_from(source, label=label, name=name, tags=tags)
+            advice = "name an archive, a directory, or '-' for standard input"
+            with advising_on_absent(source, advice):
+                made = handle.import_from(source, label=label, name=name, tags=tags)
     invocation.output.note(*create_notes(made))
     invocation.output.result("import", made.to_dict, [made.id])
     if not made.complete:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treesnap.cli.advice import advising_on_paths
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, entry_fields, path_fields, snapshot_fields
@@ -234,7 +235,9 @@ def ls(
     """
     with invocation.open(progress=False) as handle:
         target = handle.root if path is None else invocation.absolute(path, handle.root)
-        snapshot = handle.resolve(ref, session=invocation.session, paths=[target])
+        words = [ref] if path is None else []
+        with advising_on_paths(invocation, handle, words, "ls", "latest"):
+            snapshot = handle.resolve(ref, session=invocation.session, paths=[target])
         entries = handle.ls(snapshot.id, target, recursive=recursive)
     invocation.output.result(
         "ls",

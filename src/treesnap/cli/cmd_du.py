@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treesnap.cli.advice import advising_on_paths
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields
@@ -57,7 +58,11 @@ def du(
             fields = {"sessions": groups}
         else:
             target = handle.root if path is None else invocation.absolute(path, handle.root)
-            snapshot = handle.resolve(ref or "latest", session=invocation.session, paths=[target])
+            words = [ref] if ref is not None and path is None else []
+            with advising_on_paths(invocation, handle, words, "du", "latest"):
+                snapshot = handle.resolve(
+                    ref or "latest", session=invocation.session, paths=[target]
+                )
             paths = handle.du(snapshot.id, target, depth=depth)
             fields = {"id": snapshot.id, "paths": paths}
         terminal = invocation.output.terminal(handle.context.clock_ns())

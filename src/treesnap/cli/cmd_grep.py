@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treesnap.cli.advice import advising_on_paths
 from treesnap.cli.cmd_changes import DiffCommand
 from treesnap.cli.colour import Style
 from treesnap.cli.command import pass_invocation, session_option
@@ -69,7 +70,10 @@ def grep(
         raise click.UsageError("--names and --count exclude each other")
     if in_all and refs:
         raise click.UsageError("--all and REFs exclude each other; paths come behind '--'")
-    with invocation.open(progress=False) as handle:
+    with (
+        invocation.open(progress=False) as handle,
+        advising_on_paths(invocation, handle, refs, "grep", pattern, "--"),
+    ):
         matches = handle.grep(
             pattern,
             refs or None,

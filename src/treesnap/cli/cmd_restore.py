@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treesnap.cli.advice import advising_on_paths
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.streams import stdout_to_stderr
 from treesnap.cli.text_output import change_lines, restore_line, restore_notes
-from treesnap.errors import ErrorCode, NotFound
+from treesnap.errors import NotFound
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -81,7 +82,7 @@ def restore(
             from treesnap.cli.cmd_remote import fetched_ref
 
             ref = fetched_ref(invocation, handle, ref, absolute or ())
-        try:
+        with advising_on_paths(invocation, handle, [ref, *paths], "restore", "latest"):
             found = invocation.resolve(handle, ref, absolute)
             if patch:
                 result = _restore_hunks(invocation, handle, found, absolute, force=force)
@@ -95,12 +96,6 @@ def restore(
                     force=force,
                     list_changes=dry_run or invocation.output.as_json,
                 )
-        except NotFound as error:
-            if error.code is ErrorCode.SNAPSHOT_NOT_FOUND:
-                from treesnap.cli.way_back import advise_on_path
-
-                advise_on_path(invocation, handle, [ref, *paths], error)
-            raise
     if result is not None:
         _show(invocation, "restore", result, undone_by="undo")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treesnap.cli.advice import advising_on_absent, advising_on_paths
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.text_output import change_lines, short_id
@@ -84,14 +85,15 @@ def revert(
     rule = _rule_of(mine=mine, theirs=theirs, markers=markers)
     with invocation.open(ends_restored=not dry_run) as handle:
         wanted = invocation.absolute_all(paths, handle.root)
-        result = handle.revert(
-            ref,
-            wanted,
-            conflicts=rule or "refuse",
-            session=invocation.session,
-            dry_run=dry_run,
-            force=force,
-        )
+        with advising_on_paths(invocation, handle, [ref, *paths], "revert", "latest"):
+            result = handle.revert(
+                ref,
+                wanted,
+                conflicts=rule or "refuse",
+                session=invocation.session,
+                dry_run=dry_run,
+                force=force,
+            )
     _show(invocation, "revert", result, rule)
 
 
@@ -136,14 +138,18 @@ def adopt(
     if as_it_is and rule is not None:
         raise click.UsageError(f"--as-it-is and --{rule} exclude each other")
     with invocation.open(ends_restored=not dry_run) as handle:
-        result = handle.adopt(
-            invocation.absolute(fork, handle.root),
-            invocation.absolute_all(paths, handle.root),
-            conflicts=rule or "refuse",
-            as_it_is=as_it_is,
-            dry_run=dry_run,
-            force=force,
-        )
+        directory = invocation.absolute(fork, handle.root)
+        root_list = invocation.command_text("root", "list")
+        advice = f"name the directory of a fork; '{root_list}' shows them"
+        with advising_on_absent(directory, advice):
+            result = handle.adopt(
+                directory,
+                invocation.absolute_all(paths, handle.root),
+                conflicts=rule or "refuse",
+                as_it_is=as_it_is,
+                dry_run=dry_run,
+                force=force,
+            )
     _show(invocation, "adopt", result, rule)
 
 

@@ -48,11 +48,15 @@ def missing_ref(invocation: Invocation) -> click.UsageError:
 
 
 def advise_on_path(
-    invocation: Invocation, handle: Handle, words: Sequence[str], error: NotFound
+    invocation: Invocation,
+    handle: Handle,
+    words: Sequence[str],
+    command: Sequence[str],
+    error: NotFound,
 ) -> None:
-    """Makes a REF the advice of an error, where a PATH stands in its place."""
+    """Makes a command the advice of an error, where a PATH stands in the place of its REF."""
     if all(os.path.lexists(invocation.absolute(word, handle.root)) for word in words):
-        advised(error, did_you_mean([invocation.command_text("restore", "latest", *words)]))
+        advised(error, did_you_mean([invocation.command_text(*command, *words)]))
 
 
 def advise_on_undo(invocation: Invocation, handle: Handle, error: NotFound) -> None:

@@ -34,7 +34,7 @@ def blame(context: Context, path: bytes, ref: str, size_bytes_max: int) -> Blame
         with reading(session, newest):
             entry = entry_at(TreeReader(session.store.get), newest, path)
     if entry.kind != EntryKind.FILE:
-        raise InvalidArgument(f"{quoted(path)} is not a file in that snapshot", path=path)
+        raise InvalidArgument(f"{quoted(path or b'.')} is not a file in that snapshot", path=path)
     if entry.size > size_bytes_max:
         raise Refused(
             f"{quoted(path)} has {size_text(entry.size)}, more than {size_text(size_bytes_max)}",
