@@ -77,10 +77,10 @@ def revert(
 ) -> None:
     """Undo what happened between two snapshots, and keep everything since.
 
-    REF alone stands for what changed since the snapshot before it, or for what that
-    step of an agent did. Texts that changed since in other lines are merged. Where the
-    same lines changed, nothing is changed at all, unless an option says which side wins.
-    All or nothing: 'snap undo' goes back.
+    REF alone stands for what changed since the snapshot before it; one that was taken
+    before a step stands for what the step did, as in 'snap log'. Texts that changed
+    since in other lines are merged. Where the same lines changed, nothing is changed at
+    all, unless an option says which side wins. All or nothing: 'snap undo' goes back.
     """
     rule = _rule_of(mine=mine, theirs=theirs, markers=markers)
     with invocation.open(ends_restored=not dry_run) as handle:

@@ -872,9 +872,9 @@ class Handle:
         """Undoes what happened between two snapshots, and keeps what happened since.
 
         ``ref`` is ``A..B``, or one snapshot, which stands for what changed since the one before
-        it, or since the restore that came between; one that was taken before a step of an agent
-        or a plan, or before a command, stands for what that did. ``A..`` ends with the root as
-        it is.
+        it, or since the restore that came between; one that was taken before a step of an agent,
+        a plan or a numbered session, or before a command, stands for what that did. ``A..`` ends
+        with the root as it is.
         Paths that are untouched since are as in A again, with their metadata. Texts are merged line
         by line. What changed since in another way is a conflict: with ``conflicts="refuse"`` it
         raises MergeConflict with all ``paths``, and nothing is changed; with ``"mine"`` these paths
