@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 ALIASES = {
+    "annotate": "blame",
     "backup": "create",
     "check": "verify",
     "checkpoint": "create",
@@ -16,20 +17,25 @@ ALIASES = {
     "dump": "cat",
     "ls-files": "ls",
     "save": "create",
+    "search": "grep",
     "snapshot": "create",
     "snapshots": "list",
     "st": "status",
+    "unmount": "umount",
 }
 """Names that work, each with the command that it runs; none of these commands deletes files."""
 
 HINTS = {
+    "branch": "'snap fork REF DIR' makes a working copy with a history of its own",
     "checkout": "'snap restore REF' restores a snapshot, 'snap restore REF PATH' only a path",
+    "export": "'snap archive REF -o FILE' writes a snapshot to a tar archive",
     "extract": "'snap restore REF --to DIR' writes a snapshot into another directory",
     "forget": (
         "'snap delete REF' deletes a snapshot, 'snap prune' those that no rule keeps, and "
         "'snap root forget' a whole history"
     ),
     "init": "none is needed: the first 'snap create' makes the store",
+    "merge": "'snap adopt DIR' brings the work of a fork into the root that it is of",
     "recover": "'snap restore latest' restores the newest snapshot",
     "remove": "'snap delete REF' deletes a snapshot; 'rm' removes files",
     "reset": "'snap restore latest' restores the newest snapshot",
@@ -37,7 +43,9 @@ HINTS = {
     "rollback": "'snap restore latest' restores the newest snapshot",
     "stash": "'snap create' takes a snapshot, and 'snap restore latest' goes back to it",
     "switch": "'snap restore REF' restores a snapshot",
+    "tar": "'snap archive REF -o FILE' writes a snapshot to a tar archive",
     "unlock": "none is needed: a lock ends with its process",
+    "worktree": "'snap fork REF DIR' makes a working copy with a history of its own",
 }
 """Names that do nothing, each with what to type instead."""
 
