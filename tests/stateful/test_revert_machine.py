@@ -22,7 +22,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from machines import run
-from naive_merge import Merge, above, find_moves, is_directory, is_wanted, lines_of, merged
+from naive_merge import (
+    MERGE_TIME_NS,
+    Merge,
+    above,
+    find_moves,
+    is_directory,
+    is_wanted,
+    lines_of,
+    merged,
+)
 from sampling import sized
 from treesnap import NotFound
 from treesnap.errors import MergeConflict
@@ -44,6 +53,10 @@ Seeds = st.integers(0, 2**32)
 
 def without_links(tree: TreeState) -> TreeState:
     return {path: replace(item, links=()) for path, item in tree.items()}
+
+
+def has_marks(tree: TreeState) -> bool:
+    return any(b"=======\n" in item.content for item in tree.values())
 
 
 class RevertMachine(RuleBasedStateMachine):
@@ -244,7 +257,11 @@ class RevertMachine(RuleBasedStateMachine):
         self.change(random, changes)
         paths = self.paths(random) if narrow else []
         kinds = {item.id: item.kind for item in self.handle.list()}
-        made = [item for item in self.history if kinds[item] is not SnapshotKind.SAFETY]
+        made = [
+            item
+            for item in self.history
+            if kinds[item] is not SnapshotKind.SAFETY and not has_marks(self.states[item])
+        ]
         at = random.randrange(len(made))
         if what in ("step", "range"):
             first, last = (at - 1, at) if what == "step" else (random.randrange(len(made)), at)
@@ -255,7 +272,10 @@ class RevertMachine(RuleBasedStateMachine):
             self.revert(f"{one}..", self.states[one], self.live, conflicts, [])
             assert differences(self.live, self.states[one]) == []
         else:
-            one = made[-1] if what == "latest" else random.choice(self.history)
+            newest = next(
+                item for item in reversed(self.history) if kinds[item] is not SnapshotKind.SAFETY
+            )
+            one = newest if what == "latest" else random.choice(self.history)
             number = self.history.index(one)
             ref = what if what == "latest" else one
             if number == 0:
@@ -277,6 +297,8 @@ class RevertMachine(RuleBasedStateMachine):
         self, ref: str, theirs: TreeState, base: TreeState, conflicts: str, paths: list[bytes]
     ) -> None:
         before = self.live
+        if any(map(has_marks, (before, theirs, base))):
+            return  # the same line stands there twice, which the naive merge does not take
         if any(path not in side for path in paths for side in [{**before, **theirs, **base}]):
             with pytest.raises(NotFound):
                 self.handle.revert(ref, [os.fsdecode(path) for path in paths], conflicts=conflicts)
@@ -305,6 +327,8 @@ class RevertMachine(RuleBasedStateMachine):
             labels = (b"now", b"before " + what)
             expected = merged(before, theirs, base, wanted=paths, rule=conflicts, labels=labels)
         self.compare(expected, before, result, dry, paths)
+        if has_marks(self.live):
+            self.undo()
 
     def tally(
         self,
@@ -340,11 +364,8 @@ class RevertMachine(RuleBasedStateMachine):
         """Checks the tree after a revert, and what was said of it."""
         found = dict(self.live)
         for path in expected.merged_texts & {*found}:
-            assert found[path].mtime_ns >= before[path].mtime_ns or before[path].mtime_ns >= 10**18
-            found[path] = replace(found[path], mtime_ns=expected.tree[path].mtime_ns)
-        for path in (path for path in found if path in expected.tree):
-            if expected.merged_texts & {*found[path].links}:
-                found[path] = replace(found[path], mtime_ns=expected.tree[path].mtime_ns)
+            assert found[path].mtime_ns > 10**18 + 1
+            found[path] = replace(found[path], mtime_ns=MERGE_TIME_NS)
         assert differences(found, expected.tree) == []
         assert set(result.conflicts) == expected.conflicts
         assert [(item.path, item.change) for item in result.changes] == [

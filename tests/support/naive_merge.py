@@ -15,6 +15,7 @@ from stat import S_IFMT, S_IMODE, S_ISDIR, S_ISREG
 from treesnap.testing.state import RecordedPath, TreeState
 
 REPOSITORY_NAMES = {b".git", b".hg"}
+MERGE_TIME_NS = -1
 Lines = list[bytes]
 
 
@@ -25,7 +26,7 @@ class Merge:
     tree: TreeState
     conflicts: set[bytes] = field(default_factory=set)
     merged_texts: set[bytes] = field(default_factory=set)
-    """Files with a new text; their time is that of the merge."""
+    """Files with a new text; their time is that of the merge, here ``MERGE_TIME_NS``."""
 
 
 def above(path: bytes) -> list[bytes]:
@@ -265,16 +266,21 @@ class _Merging:
         """Decides on a path and all below it."""
         mine, theirs, base = (side.get(path) for side in (self.mine, self.theirs, self.base))
         names = {*children(self.mine, path), *children(self.theirs, path)}
-        is_whole = path.rpartition(b"/")[2] in REPOSITORY_NAMES
         wanted = is_wanted(path, self.wanted)
+        is_whole = wanted and path.rpartition(b"/")[2] in REPOSITORY_NAMES
         if not wanted and not any(is_within(top, path) for top in self.wanted):
             self.keep(self.mine, path)
+        elif not wanted and mine is not None and not is_directory(mine):
+            self.keep(self.mine, path)
+            for top in self.wanted:
+                if is_within(top, path) and not equal(self.theirs, self.base, top):
+                    self.result.conflicts.add(path)
         elif is_directory(mine) and is_directory(theirs) and not is_whole:
             self.result.tree[path] = self.directory(path) if wanted else mine
             for name in names:
                 self.visit(name)
         elif (
-            all(item is None or is_directory(item) for item in (mine, theirs))
+            all(item is None or is_directory(item) for item in (mine, theirs if wanted else None))
             and (not wanted or is_directory(base))
             and not is_whole
         ):
@@ -287,7 +293,7 @@ class _Merging:
                 here = replace(side[path], mtime_ns=0, uid=0, gid=0)
                 if not is_directory(base) or here != replace(base, mtime_ns=0, uid=0, gid=0):
                     stays = path in self.conflict(path)
-            if not is_empty or stays:
+            if (not is_empty or stays) and path in side:
                 self.result.tree[path] = side[path]
         elif wanted:
             self.whole(path)
@@ -364,6 +370,9 @@ class _Merging:
         merged, marked = merged_lines(*texts)
         if marked is not None and self.rule != "markers":
             return None
+        if b"".join(merged) in (mine.content, theirs.content) and marked is None:
+            one = mine if b"".join(merged) == mine.content else theirs
+            return replace(result, content=one.content, mtime_ns=one.mtime_ns)
         self.result.merged_texts.add(path)
         if marked is not None:
             self.result.conflicts.add(path)
@@ -392,6 +401,8 @@ class _Merging:
                 joined = groups.get(pair[0], {pair[0]}) | groups.get(pair[1], {pair[1]})
                 groups.update(dict.fromkeys(joined, joined))
         tree = {path: replace(item, links=()) for path, item in self.result.tree.items()}
+        for path in self.result.merged_texts:
+            tree[path] = replace(tree[path], mtime_ns=MERGE_TIME_NS)
         for path, item in tree.items():
             alike = sorted(other for other in groups.get(path, ()) if tree.get(other) == item)
             links = tuple(alike) if len(alike) > 1 else ()

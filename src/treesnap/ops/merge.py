@@ -353,12 +353,30 @@ class _Merge:
                 if not _is_concerned(below.path, self._request.paths):
                     continue
                 is_wanted = _is_wanted(below.path, self._request.paths)
-                if name not in REPOSITORIES and _may_enter(below, is_wanted=is_wanted):
+                if not is_wanted:
+                    below = _directories_in(below)
+                is_whole = is_wanted and name in REPOSITORIES
+                if not is_whole and _may_enter(below, is_wanted=is_wanted):
                     stack.append(below)
                 elif is_wanted:
                     self._merge_whole(below)
+                elif self._is_blocked(below):
+                    self.conflicts.append(below.path)
         for place in reversed(halves):  # what lies deeper comes first
             self._settle(place)
+
+    def _is_blocked(self, place: _MergePlace) -> bool:
+        """Returns whether a path cannot be merged because what is above it is no directory here."""
+        for wanted in self._request.paths:
+            if treepath.is_within(wanted, place.path):
+                rest = wanted[len(place.path) + 1 :]
+                there, *before = (
+                    None if entry is None else self._trees.find(entry, rest)
+                    for entry in (place.new, *place.known)
+                )
+                if there not in before:
+                    return True
+        return False
 
     def _merge_whole(self, place: _MergePlace) -> None:
         """Decides on what is no directory on one side, or is a repository."""
@@ -453,8 +471,9 @@ class _Merge:
             if not marks:
                 return None
             self.conflicts.append(path)
-        if text == mine:
-            return entry
+        for side, content in zip(sides[1:], (mine, theirs), strict=True):
+            if text == content:
+                return entry._replace(content=side.content, size=side.size, mtime_ns=side.mtime_ns)
         return entry._replace(
             content=store_bytes(text, self._put), size=len(text), mtime_ns=self._now_ns
         )
@@ -566,6 +585,18 @@ def _named(trees: TreeReader, directory: Entry | None) -> dict[bytes, Entry]:
 
 def _is_skipped(entry: Entry | None) -> bool:
     return entry is not None and entry.is_skipped
+
+
+def _directories_in(place: _MergePlace) -> _MergePlace:
+    """Returns a place where what is no directory on the other side or before counts as absent.
+
+    Nothing is below it, and it is not itself to be merged.
+    """
+    new, *known = (
+        entry if entry is not None and entry.is_directory else None
+        for entry in (place.new, *place.known)
+    )
+    return place._replace(new=new, known=known)
 
 
 def _may_enter(place: _MergePlace, *, is_wanted: bool) -> bool:

@@ -188,7 +188,7 @@ def merge_into_root(
                 stack.enter_context(reading(session, snapshot))
             found = _merged(session, mine, sides, asked)
     if found.conflicts and asked.rule is ConflictRule.REFUSE and not asked.dry_run:
-        named = first_few(found.conflicts, quoted)
+        named = first_few(found.conflicts, lambda path: quoted(path or b"."))
         error = MergeConflict(
             f"{count_text(len(found.conflicts), 'path')} changed on both sides, nothing was "
             f"changed: {named}",
@@ -285,7 +285,15 @@ def _change(
 def _left_by(session: Session, snapshot: Snapshot) -> Snapshot:
     """Returns the state in which the root was after a snapshot: what was restored, if anything."""
     ref = restored_ref(snapshot)
-    return snapshot if ref is None else resolve_in(session, ref)
+    if ref is None:
+        return snapshot
+    try:
+        return resolve_in(session, ref)
+    except NotFound as error:
+        raise NotFound(
+            f"Snapshot {ref}, which was restored before this change, was deleted: name what to "
+            "undo as A..B"
+        ) from error
 
 
 def _common_scope(snapshots: Sequence[Snapshot], paths: Sequence[bytes]) -> tuple[bytes, ...]:

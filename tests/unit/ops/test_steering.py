@@ -56,6 +56,19 @@ class TestWhatAReferenceStandsFor:
 
         assert files(root) == {"a": "old"}
 
+    def test_a_state_that_was_restored_and_deleted_is_not_guessed(self, handle, root):
+        (root / "a").write_text("old")
+        first = handle.create()
+        (root / "a").write_text("new")
+        handle.create()
+        handle.restore(first.id)
+        (root / "b").write_text("b")
+        handle.create()
+        handle.delete(first.id)
+
+        with pytest.raises(NotFound, match=f"{first.id[:12]}, which was restored"):
+            handle.revert("latest")
+
     def test_a_snapshot_before_a_command_stands_for_what_the_command_did(self, handle, root):
         (root / "a").write_text("a")
         handle.create()
@@ -250,6 +263,33 @@ class TestDirectoriesThatOneSideRemoved:
         assert files(root) == {"d/e/a": "a"}
         assert (root / "d").stat().st_mode & 0o777 == 0o750
 
+    def test_a_path_below_what_is_a_file_now_is_a_conflict(self, handle, root):
+        (root / "d").mkdir()
+        (root / "d" / "a").write_text("a")
+        handle.create()
+        (root / "d" / "a").unlink()
+        handle.create()
+        (root / "d").rmdir()
+        (root / "d").write_text("file")
+
+        with pytest.raises(MergeConflict) as caught:
+            handle.revert("latest", ["d/a"])
+
+        assert caught.value.paths == (b"d",)
+
+    def test_a_path_below_what_was_a_file_then_is_removed(self, handle, root):
+        (root / "d").write_text("file")
+        handle.create()
+        (root / "d").unlink()
+        (root / "d").mkdir()
+        for name in ("a", "b"):
+            (root / "d" / name).write_text(name)
+        handle.create()
+
+        handle.revert("latest", ["d/a"])
+
+        assert files(root) == {"d/b": "b"}
+
     def test_of_one_that_was_added_a_path_alone_is_removed(self, handle, root):
         handle.create()
         (root / "d").mkdir()
@@ -289,6 +329,19 @@ class TestMetadata:
         handle.revert(f"{first.id}..latest")
 
         assert tree_state(root) == before
+
+    def test_a_path_in_a_repository_can_be_reverted_alone(self, handle, root):
+        (root / ".git").mkdir()
+        for name in ("a", "b"):
+            (root / ".git" / name).write_text("1")
+        handle.create()
+        for name in ("a", "b"):
+            (root / ".git" / name).write_text("2")
+        handle.create()
+
+        handle.revert("latest", [".git/a"])
+
+        assert files(root) == {".git/a": "1", ".git/b": "2"}
 
     def test_hard_links_outside_of_the_paths_stay(self, handle, root):
         for name in ("a", "b", "c"):
