@@ -402,7 +402,8 @@ TREE_CASES = [
         check=after_revert,
         old="diverged",
         new="reverted",
-        needless=JOURNAL_IS_GONE,
+        # The sync after the third snapshot, which comes before the journal, covers the first two.
+        needless=JOURNAL_IS_GONE | {"sync store/snapshots 1", "sync store/snapshots 2"},
     ),
     Case(
         name="recovery forwards",
