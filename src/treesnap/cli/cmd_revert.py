@@ -180,7 +180,8 @@ def _notes(result: RevertResult, rule: str | None, invocation: Invocation) -> It
     if result.conflicts:
         paths = count_text(len(result.conflicts), "path")
         yield f"{paths} changed on both sides, {outcomes[rule]}:"
-        for text in first_lines(result.conflicts, printable, _SHOWN_MAX):
+        paths_shown = [path or b"." for path in result.conflicts]
+        for text in first_lines(paths_shown, printable, _SHOWN_MAX):
             yield f"  C  {text}"
     if result.kept:
         yield f"{count_text(len(result.kept), 'path')} changed meanwhile by others, and kept:"

@@ -13,6 +13,7 @@ import click
 from treesnap.errors import (
     ErrorCode,
     KeysRotated,
+    MergeConflict,
     NotOnRemote,
     TreesnapError,
     WarningCode,
@@ -243,6 +244,8 @@ class Failure(NamedTuple):
     """What to do next, or None when the message says it all."""
     path: bytes | str | None = None
     """The path that it is about, or None."""
+    paths: tuple[bytes, ...] = ()
+    """Of a merge that was refused: all paths in conflict."""
 
 
 def advised(error: _Error, hint: str) -> _Error:
@@ -280,7 +283,8 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
     if isinstance(error, TreesnapError):
         hint = advice or _hint(error, program)
         exit_code = RESPONSES[error.code].exit_code
-        return Failure(error.code.value, error.message, exit_code, hint, error.path)
+        paths = error.paths if isinstance(error, MergeConflict) else ()
+        return Failure(error.code.value, error.message, exit_code, hint, error.path, paths)
     if isinstance(error, click.ClickException):
         if isinstance(error, click.NoSuchOption):  # whose own form differs between versions
             from treesnap.cli.other_names import closest, did_you_mean

@@ -34,6 +34,7 @@ def failure_fields(failure: Failure) -> Fields:
         "hint": failure.hint,
         "exit_code": failure.exit_code,
         **path,
+        **({"paths": json_value(failure.paths)} if failure.paths else {}),
     }
 
 
