@@ -161,6 +161,19 @@ def test_of_what_is_undone_already_nothing_is_left(snap, diverged):
     assert len(snap("list", "--json").json["snapshots"]) <= count + 1
 
 
+@pytest.mark.parametrize("options", [("--mine",), ("--dry-run",)])
+def test_where_all_is_in_conflict_nothing_is_left_to_do(snap, root, options):
+    for text in ("1", "2"):
+        (root / "a").write_text(text)
+        snap("create")
+    (root / "a").write_text("since")
+
+    result = snap("revert", "latest", *options)
+
+    assert (result.code, result.out, contents(root)) == (0, "Nothing to revert\n", {"a": "since"})
+    assert "  C  a\n" in result.err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -42,7 +42,7 @@ from treesnap.results import RevertResult
 from treesnap.testing.doubles import UnsyncedFileSystem
 from treesnap.testing.state import TreeState, differences, tree_state
 
-EXAMPLES = sized(4, 260)
+EXAMPLES = sized(4, 320)
 STEPS = sized(20, 40)
 
 NAMES = (b"a", b"b", b"c", b"d", b"e", b"\xff\n")

@@ -161,10 +161,11 @@ def _show(invocation: Invocation, name: str, result: RevertResult, rule: str | N
 
 def _summary(name: str, result: RevertResult) -> str:
     paths = count_text(len(result.changes), "path")
+    if not result.changes:
+        why = "" if result.conflicts else ": the root has it already"
+        return f"Nothing to {name}{why}"
     if result.dry_run:
         return f"Would change {paths}"
-    if not result.changes:
-        return f"Nothing to {name}: the root has it already"
     assert result.snapshot is not None
     did = {"revert": "Reverted", "adopt": "Adopted"}[name]
     return f"{did}: {paths} changed, now {short_id(result.snapshot.id)}"

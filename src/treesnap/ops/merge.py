@@ -72,6 +72,7 @@ class MergeRequest(NamedTuple):
     """How to merge, and what the result is called."""
 
     label: str
+    kind: SnapshotKind = SnapshotKind.MANUAL
     rule: ConflictRule = ConflictRule.MINE
     takes_owners: bool = False
     """Whether an owner that only the other side changed is taken; for users who may set owners."""
@@ -140,7 +141,7 @@ def merge(
                 links=store_groups(set(groups.values()), writer.put),
                 totals=totals,
                 created_at_ns=now_ns,
-                kind=SnapshotKind.MANUAL,
+                kind=request.kind,
                 unstable=(),
                 parent=mine.id,
                 added_bytes=None,

@@ -3,7 +3,7 @@
     capture the root           a safety snapshot, unless the newest snapshot is the same
     merge                      with the state to bring in, since a state that both had
     refuse conflicts           unless a rule says what becomes of them
-    publish the merge          a snapshot
+    publish the merge          a safety snapshot, so ``latest`` stays what was saved last
     restore it                 all or nothing; what others changed since the capture stays
 
 A kill before the restore leaves one or two snapshots more, and the tree as it was.
@@ -211,6 +211,7 @@ def _merged(
     request = MergeRequest(
         label=asked.label,
         rule=asked.rule,
+        kind=SnapshotKind.SAFETY,  # no one has seen this state; a kill leaves it without effect
         takes_owners=True,
         takes_times=True,
         paths=asked.paths or sides.scope,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from treesnap.errors import InvalidArgument, MergeConflict, NotFound
+from treesnap.errors import InvalidArgument, MergeConflict, NotFound, StorageFull
 from treesnap.facts import fact_tags
 from treesnap.model import SnapshotKind
 from treesnap.ops.context import context_at
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.handle import Handle
-from treesnap.testing.doubles import UnsyncedFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 from treesnap.testing.state import tree_state
 
 LONG_AGO_NS = 10**18
@@ -203,6 +204,24 @@ class TestWhatAReferenceStandsFor:
 
         with pytest.raises(NotFound, match="'typo'"):
             handle.revert("latest", ["typo"])
+
+
+def test_a_revert_that_fails_leaves_the_newest_snapshot_what_it_was(handle, root):
+    (root / "a").write_text("old")
+    handle.create()
+    (root / "a").write_text("new")
+    newest = handle.create()
+    full = Fault(methods=frozenset({"sync_file_system"}), errno=errno.ENOSPC, lasting=True)
+    fs = FaultyFileSystem(full, inner=UnsyncedFileSystem())
+    failing = Handle(context_at(root, handle.store_path, fs=fs))
+
+    with pytest.raises(StorageFull):
+        failing.revert("latest")
+
+    assert files(root) == {"a": "new"}
+    assert handle.resolve("latest").id == newest.id
+    handle.revert("latest")
+    assert files(root) == {"a": "old"}
 
 
 class TestDirectoriesThatOneSideRemoved:
