@@ -227,8 +227,11 @@ class MergeConflict(Refused):
 
     code = ErrorCode.MERGE_CONFLICT
 
-    paths: tuple[bytes, ...] = ()
-    """What is in conflict."""
+    def __init__(
+        self, message: str, paths: Sequence[bytes] = (), *, path: bytes | None = None
+    ) -> None:
+        super().__init__(message, path=paths[0] if paths else path)
+        self.paths = tuple(paths)
 
 
 class RemoteLocked(Refused):

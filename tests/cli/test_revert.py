@@ -157,7 +157,7 @@ def test_of_what_is_undone_already_nothing_is_left(snap, diverged):
     result = snap("revert", "step")
 
     assert (result.code, result.err) == (0, "")
-    assert result.out == "Nothing to revert: nothing of it is left\n"
+    assert result.out == "Nothing to revert: the root has it already\n"
     assert len(snap("list", "--json").json["snapshots"]) <= count + 1
 
 

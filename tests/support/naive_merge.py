@@ -273,7 +273,8 @@ class _Merging:
         elif not wanted and mine is not None and not is_directory(mine):
             self.keep(self.mine, path)
             for top in self.wanted:
-                if is_within(top, path) and not equal(self.theirs, self.base, top):
+                is_changed = not equal(self.theirs, self.base, top)
+                if is_within(top, path) and top in self.theirs and is_changed:
                     self.result.conflicts.add(path)
         elif is_directory(mine) and is_directory(theirs) and not is_whole:
             self.result.tree[path] = self.directory(path) if wanted else mine

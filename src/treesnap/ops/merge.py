@@ -367,7 +367,7 @@ class _Merge:
             self._settle(place)
 
     def _is_blocked(self, place: _MergePlace) -> bool:
-        """Returns whether a path cannot be merged because what is above it is no directory here."""
+        """Returns whether a path cannot come here because what is above it is no directory."""
         for wanted in self._request.paths:
             if treepath.is_within(wanted, place.path):
                 rest = wanted[len(place.path) + 1 :]
@@ -375,7 +375,7 @@ class _Merge:
                     None if entry is None else self._trees.find(entry, rest)
                     for entry in (place.new, *place.known)
                 )
-                if there not in before:
+                if there is not None and there not in before:
                     return True
         return False
 

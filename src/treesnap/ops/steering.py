@@ -189,13 +189,11 @@ def merge_into_root(
             found = _merged(session, mine, sides, asked)
     if found.conflicts and asked.rule is ConflictRule.REFUSE and not asked.dry_run:
         named = first_few(found.conflicts, lambda path: quoted(path or b"."))
-        error = MergeConflict(
+        raise MergeConflict(
             f"{count_text(len(found.conflicts), 'path')} changed on both sides, nothing was "
             f"changed: {named}",
-            path=found.conflicts[0],
+            found.conflicts,
         )
-        error.paths = found.conflicts
-        raise error
     if found.snapshot is None:
         return RevertResult(None, found.conflicts, tuple(found.changes), None, (), asked.dry_run)
     request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), force=asked.force)
