@@ -227,11 +227,9 @@ class MergeConflict(Refused):
 
     code = ErrorCode.MERGE_CONFLICT
 
-    def __init__(
-        self, message: str, paths: Sequence[bytes] = (), *, path: bytes | None = None
-    ) -> None:
-        super().__init__(message, path=paths[0] if paths else path)
-        self.paths = tuple(paths)
+    def __init__(self, message: str, paths: tuple[bytes, ...]) -> None:
+        super().__init__(message, path=paths[0])
+        self.paths = paths
 
 
 class RemoteLocked(Refused):

@@ -33,9 +33,24 @@ def test_a_step_is_undone_and_what_came_since_stays(snap, diverged):
     result = snap("revert", "step")
 
     assert (result.code, contents(diverged)) == (0, AFTERWARDS)
-    identity = snap("show", "latest", "--json").json["id"]
-    assert result.out == f"Reverted: 3 paths changed, now {identity[:12]}\n"
-    assert result.err == "To go back: snap undo\n"
+    text, _, identity = result.out.rpartition(" ")
+    assert (text, result.err) == ("Reverted: 3 paths changed, now", "To go back: snap undo\n")
+    assert snap("status", identity.strip(), "--json").json["changes"] == []
+
+
+def test_latest_stays_what_was_saved_last_and_undo_ends_there(snap, root):
+    (root / "a").write_text("old")
+    snap("create")
+    (root / "a").write_text("new")
+    identity = snap("create", "--json").json["id"]
+
+    snap("revert", "latest")
+    assert snap("show", "latest", "--json").json["id"] == identity
+    assert "Restored to " in snap().out
+    assert snap("revert", "latest").out == "Nothing to revert: the root has it already\n"
+    snap("undo")
+    assert snap("status", "--json").json["changes"] == []
+    assert "Nothing changed since " in snap().out
 
 
 def test_undo_goes_back(snap, diverged):

@@ -83,7 +83,6 @@ OTHER_KEYWORDS = {
     "status": {"has_exit_code": PRINTS},
     "ls": {"long": PRINTS},
     "run": {"words": "command"},
-    "revert": dict.fromkeys(("mine", "theirs", "markers"), "conflicts"),
     "prune": {"max_size": "max_size_bytes", "remote": REMOTE},
     "stats": {"with_snapshots": PRINTS},
     "verify": {"remote": REMOTE},
