@@ -227,8 +227,10 @@ class MergeConflict(Refused):
 
     code = ErrorCode.MERGE_CONFLICT
 
-    def __init__(self, message: str, paths: tuple[bytes, ...]) -> None:
-        super().__init__(message, path=paths[0])
+    def __init__(
+        self, message: str, paths: tuple[bytes, ...] = (), *, path: bytes | None = None
+    ) -> None:
+        super().__init__(message, path=paths[0] if paths else path)
         self.paths = paths
 
 

@@ -66,7 +66,7 @@ def test_a_revert_as_json(snap, diverged):
     document = snap("revert", "before..step", "--json").json
 
     assert document["schema"] == "treesnap.revert/1"
-    assert document["id"] == snap("show", "latest", "--json").json["id"]
+    assert snap("status", document["id"], "--json").json["changes"] == []
     assert {item["path"]: item["change"] for item in document["changes"]} == {
         "text": "modified",
         "made": "removed",
@@ -136,7 +136,7 @@ def test_an_error_without_conflicts_has_no_list_of_them(snap, diverged):
     ("option", "content", "note"),
     [
         ("--mine", "kept", "kept as they are"),
-        ("--theirs", "line 2", "as they were before"),
+        ("--theirs", "line 2", "taken from the other side"),
         (
             "--markers",
             "<<<<<<< now\nkept\n=======\nline 2\n>>>>>>> before {}\n",
