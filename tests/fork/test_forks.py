@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import trees
+from mounting import Mounter, mounting
 from oracle import difference, record, without
 from treesnap.errors import (
     Busy,
@@ -40,6 +42,12 @@ def later() -> int:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
+
+
+@pytest.fixture
+def mounter() -> Iterator[Mounter]:
+    with mounting() as mounter:
+        yield mounter
 
 
 def at(world: World, place: Path, **options) -> Handle:
@@ -265,6 +273,18 @@ class TestRefused:
             before, without(before, b"store")
         )
         assert len(world.handle().root_list()) == 1
+
+    @pytest.mark.parametrize("what", ["root", "store"])
+    def test_inside_what_a_bind_mount_shows_elsewhere(self, world, tmp_path, mounter, what):
+        (tmp_path / "shown").mkdir()
+        mounter.bind(tmp_path / what, tmp_path / "shown")
+        before = record(world.root)
+
+        with pytest.raises(Refused) as refused:
+            world.handle().fork("latest", [tmp_path / "shown/fork"])
+
+        assert refused.value.code is ErrorCode.NOT_FORKABLE
+        assert difference(before, record(world.root)) == []
 
     def test_for_a_directory_that_is_named_twice(self, world, tmp_path):
         with pytest.raises(InvalidArgument, match="named twice"):

@@ -130,9 +130,9 @@ def _refuse(session: Session, place: str) -> None:
     store = os.path.realpath(context.store_path)
     what = f"The fork {quoted(place)}"
     reasons = {
-        f"{what} would be inside the directory that is forked": _is_below(place, context.root),
+        f"{what} would be inside the directory that is forked": _is_in(place, context.root),
         f"{what} would hold the directory that is forked": _is_below(context.root, place),
-        f"{what} would be inside the store": _is_below(place, store),
+        f"{what} would be inside the store": _is_in(place, store),
         f"{what} would hold the store": _is_below(store, place),
         f"There is no directory {quoted(os.path.dirname(place))} for the fork": not os.path.isdir(
             os.path.dirname(place)
@@ -159,6 +159,19 @@ def _refuse(session: Session, place: str) -> None:
 
 def _is_below(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip(os.sep) + os.sep)
+
+
+def _is_in(path: str, directory: str) -> bool:
+    """Returns whether a path lies in a directory, also where a bind mount shows that elsewhere."""
+    if _is_below(path, directory):
+        return True
+    above = [os.path.dirname(path)]
+    while above[-1] != os.path.dirname(above[-1]):
+        above.append(os.path.dirname(above[-1]))
+    with suppress(FileNotFoundError):  # the directory: the live tree need not be there
+        wanted = os.stat(directory)
+        return any(os.path.exists(it) and os.path.samestat(os.stat(it), wanted) for it in above)
+    return False
 
 
 class _RulesInForce:
