@@ -147,6 +147,17 @@ def test_a_directory_that_both_made_holds_what_each_put_there(handle, tree, fork
     assert sorted(os.listdir(tree / "new")) == ["mine", "theirs"]
 
 
+def test_a_path_that_neither_side_has_is_refused(handle, tree, fork):
+    (fork / "script").write_text("false\n")
+    before = record(tree)
+
+    for dry_run in (True, False):
+        with pytest.raises(NotFound, match="'mistyped'"):
+            handle.adopt(fork, ["script", "mistyped"], dry_run=dry_run)
+
+    assert difference(before, record(tree)) == []
+
+
 class TestTheSecondTime:
     def test_what_was_adopted_may_be_changed_again(self, handle, tree, fork):
         (fork / "texts" / "lines").write_text("one\n2\n3\n4\n5\n")
@@ -190,6 +201,16 @@ class TestTheSecondTime:
 
         assert (tree / "texts" / "lines").read_text() == "one\n2\nthree\n4\nfive\n"
         assert (tree / "script").read_text() == "first\n"
+
+    def test_knows_what_was_moved_the_first_time(self, handle, tree, fork):
+        os.rename(fork / "texts", fork / "moved")
+        (tree / "texts" / "lines").write_text("1\n2\n3\n4\nfive\n")
+        handle.adopt(fork)
+        (fork / "moved" / "lines").write_text("one\n2\n3\n4\n5\n")
+
+        assert handle.adopt(fork).conflicts == ()
+
+        assert (tree / "moved" / "lines").read_text() == "one\n2\n3\n4\nfive\n"
 
     def test_counts_for_the_paths_that_were_adopted(self, handle, tree, fork):
         (fork / "texts" / "lines").write_text("one\n2\n3\n4\n5\n")

@@ -340,6 +340,12 @@ class Machine(RuleBasedStateMachine):
         base = mine if as_it_is else self.base_of(number, mine)
         expected = Merge(base, mine, theirs, conflicts).run(paths)
         asked = {"conflicts": conflicts, "as_it_is": as_it_is}
+        known = {*mine, *theirs, *(mine if as_it_is else self.bases[number])}
+        if not known.issuperset(paths):
+            with pytest.raises(treesnap.NotFound):
+                self.handle().adopt(fork, list(paths), **asked)
+            assert difference(before, record(self.origin)) == []
+            return
 
         would = self.handle().adopt(fork, list(paths) or None, **asked, dry_run=True)
 
@@ -421,8 +427,8 @@ class Machine(RuleBasedStateMachine):
         handle = self.handle(None if number < 0 else self.fork(number))
         handle.prune(treesnap.Policy(keep_last=keep))
         if number < 0:
-            self.pruned_below["undo"] = max(0, len(self.undo_stack) - 1)
-            self.pruned_below["redo"] = max(0, len(self.redo_stack) - 1)
+            for verb, stack in (("undo", self.undo_stack), ("redo", self.redo_stack)):
+                self.pruned_below[verb] = max(self.pruned_below[verb], len(stack) - 1)
         handle.gc()
         assert handle.verify(read_data=True).problems == ()
 

@@ -197,6 +197,11 @@ class _Sides:
         That is so where merging it once more would change nothing here, whether it was merged or
         came otherwise. Where a merge was undone, the base stays. No record has to say which.
         """
+        for source, target in find_moves(self._trees, self.roots[2], later).items():
+            here = self._trees.find(self.roots[0], target)
+            is_gone = self._trees.find(self.roots[0], source) is None
+            if is_gone and here is not None and here.is_directory:
+                self._move({2: {source: target}})
         mine, _, base = self.roots
         again = _Merge(get, self._put, self._trees, MergeRequest(label=""), now_ns=0)
         again.run(mine, later, base)
