@@ -83,18 +83,13 @@ def revert(
 ) -> RevertResult:
     """Undoes what happened between two snapshots; see :meth:`treesnap.Handle.revert`."""
     conflict_rule = _rule(rule)
-
-    def sides(session: Session) -> MergeSides:
-        before, after = _change(session, ref, session_id, paths)
-        return MergeSides(
-            before, after, _common_scope([before, *([after] if after else [])], paths)
-        )
-
     try:
         with opened(context, "revert") as session:
             before, after = _change(session, ref, session_id, paths)
     except StoreMissing as error:
         raise NotFound(f"There is no snapshot {quoted(ref)}: nothing was captured yet") from error
+    scope = _common_scope([before, *([after] if after is not None else [])], paths)
+    sides = MergeSides(before, after, scope)
     what = f"{before.id[:12]}..{after.id[:12] if after is not None else 'now'}"
     asked = MergeIntoRoot(
         verb="revert",
@@ -106,7 +101,7 @@ def revert(
         dry_run=dry_run,
         force=force,
     )
-    return merge_into_root(context, sides, asked)
+    return merge_into_root(context, lambda _: sides, asked)
 
 
 def adopt(

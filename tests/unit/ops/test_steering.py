@@ -15,7 +15,13 @@ from treesnap.model import SnapshotKind
 from treesnap.ops.context import context_at
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.handle import Handle
-from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
+from treesnap.testing.doubles import (
+    Call,
+    Fault,
+    FaultyFileSystem,
+    UnsyncedFileSystem,
+    WrappedFileSystem,
+)
 from treesnap.testing.state import tree_state
 
 LONG_AGO_NS = 10**18
@@ -390,3 +396,41 @@ class TestMetadata:
         assert {(root / name).stat().st_ino for name in ("undone", "kept", "since")} == {
             (root / "a").stat().st_ino
         }
+
+
+class Interrupted(WrappedFileSystem):
+    """Lets another process work just before a root is locked, once."""
+
+    def __init__(self) -> None:
+        super().__init__(UnsyncedFileSystem())
+        self.other = None
+
+    def around(self, call: Call):
+        other = self.other
+        if other is not None and call.method == "lock" and "/roots/" in call.path:
+            self.other = None
+            other()
+        return call.proceed()
+
+
+def test_a_revert_takes_out_what_was_newest_when_it_began(tmp_path):
+    root, store = tmp_path / "root", str(tmp_path / "store")
+    root.mkdir()
+    (root / "file").write_text("first")
+    other = Handle(context_at(root=root, store_path=store, fs=UnsyncedFileSystem()))
+    other.create()
+    (root / "wrong").write_text("wrong")
+    wrong = other.create().id
+
+    def make_another():
+        (root / "right").write_text("right")
+        other.create()
+
+    fs = Interrupted()
+    handle = Handle(context_at(root=root, store_path=store, fs=fs))
+    fs.other = make_another
+    result = handle.revert("latest")
+
+    assert fs.other is None
+    assert sorted(os.listdir(root)) == ["file", "right"]
+    assert wrong[:12] in result.snapshot.label
