@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import struct
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 from unicodedata import is_normalized
 
@@ -242,7 +242,6 @@ class TarReader:
                 if info.type == tarfile.XGLTYPE:
                     defaults.update(records)
                 else:
-                    records = list(records)
                     own.update(records)
                     sparse_rows += [
                         value
@@ -418,8 +417,8 @@ def _bytes(text: str) -> bytes:
     return text.encode(*_ENCODING)
 
 
-def _records(data: bytes) -> Iterable[tuple[bytes, bytes]]:
-    """Yields the records of an extended header: ``LENGTH KEY=VALUE`` and a newline."""
+def _records(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Returns the records of an extended header: ``LENGTH KEY=VALUE`` and a newline."""
     found = []
     position = 0
     while position < len(data) and data[position]:

@@ -78,9 +78,6 @@ class Name(NamedTuple):
     """As in ``st_mode``."""
 
 
-_NodeCache = BoundedCache[tuple[SnapshotId, bytes], ViewNode]
-
-
 class HistoryView:
     """The history of a root as directories. Use as a context manager, in one thread at a time.
 

@@ -16,7 +16,7 @@ import os
 import stat as stat_module
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from treesnap import treepath
 from treesnap.codec import tar
@@ -34,6 +34,7 @@ from treesnap.errors import (
 from treesnap.events import Phase
 from treesnap.facts import IMPORTED
 from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import opened_file
 from treesnap.fs.os_errors import is_full, reported
 from treesnap.model import (
     Entry,
@@ -92,11 +93,11 @@ class _Imported(NamedTuple):
 
 def import_from(context: Context, source: str | Readable, request: CreateRequest) -> CreateResult:
     """Publishes a snapshot of what a source holds; see :meth:`treesnap.Handle.import_from`."""
-    origin = os.path.basename(source.rstrip("/")) if isinstance(source, str) else "a stream"
+    source_name = os.path.basename(source.rstrip("/")) if isinstance(source, str) else "a stream"
     if request.label is None:
-        request = request._replace(label=f"Imported from {_as_utf8(origin)}")
+        request = request._replace(label=f"Imported from {_as_utf8(source_name)}")
     check_words(request)
-    request = request._replace(tags={**request.tags, IMPORTED: _as_utf8(origin)})
+    request = request._replace(tags={**request.tags, IMPORTED: _as_utf8(source_name)})
     check_root(context, force=True)  # which is not captured
     if not isinstance(source, str):
         return _import(context, request, lambda: nullcontext(source), once=True)
@@ -315,11 +316,8 @@ class _File:
 
 @contextmanager
 def _opened_file(fs: FileSystem, path: str) -> Iterator[_File]:
-    fd = fs.open(os.path.realpath(path), os.O_RDONLY)
-    try:
+    with opened_file(fs, os.path.realpath(path), os.O_RDONLY) as fd:
         yield _File(fs, fd)
-    finally:
-        fs.close(fd)
 
 
 class _Open:
@@ -359,12 +357,14 @@ class _Tree:
             self._require_storable(top.entry, path)
             return
         if not names:
-            _refuse("The archive has the root as something other than a directory", b"")
+            tar.refuse("The archive has the root as something other than a directory", b"")
         self._go_to(names[:-1], path)
         children, name = self._stack[-1].children, names[-1]
         known = children.get(name)
         if known is not None and known.is_directory:
-            _refuse(f"{quoted(path)} is in the archive as a directory and as something else", path)
+            tar.refuse(
+                f"{quoted(path)} is in the archive as a directory and as something else", path
+            )
         if member.is_hard_link:
             entry = self._linked(member, path)._replace(name=name)
         else:
@@ -392,18 +392,18 @@ class _Tree:
         except OSError as error:
             if is_full(error):
                 raise
-            _refuse(f"{quoted(path)} has extended attributes that are too large to store", path)
+            tar.refuse(f"{quoted(path)} has extended attributes that are too large to store", path)
 
     def _require_storable(self, entry: Entry, path: bytes) -> None:
         if not is_storable(entry if entry.name else entry._replace(name=b".top")):
-            _refuse(f"{quoted(path)} has a property that no snapshot can hold", path)
+            tar.refuse(f"{quoted(path)} has a property that no snapshot can hold", path)
 
     def _linked(self, member: tar.Member, path: bytes) -> Entry:
         """Returns the entry that a hard link names again, and notes both as one file."""
         target = b"/".join(_names(member.target))
         found = self._find(target)
         if found is None or found.is_directory:
-            _refuse(
+            tar.refuse(
                 f"{quoted(path)} is a hard link to {quoted(target)}, which is no file before it "
                 "in the archive",
                 path,
@@ -454,7 +454,7 @@ class _Tree:
                     entry.name: entry for entry in self._trees.entries(known.tree_id)
                 }
             else:
-                _refuse(f"{quoted(path)} leads through something that is no directory", path)
+                tar.refuse(f"{quoted(path)} leads through something that is no directory", path)
             top.children[name] = opened_now.entry
             self._stack.append(opened_now)
             self._path.append(name)
@@ -495,17 +495,13 @@ class _Tree:
 def _names(path: bytes) -> list[bytes]:
     """Returns the names of a path in an archive; raises InvalidArgument for one that leads out."""
     if path.startswith(b"/"):
-        _refuse(f"The archive has the absolute path {quoted(path)}", path)
+        tar.refuse(f"The archive has the absolute path {quoted(path)}", path)
     names = [name for name in path.split(b"/") if name not in {b"", b"."}]
     if not path or b".." in names or not treepath.are_valid_names(names):
-        _refuse(f"The archive has the path {quoted(path)}, which no tree can hold", path)
+        tar.refuse(f"The archive has the path {quoted(path)}, which no tree can hold", path)
     if len(names) > DEPTH_MAX:
-        _refuse(f"The archive has a path of more than {DEPTH_MAX} directories", path)
+        tar.refuse(f"The archive has a path of more than {DEPTH_MAX} directories", path)
     return names
-
-
-def _refuse(message: str, path: bytes) -> NoReturn:
-    tar.refuse(message, path)
 
 
 def _described(entry: Entry, member: tar.Member, xattrs: object) -> Entry:

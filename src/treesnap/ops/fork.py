@@ -53,6 +53,7 @@ from treesnap.model import (
     SnapshotState,
 )
 from treesnap.ops.access import opened
+from treesnap.ops.browse import walk
 from treesnap.ops.capture import usable_cache
 from treesnap.ops.context import Context, Session, absolute
 from treesnap.ops.maintenance import settings_or_defaults
@@ -385,18 +386,12 @@ class _Forking:
         """Returns the bytes of all files without their holes; each hard link counts once."""
         total = 0
         trees, groups = self._state.trees, self._state.groups
-        pending = [(treepath.ROOT, self._state.root.tree_id)]
-        while pending:
-            directory, tree_id = pending.pop()
-            for entry in trees.entries(tree_id):
-                path = treepath.join(directory, entry.name)
-                if entry.is_directory:
-                    pending.append((path, entry.tree_id))
-                elif entry.kind == EntryKind.FILE and groups.get(path, (path,))[0] == path:
-                    content = entry.file_content
-                    total += len(content.data or b"")
-                    segments = read_segments(content, self._session.store.get)
-                    total += sum(each.size for each in segments if each.id is not None)
+        for path, entry in walk(trees, self._state.root, treepath.ROOT):
+            if entry.kind == EntryKind.FILE and groups.get(path, (path,))[0] == path:
+                content = entry.file_content
+                total += len(content.data or b"")
+                segments = read_segments(content, self._session.store.get)
+                total += sum(each.size for each in segments if each.id is not None)
         return total
 
 
