@@ -147,7 +147,8 @@ def _output_of(words: list[str], directory: str, size_max: int) -> bytes:
     if code != 0:
         lines = errors.strip().splitlines()
         said = f": {printable(lines[-1])}" if lines else ""
-        raise _ConversionFailed(f"exited with {code}{said}")
+        ended = f"exited with {code}" if code > 0 else f"was ended by signal {-code}"
+        raise _ConversionFailed(ended + said)
     return output
 
 
