@@ -279,7 +279,15 @@ def on_a_terminal(words, root, environment, columns=80):
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_a_terminal_gets_heads_and_relative_times_that_fit(environment, root, made, columns):
+def test_a_terminal_gets_heads_and_relative_times_that_fit(
+    environment, root, made, columns, snap, tmp_path
+):
+    long = "a very long name " * 6
+    (tmp_path / "plan.yaml").write_text(
+        f"name: {long}\nsteps:\n  - {{name: {long}, run: 'true'}}\n"
+    )
+    snap("plan", "run", tmp_path / "plan.yaml")
+    snap("create", "--session", "s" * 100, "--step", "0")
     environment = {**environment, "SNAP_PAGER": "", "NO_COLOR": "1"}
 
     listed = on_a_terminal(["list"], root, environment, columns)

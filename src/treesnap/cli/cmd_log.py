@@ -181,7 +181,7 @@ def _grouped(
             steps = []
             session = heading
             if heading is not None:
-                yield terminal.painted(heading, Style.HEADING)
+                yield _heading(heading, terminal)
         facts = facts_of(entry.snapshot)
         if session is None:
             yield _line(entry, terminal, widths)
@@ -226,7 +226,7 @@ class _PlanLines:
         if before is None or before.plan_id != step.plan_id:
             yield from self.end()
             words = ("plan", printable(step.plan or ""), printable(step.plan_id))
-            yield self._terminal.painted(" ".join(filter(None, words)), Style.HEADING)
+            yield _heading(" ".join(filter(None, words)), self._terminal)
         elif before.number != step.number:
             yield from self._ended_step()
         name = step.name
@@ -247,9 +247,16 @@ class _PlanLines:
     def _ended_step(self) -> Iterator[str]:
         if self._lines and self._step is not None and self._step.number is not None:
             name = f": {printable(self._step.name)}" if self._step.name is not None else ""
-            yield self._terminal.painted(f"  step {self._step.number}{name}", Style.HEADING)
+            yield _heading(f"  step {self._step.number}{name}", self._terminal)
         yield from self._lines
         self._lines = []
+
+
+def _heading(text: str, terminal: Terminal) -> str:
+    """Returns what stands above lines, cut to fit."""
+    if terminal.columns is not None:
+        text = cut(text, terminal.columns)
+    return terminal.painted(text, Style.HEADING)
 
 
 def _line(
