@@ -122,9 +122,9 @@ def with_bars(text: str) -> str:
 
     def halfway(course: re.Match[str]) -> str:
         drawn = course[1].split("\r\x1b[2K")
-        return drawn[len(drawn) // 2].strip("\r\n") + "\n"
+        return drawn[len(drawn) // 2] + "\n"
 
-    return re.sub(r"\x1b\[\?25l(.*?)\x1b\[\?25h\r\x1b\[1A\x1b\[2K", halfway, text, flags=re.DOTALL)
+    return re.sub(r"([^\n]*\r\x1b\[2K[^\n]*)\r\n\r\x1b\[1A\x1b\[2K", halfway, text)
 
 
 def moving(svg: str, name: str) -> str:

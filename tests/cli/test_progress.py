@@ -252,6 +252,30 @@ def test_importing_progress_does_not_import_rich():
     assert result.stdout == b"False\n"
 
 
+class Screen(io.StringIO):
+    """Standard error on a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_a_command_that_is_killed_leaves_the_cursor_visible(clock, monkeypatch):
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    made = []
+    monitor = ProgressMonitor(
+        lambda *_: None, clock=clock, make_ticks=lambda tick: made.append(Ticks(tick)) or made[0]
+    )
+    monitor.begin(Phase.SCAN, None, None)
+    clock.now = 1.0
+    made[0]()
+
+    assert "Reading" in screen.getvalue()
+    assert "\x1b[?25l" not in screen.getvalue()
+    monitor.close()
+
+
 @pytest.mark.parametrize("words", [["create", "--json"], ["create", "-q"]])
 def test_quiet_command_on_a_terminal_draws_no_bar(words, root, environment):
     leader, follower = pty.openpty()

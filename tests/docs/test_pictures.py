@@ -81,8 +81,8 @@ def test_session_is_recorded_anew(tmp_path):
 
 
 def test_bars_are_kept_as_they_were_halfway():
-    erased = "\x1b[?25h\r\x1b[1A\x1b[2K"
-    printed = f"$ a\r\n\x1b[?25l10 %\r\x1b[2K50 %\r\x1b[2K90 %\r\n{erased}done\r\n"
+    erased = "\r\x1b[1A\x1b[2K"
+    printed = f"$ a\r\n10 %\r\x1b[2K50 %\r\x1b[2K90 %\r\n{erased}done\r\n"
 
     assert recorder().with_bars(printed * 2) == "$ a\r\n50 %\ndone\r\n" * 2
     assert recorder().with_bars("no bar\r\n") == "no bar\r\n"

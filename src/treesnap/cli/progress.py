@@ -231,7 +231,13 @@ def _ticks_of_thread(tick: Callable[[], None]) -> Ticks:
 def _console_of_stderr() -> Console:
     from rich.console import Console
 
-    return Console(stderr=True)
+    class ConsoleWithCursor(Console):
+        """Never hides the cursor: a command that is killed could not show it again."""
+
+        def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002, FBT001, FBT002 - rich's
+            return False
+
+    return ConsoleWithCursor(stderr=True)
 
 
 def _new_bar(console: Console, clock: Callable[[], float]) -> Progress:
