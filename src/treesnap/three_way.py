@@ -36,11 +36,11 @@ def merge_texts(
     A conflict is written as both sides between lines of ``<``, ``=`` and ``>`` with the labels;
     without labels my side stands there. Costs as much as two patches.
     """
-    lines, ours, new = split_lines(base), split_lines(mine), split_lines(theirs)
+    lines, my_lines, their_lines = split_lines(base), split_lines(mine), split_lines(theirs)
     merged: list[bytes] = []
     is_conflict = False
     at = 0
-    for start, end, left, right in _regions(lines, ours, new):
+    for start, end, left, right in _regions(lines, my_lines, their_lines):
         merged += lines[at:start]
         at = end
         old = lines[start:end]

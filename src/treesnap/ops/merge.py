@@ -177,6 +177,10 @@ def merged_id(snapshot: Snapshot) -> SnapshotId | None:
     return SnapshotId(found) if found else None
 
 
+_MINE, _THEIRS, _BASE = range(3)
+"""The places of the trees of a merge with one base, see :class:`_Sides`."""
+
+
 class _Sides:
     """The trees of a merge, and their hard-link groups: mine, theirs, then the bases."""
 
@@ -197,11 +201,11 @@ class _Sides:
         That is so where merging it once more would change nothing here, whether it was merged or
         came otherwise. Where a merge was undone, the base stays. No record has to say which.
         """
-        for source, target in find_moves(self._trees, self.roots[2], later).items():
-            here = self._trees.find(self.roots[0], target)
-            is_gone = self._trees.find(self.roots[0], source) is None
+        for source, target in find_moves(self._trees, self.roots[_BASE], later).items():
+            here = self._trees.find(self.roots[_MINE], target)
+            is_gone = self._trees.find(self.roots[_MINE], source) is None
             if is_gone and here is not None and here.is_directory:
-                self._move({2: {source: target}})
+                self._move({_BASE: {source: target}})
         mine, _, base = self.roots
         again = _Merge(get, self._put, self._trees, MergeRequest(label=""), now_ns=0)
         again.run(mine, later, base)
@@ -219,15 +223,15 @@ class _Sides:
                 was = self._trees.find(base, path)
                 if was is not None and self._trees.find(later, path) is None:
                     missing[path] = was
-            known = {
+            changed = {
                 path: entry
                 for path, entry in taken.items()
                 if entry is not None or self._trees.find(later, path) is not None
             }
-            later = applied(later, known, metadata, missing, self._trees, self._put)[0]
-        self.roots[2] = later
-        own, old = self.groups[0], self.groups[2]
-        self.groups[2] = {
+            later = applied(later, changed, metadata, missing, self._trees, self._put)[0]
+        self.roots[_BASE] = later
+        own, old = self.groups[_MINE], self.groups[_BASE]
+        self.groups[_BASE] = {
             path: group
             for path in {*groups, *old}
             if (group := (groups if own.get(path) == groups.get(path) else old).get(path))
@@ -256,17 +260,17 @@ class _Sides:
         both = here.keys() & there.keys()
         conflicts = [source for source in both if here[source] != there[source]]
         for source in sorted(both):
-            goal, other, side = here[source], there[source], 1
+            goal, other, side = here[source], there[source], _THEIRS
             if request.rule is ConflictRule.THEIRS:
-                goal, other, side = other, goal, 0
-            self._move({2: {source: goal}, **({side: {other: goal}} if goal != other else {})})
+                goal, other, side = other, goal, _MINE
+            self._move({_BASE: {source: goal}, **({side: {other: goal}} if goal != other else {})})
         mine_alone = {source: here[source] for source in sorted(here.keys() - both)}
         theirs_alone = {source: there[source] for source in sorted(there.keys() - both)}
         for source, target in mine_alone.items():
-            self._move({1: {source: target}, 2: {source: target}})
+            self._move({_THEIRS: {source: target}, _BASE: {source: target}})
         for source, target in theirs_alone.items():
             if are_apart({source: target}, here):
-                self._move({0: {source: target}, 2: {source: target}})
+                self._move({_MINE: {source: target}, _BASE: {source: target}})
         return conflicts
 
     def _moves(self, base: Entry, side: Entry, request: MergeRequest) -> Moves:
@@ -308,9 +312,9 @@ class _MergePlace(NamedTuple):
     """A path, and what stands there: None for nothing."""
 
     path: bytes
-    ours: Entry | None
-    new: Entry | None
-    known: Sequence[Entry | None]
+    mine: Entry | None
+    theirs: Entry | None
+    bases: Sequence[Entry | None]
     """For each base, what stood there."""
 
 
@@ -337,25 +341,25 @@ class _Merge:
         """Returns whether a path is a directory on both sides, merged by what is in it."""
         return path in self._entered
 
-    def run(self, mine: Entry, theirs: Entry, *bases: Entry) -> None:
-        """Finds what becomes other than it is in ``mine``."""
-        stack: list[_MergePlace] = [_MergePlace(treepath.ROOT, mine, theirs, bases)]
+    def run(self, my_root: Entry, their_root: Entry, *base_roots: Entry) -> None:
+        """Finds what becomes other than it is in ``my_root``."""
+        stack: list[_MergePlace] = [_MergePlace(treepath.ROOT, my_root, their_root, base_roots)]
         halves: list[_MergePlace] = []
         while stack:
             place = stack.pop()
-            if place.ours is not None and place.new is not None:
+            if place.mine is not None and place.theirs is not None:
                 self._entered.add(place.path)
-                self._merge_directory(place.path, place.ours, place.new, place.known)
+                self._merge_directory(place.path, place.mine, place.theirs, place.bases)
             else:
                 halves.append(place)
-            own, other = _named(self._trees, place.ours), _named(self._trees, place.new)
-            old = [_named(self._trees, entry) for entry in place.known]
-            for name in own.keys() | other.keys():
-                ours, new = own.get(name), other.get(name)
-                known = [entries.get(name) for entries in old]
-                if ours == new or new in known or _is_skipped(ours) or _is_skipped(new):
+            by_name = [
+                _named(self._trees, entry) for entry in (place.mine, place.theirs, *place.bases)
+            ]
+            for name in by_name[0].keys() | by_name[1].keys():
+                mine, theirs, *bases = (entries.get(name) for entries in by_name)
+                if mine == theirs or theirs in bases or _is_skipped(mine) or _is_skipped(theirs):
                     continue
-                below = _MergePlace(treepath.join(place.path, name), ours, new, known)
+                below = _MergePlace(treepath.join(place.path, name), mine, theirs, bases)
                 if not _is_concerned(below.path, self._request.paths):
                     continue
                 is_wanted = _is_wanted(below.path, self._request.paths)
@@ -376,93 +380,93 @@ class _Merge:
         for wanted in self._request.paths:
             if treepath.is_within(wanted, place.path):
                 rest = wanted[len(place.path) + 1 :]
-                there, *before = (
+                wanted_entry, *before = (
                     None if entry is None else self._trees.find(entry, rest)
-                    for entry in (place.new, *place.known)
+                    for entry in (place.theirs, *place.bases)
                 )
-                if there is not None and there not in before:
+                if wanted_entry is not None and wanted_entry not in before:
                     return True
         return False
 
     def _merge_whole(self, place: _MergePlace) -> None:
         """Decides on what is no directory on one side, or is a repository."""
-        ours, new, known = place.ours, place.new, place.known
-        if ours in known and self._request.takes_times:
-            result = new
-        elif self._is_alike_any(new, [ours, *known]):
-            result = ours
-        elif self._is_alike_any(ours, known):
-            result = new
+        mine, theirs, bases = place.mine, place.theirs, place.bases
+        if mine in bases and self._request.takes_times:
+            result = theirs
+        elif self._is_alike_any(theirs, [mine, *bases]):
+            result = mine
+        elif self._is_alike_any(mine, bases):
+            result = theirs
         else:
             result = self._merged_parts(place)
             if result is None:
                 self._take(place, self._in_conflict(place))
                 return
-        if result is not None and ours is not None and new is not None:
-            result = self._with_rest(result, ours, new, known)
+        if result is not None and mine is not None and theirs is not None:
+            result = self._with_rest(result, mine, theirs, bases)
         self._take(place, result)
 
     def _take(self, place: _MergePlace, result: Entry | None) -> None:
-        if result != place.ours:
+        if result != place.mine:
             self.taken[place.path] = result
 
     def _in_conflict(self, place: _MergePlace) -> Entry | None:
         """Notes a conflict; returns the side that the rule wants, as it is there."""
         self.conflicts.append(place.path)
-        ours, new = place.ours, place.new
+        mine, theirs = place.mine, place.theirs
         if self._request.rule is not ConflictRule.THEIRS:
-            return ours
-        if ours is None or new is None or self._request.takes_owners:
-            return new
-        return new._replace(uid=ours.uid, gid=ours.gid)
+            return mine
+        if mine is None or theirs is None or self._request.takes_owners:
+            return theirs
+        return theirs._replace(uid=mine.uid, gid=mine.gid)
 
     def _settle(self, place: _MergePlace) -> None:
         """Decides on a directory that one side does not have, once all below it is decided.
 
         It is there as long as something is in it.
         """
-        path, ours, new = place.path, place.ours, place.new
-        below = [treepath.join(path, name) for name in _named(self._trees, ours or new)]
+        path, mine, theirs = place.path, place.mine, place.theirs
+        below = [treepath.join(path, name) for name in _named(self._trees, mine or theirs)]
         is_wanted = _is_wanted(path, self._request.paths)
-        if ours is not None:
-            is_empty = all(self.taken.get(item, ours) is None for item in below)
+        if mine is not None:
+            is_empty = all(self.taken.get(item, mine) is None for item in below)
             if is_empty and is_wanted and self._is_settled(place):
                 for item in below:
                     del self.taken[item]
                 self.taken[path] = None
-        elif new is not None:
+        elif theirs is not None:
             is_empty = all(
                 item not in self.missing and self.taken.get(item) is None for item in below
             )
             if not is_empty or (is_wanted and not self._is_settled(place)):
-                self.missing[path] = self.metadata[path] = new
+                self.missing[path] = self.metadata[path] = theirs
 
     def _is_settled(self, place: _MergePlace) -> bool:
         """Returns whether an empty directory is removed, or stays so."""
-        one = place.ours or place.new
+        one = place.mine or place.theirs
         assert one is not None
-        before = [_essence(item) for item in place.known if item is not None]
+        before = [_essence(item) for item in place.bases if item is not None]
         return _essence(one) in before or self._in_conflict(place) is None
 
     def _merged_parts(self, place: _MergePlace) -> Entry | None:
         """Returns what two sides made of one file or the like; None for a conflict."""
-        path, ours, new = place.path, place.ours, place.new
-        known = [entry for entry in place.known if entry is not None]
-        if ours is None or new is None or len(known) < len(place.known):
+        path, mine, theirs = place.path, place.mine, place.theirs
+        bases = [entry for entry in place.bases if entry is not None]
+        if mine is None or theirs is None or len(bases) < len(place.bases):
             return None
-        if {entry.kind for entry in (ours, new, *known)} != {ours.kind} or ours.is_directory:
+        if {entry.kind for entry in (mine, theirs, *bases)} != {mine.kind} or mine.is_directory:
             return None
-        result = self._merged_properties(ours, new, known)
+        result = self._merged_properties(mine, theirs, bases)
         if result is None:
             return None
-        contents = [(entry.content, entry.size) for entry in (ours, new, *known)]
+        contents = [(entry.content, entry.size) for entry in (mine, theirs, *bases)]
         content = _chosen(contents[0], contents[1], contents[2:])
         if content is not None:
-            time_ns = ours.mtime_ns if content == contents[0] else new.mtime_ns
+            time_ns = mine.mtime_ns if content == contents[0] else theirs.mtime_ns
             return result._replace(content=content[0], size=content[1], mtime_ns=time_ns)
-        if ours.kind != EntryKind.FILE or len(known) != 1:
+        if mine.kind != EntryKind.FILE or len(bases) != 1:
             return None
-        return self._merged_text(path, result, [known[0], ours, new])
+        return self._merged_text(path, result, [bases[0], mine, theirs])
 
     def _merged_text(self, path: bytes, entry: Entry, sides: Sequence[Entry]) -> Entry | None:
         """Returns an entry with the merge of a text, its base first; None for a conflict."""
@@ -488,56 +492,57 @@ class _Merge:
         return b"".join(read_content(entry.file_content, self._get))
 
     def _merge_directory(
-        self, path: bytes, ours: Entry, new: Entry, known: Sequence[Entry | None]
+        self, path: bytes, mine: Entry, theirs: Entry, bases: Sequence[Entry | None]
     ) -> None:
         """Decides on a directory's own metadata."""
         if not _is_wanted(path, self._request.paths):
             return
-        before = [entry for entry in known if entry is not None and entry.is_directory]
-        merged = self._merged_properties(ours, new, before)
+        before = [entry for entry in bases if entry is not None and entry.is_directory]
+        merged = self._merged_properties(mine, theirs, before)
         if merged is not None:
-            result: Entry | None = self._with_rest(merged, ours, new, before)
+            result: Entry | None = self._with_rest(merged, mine, theirs, before)
         else:
-            result = self._in_conflict(_MergePlace(path, ours, new, known))
-        if result is not None and result != ours:
+            result = self._in_conflict(_MergePlace(path, mine, theirs, bases))
+        if result is not None and result != mine:
             self.metadata[path] = result
 
-    def _merged_properties(self, ours: Entry, new: Entry, known: Sequence[Entry]) -> Entry | None:
+    def _merged_properties(
+        self, mine: Entry, theirs: Entry, bases: Sequence[Entry]
+    ) -> Entry | None:
         """Returns my entry with merged mode and attributes, or None for a conflict."""
-        mode = _chosen(ours.mode, new.mode, [entry.mode for entry in known])
+        mode = _chosen(mine.mode, theirs.mode, [entry.mode for entry in bases])
         if mode is None:
             return None
-        xattrs = _chosen((ours.xattrs,), (new.xattrs,), [(entry.xattrs,) for entry in known])
+        xattrs = _chosen((mine.xattrs,), (theirs.xattrs,), [(entry.xattrs,) for entry in bases])
         if xattrs is not None:
-            return ours._replace(mode=mode, xattrs=xattrs[0])
-        mine, theirs, *before = (dict(self._trees.xattrs(entry)) for entry in (ours, new, *known))
+            return mine._replace(mode=mode, xattrs=xattrs[0])
+        by_name = [dict(self._trees.xattrs(entry)) for entry in (mine, theirs, *bases)]
         merged: dict[bytes, bytes] = {}
-        for name in sorted({*mine, *theirs}):
-            value = _chosen(
-                (mine.get(name),), (theirs.get(name),), [(each.get(name),) for each in before]
-            )
+        for name in sorted({*by_name[0], *by_name[1]}):
+            my_value, their_value, *base_values = ((item.get(name),) for item in by_name)
+            value = _chosen(my_value, their_value, base_values)
             if value is None:
                 return None
             if value[0] is not None:
                 merged[name] = value[0]
         found: Xattrs = tuple(merged.items())
         try:
-            return ours._replace(mode=mode, xattrs=store_xattrs(found, self._put))
+            return mine._replace(mode=mode, xattrs=store_xattrs(found, self._put))
         except OSError:  # together they are more than an entry can have
             return None
 
     def _with_rest(
-        self, entry: Entry, ours: Entry, new: Entry, known: Sequence[Entry | None]
+        self, entry: Entry, mine: Entry, theirs: Entry, bases: Sequence[Entry | None]
     ) -> Entry:
         """Returns an entry with the owner that it should have here, and the time."""
-        own, other = (ours.uid, ours.gid), (new.uid, new.gid)
-        before = [item for item in known if item is not None]
+        my_owner, their_owner = (mine.uid, mine.gid), (theirs.uid, theirs.gid)
+        before = [item for item in bases if item is not None]
         owners = [(item.uid, item.gid) for item in before]
-        takes = self._request.takes_owners and own in owners and other not in owners
-        uid, gid = other if takes else own
+        takes = self._request.takes_owners and my_owner in owners and their_owner not in owners
+        uid, gid = their_owner if takes else my_owner
         time_ns = entry.mtime_ns
         if self._request.takes_times and time_ns in {item.mtime_ns for item in before}:
-            time_ns = new.mtime_ns
+            time_ns = theirs.mtime_ns
         return entry._replace(uid=uid, gid=gid, mtime_ns=time_ns)
 
     def _is_alike_any(self, one: Entry | None, others: Sequence[Entry | None]) -> bool:
@@ -598,11 +603,11 @@ def _directories_in(place: _MergePlace) -> _MergePlace:
 
     Nothing is below it, and it is not itself to be merged.
     """
-    new, *known = (
+    theirs, *bases = (
         entry if entry is not None and entry.is_directory else None
-        for entry in (place.new, *place.known)
+        for entry in (place.theirs, *place.bases)
     )
-    return place._replace(new=new, known=known)
+    return place._replace(theirs=theirs, bases=bases)
 
 
 def _may_enter(place: _MergePlace, *, is_wanted: bool) -> bool:
@@ -610,13 +615,13 @@ def _may_enter(place: _MergePlace, *, is_wanted: bool) -> bool:
 
     A directory that one side does not have is, unless the other side left it as it was.
     """
-    sides = [entry for entry in (place.ours, place.new) if entry is not None]
+    sides = [entry for entry in (place.mine, place.theirs) if entry is not None]
     if not all(entry.is_directory for entry in sides):
         return False
     if len(sides) > 1 or not is_wanted:
-        return len(sides) > 1 or len(place.known) == 1
-    before = [entry for entry in place.known if entry is not None and entry.is_directory]
-    return len(place.known) == len(before) == 1 and place.ours not in place.known
+        return len(sides) > 1 or len(place.bases) == 1
+    before = [entry for entry in place.bases if entry is not None and entry.is_directory]
+    return len(place.bases) == len(before) == 1 and place.mine not in place.bases
 
 
 def applied(
