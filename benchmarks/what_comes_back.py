@@ -66,6 +66,14 @@ class Tool:
     after_kill = "true"
     take_back = "false"
     """How the way back itself is undone, where the tool has such a thing."""
+    take_out = "false"
+    """How the last but one checkpoint is undone, and the last one kept."""
+    copy = "false"
+    """How a second directory, ``../copy``, is made of the checkpoint."""
+    bring_back = "false"
+    """How what was done in ``../copy`` comes into the root."""
+    archive = "false"
+    """How the checkpoint is written to ``../archive.tar``."""
 
 
 class GitStash(Tool):
@@ -74,6 +82,7 @@ class GitStash(Tool):
     prepare = "git init -q . && git commit -q --allow-empty -m start"
     checkpoint = "git stash push -q --all && git stash apply -q"
     back = "git reset -q --hard && git clean -fdxq && git stash apply -q"
+    archive = "git archive -o ../archive.tar stash@{0}"
 
 
 class Restic(Tool):
@@ -83,6 +92,8 @@ class Restic(Tool):
     # Backed up by a relative path and restored to ".": never outside the directory.
     checkpoint = "restic backup -q ."
     back = "restic restore -q latest --target ."
+    copy = "restic restore -q latest --target ../copy"
+    archive = "restic dump latest / >../archive.tar"
 
 
 class ShadowGit(Tool):
@@ -92,6 +103,13 @@ class ShadowGit(Tool):
     checkpoint = f"{git} add -A && {git} commit -q --allow-empty -m checkpoint"
     back = f"{git} reset -q --hard HEAD && {git} clean -fdq"
     after_kill = 'rm -f "$HOME/shadow/index.lock"'
+    take_out = f"{git} revert --no-edit HEAD~1"
+    copy = f"{git} worktree add -q -b copy ../copy"
+    bring_back = (
+        "(cd ../copy && git add -A && git commit -q -m copy)"
+        f" && {git} add -A && {git} commit -q -m here && {git} merge -q --no-edit copy"
+    )
+    archive = f"{git} archive -o ../archive.tar HEAD"
 
 
 class Treesnap(Tool):
@@ -101,6 +119,10 @@ class Treesnap(Tool):
     back = "snap restore -q latest"
     after_kill = "snap status -q"
     take_back = "snap undo -q"
+    take_out = "snap revert -q latest~1"
+    copy = "snap fork -q latest ../copy"
+    bring_back = "snap adopt -q ../copy"
+    archive = "snap archive -q latest -o ../archive.tar"
 
 
 TOOLS: list[type[Tool]] = [GitStash, Restic, ShadowGit, Treesnap]
@@ -210,6 +232,70 @@ def kill_at(tool: Tool, share: float) -> None:
     process.wait()
 
 
+LINES = "".join(f"{number}\n" for number in range(1, 10))
+
+
+def takes_out(tool: Tool, later: str) -> bool:
+    """Undoes a step that changed line 2 of a text, after ``later`` was done to it."""
+    (tool.root / "a").write_text(LINES)
+    tool.run(tool.prepare)
+    for change in ("true", "sed -i s/2/two/ a", later):
+        tool.run(change)
+        tool.run(tool.checkpoint)
+    try:
+        tool.run(tool.take_out)
+    except subprocess.CalledProcessError:
+        return False
+    return True
+
+
+def a_step_in_the_middle(tool: Tool) -> bool:
+    is_done = takes_out(tool, "sed -i s/8/eight/ a")
+    return is_done and (tool.root / "a").read_text() == LINES.replace("8", "eight")
+
+
+def conflict_changes_nothing(tool: Tool) -> bool:
+    """Whether the tool can take steps out, and leaves all alone where it cannot."""
+    if tool.take_out == Tool.take_out or takes_out(tool, "sed -i s/two/zwei/ a"):
+        return False
+    return (tool.root / "a").read_text() == LINES.replace("2", "zwei")
+
+
+def a_copy_to_work_in(tool: Tool) -> bool:
+    tool.run(tool.prepare)
+    tool.run("echo '*.db' >.gitignore; echo a >x.db")
+    tool.run(tool.checkpoint)
+    try:
+        tool.run(tool.copy)
+    except subprocess.CalledProcessError:
+        return False
+    return (tool.root.parent / "copy/x.db").is_file()
+
+
+def a_copy_comes_back(tool: Tool) -> bool:
+    (tool.root / "a").write_text(LINES)
+    tool.run(tool.prepare)
+    tool.run(tool.checkpoint)
+    try:
+        tool.run(tool.copy)
+        tool.run("sed -i s/8/eight/ a; sed -i s/2/two/ ../copy/a")
+        tool.run(tool.bring_back)
+    except subprocess.CalledProcessError:
+        return False
+    return (tool.root / "a").read_text() == LINES.replace("8", "eight").replace("2", "two")
+
+
+def an_archive(tool: Tool) -> bool:
+    tool.run(tool.prepare)
+    tool.run("echo '*.db' >.gitignore; echo a >x.db")
+    tool.run(tool.checkpoint)
+    try:
+        tool.run(f"{tool.archive} && tar -tf ../archive.tar | grep -q 'x.db$'")
+    except subprocess.CalledProcessError:
+        return False
+    return True
+
+
 def text_or_none(path: Path) -> str | None:
     try:
         return path.read_text()
@@ -229,6 +315,11 @@ EXPERIMENTS: dict[str, Callable[[Tool], bool]] = {
     "removes files created since": created_files_go,
     "going back can itself be undone": way_back_can_be_undone,
     "killed midway: old or new tree after the next command": killed_half_way,
+    "undoes a step in the middle, and keeps later ones": a_step_in_the_middle,
+    "… and leaves all alone where both changed the same": conflict_changes_nothing,
+    "makes a copy to work in, with ignored files": a_copy_to_work_in,
+    "merges what was done in a copy into the directory": a_copy_comes_back,
+    "writes a tar archive, with ignored files": an_archive,
 }
 
 
