@@ -547,6 +547,17 @@ def test_the_model_is_told_also_where_its_turn_was_interrupted(snap, tell, file)
     assert "not as you last saw them: file. Read" in told["additionalContext"]
 
 
+def test_after_a_revert_of_what_is_captured_the_model_is_told_too(snap, tell, file):
+    tell("UserPromptSubmit", prompt="do it", prompt_id="p1")
+    file.write_text("by the agent")
+    tell("PreToolUse", tool_use_id="t1")
+    assert snap("revert", "step:1", "--session", "s1").code == 0
+
+    told = tell("UserPromptSubmit", prompt="go on", prompt_id="p2").json["hookSpecificOutput"]
+
+    assert "not as you last saw them: file. Read" in told["additionalContext"]
+
+
 def test_a_rewind_of_an_interrupted_turn_that_is_undone_is_no_news(snap, tell, file):
     tell("UserPromptSubmit", prompt="do it", prompt_id="p1")
     tell("PreToolUse", tool_use_id="t1")

@@ -177,7 +177,7 @@ def look_back(session: Session, event: Event) -> Before:
             break
         step = step_of(snapshot)
         if step is None or snapshot.record.session != event.session or step.host != event.host:
-            if newest is None and snapshot.kind == SnapshotKind.SAFETY:
+            if newest is None and _is_before_restore(snapshot):
                 last_seen = snapshot  # of the oldest restore since: what the newest step did
             continue
         if newest is None:
@@ -190,6 +190,14 @@ def look_back(session: Session, event: Event) -> Before:
             break
     number = 1 + (newest.record.step or 0) if newest is not None else 1
     return Before(None, newest, number, last_seen)
+
+
+def _is_before_restore(snapshot: Snapshot) -> bool:
+    if snapshot.kind != SnapshotKind.SAFETY:
+        return False
+    from treesnap.ops.restore.plan import restored_ref
+
+    return restored_ref(snapshot) is not None
 
 
 def note_gap(context: Context, event: Event, reason: str) -> None:
