@@ -236,6 +236,19 @@ class TestTheSecondTime:
         handle.adopt(fork)
         assert (tree / "script").read_text() == "fork again\n"
 
+    def test_what_both_had_made_alike_may_be_changed_again(self, handle, tree, fork):
+        for directory in (tree, fork):
+            (directory / "script").write_text("first\n")
+        count = len(handle.list())
+        for _ in range(2):
+            assert handle.adopt(fork).changes == ()
+        assert len(handle.list()) == count + 2  # my side, and the merge, which keeps what was alike
+        (fork / "script").write_text("second\n")
+
+        assert handle.adopt(fork).conflicts == ()
+
+        assert (tree / "script").read_text() == "second\n"
+
     def test_without_a_change_changes_nothing(self, handle, tree, fork):
         (fork / "texts" / "lines").write_text("one\n2\n3\n4\n5\n")
         (tree / "texts" / "lines").write_text("1\n2\n3\n4\nfive\n")

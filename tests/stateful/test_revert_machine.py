@@ -100,7 +100,8 @@ class RevertMachine(RuleBasedStateMachine):
         known = {*self.history}
         new = [item for item in reversed(self.handle.list()) if item.id not in known]
         for item in new:
-            is_before = item.kind is SnapshotKind.SAFETY
+            is_outcome = (item.label or "").startswith("revert of ")
+            is_before = item.kind is SnapshotKind.SAFETY and not is_outcome
             self.states[item.id] = before if is_before else self.live
             self.left[item.id] = self.states[item.id]
             self.history.append(item.id)

@@ -83,6 +83,8 @@ class MergeRequest(NamedTuple):
     tags: Mapping[str, str] = {}
     merged_before: tuple[Snapshot, ...] = ()
     """States of the other side that were merged into mine since the base, oldest first."""
+    keeps_record: bool = False
+    """Whether a merge without a change is published too, because later ones begin at it."""
     labels: Labels = Labels("here", "there")
     """What the sides are called in texts with markers."""
     dry_run: bool = False
@@ -161,8 +163,7 @@ def merge(
             )
             is_refused = bool(conflicts) and request.rule is ConflictRule.REFUSE
             is_same = (top, record.links) == (mine.record.root, mine.record.links)
-            is_needless = is_same and MERGED not in request.tags
-            if request.dry_run or is_refused or is_needless:
+            if request.dry_run or is_refused or (is_same and not request.keeps_record):
                 return MergeResult(None, conflicts, changes)
             sequence = store.snapshots.listing(root.id).next_sequence
             _, name = writer.publish(record, root.id, sequence)

@@ -56,6 +56,8 @@ class MergeSides(NamedTuple):
     """The paths that both snapshots hold; none where that is the whole root."""
     merged_before: tuple[Snapshot, ...] = ()
     """States of their side that were merged since the base, oldest first."""
+    keeps_record: bool = False
+    """Whether a later merge with that side begins at this one."""
 
 
 class MergeIntoRoot(NamedTuple):
@@ -142,9 +144,11 @@ def adopt(
         base = base_of(session.store, session.store.root(os.fsencode(fork.root)))
         if base is None:
             raise NotFound(f"The snapshot that {quoted(fork.root)} began with was deleted")
+        adopted = _adopted(session, fork.root)
+        is_new = theirs.id not in {item.id for item in (base, *adopted)}
         if as_it_is:
-            return MergeSides(theirs, None)
-        return MergeSides(theirs, base, merged_before=_adopted(session, fork.root))
+            return MergeSides(theirs, None, keeps_record=is_new)
+        return MergeSides(theirs, base, merged_before=adopted, keeps_record=is_new)
 
     asked = MergeIntoRoot(
         verb="adopt",
@@ -210,6 +214,7 @@ def _merged(
         paths=asked.paths or sides.scope,
         tags=dict(asked.tags),
         merged_before=sides.merged_before,
+        keeps_record=sides.keeps_record,
         labels=asked.labels,
         dry_run=asked.dry_run,
     )

@@ -713,6 +713,7 @@ class Remotes:
                 rule=ConflictRule.THEIRS if overwrite else ConflictRule.MINE,
                 takes_owners=os.geteuid() == 0,
                 tags={MERGED: theirs.id},
+                keeps_record=True,
             )
             found = merge(session, mine, theirs, bases, asked)
         assert found.snapshot is not None

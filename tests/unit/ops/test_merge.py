@@ -60,6 +60,7 @@ class World:
                 rule=ConflictRule.THEIRS if overwrites else ConflictRule.MINE,
                 takes_owners=takes_owners,
                 tags={MERGED: theirs.id},
+                keeps_record=True,
             )
             return merge(session, mine, theirs, bases, request)
 
