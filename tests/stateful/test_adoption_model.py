@@ -98,11 +98,48 @@ class Merge:
             self._properties_of_directory(path)
         names = {it for side in (self.mine, self.theirs) for it in side if _parent(it) == path}
         for name in sorted(names):
-            mine, theirs = self.mine.get(name), self.theirs.get(name)
-            if mine and theirs and mine.kind == theirs.kind == "directory":
-                self._directory(name)
-            elif self._is_wanted(name):
-                self._whole(name)
+            self._path(name)
+
+    def _path(self, path: str) -> None:
+        base, mine, theirs = (it.get(path) for it in (self.base, self.mine, self.theirs))
+        inside = [it for it in self._paths if _is_in(it, path)]
+        wanted = self._is_wanted(path)
+        if not wanted and not inside:
+            return
+        is_directory = [it and it.kind == "directory" for it in (base, mine, theirs)]
+        if is_directory[1] and is_directory[2]:
+            self._directory(path)
+        elif not wanted and mine and not is_directory[1]:
+            changed = [it for it in inside if below(self.theirs, it) != below(self.base, it)]
+            if any(it in self.theirs for it in changed):
+                self.conflicts.add(path)
+        elif not wanted or (is_directory[0] and (is_directory[1:] in ([True, None], [None, True]))):
+            self._directory_of_one_side(path, wanted=wanted)
+        else:
+            self._whole(path)
+
+    def _directory_of_one_side(self, path: str, *, wanted: bool) -> None:
+        """Decides on a directory by what is in it, and by itself where that is nothing."""
+        for name in sorted({*self.mine, *self.theirs}):
+            if _parent(name) == path:
+                self._path(name)
+        base, mine, theirs = (it.get(path) for it in (self.base, self.mine, self.theirs))
+        is_empty = not any(_is_in(it, path) for it in self.result)
+        stays = mine is not None and not wanted
+        if is_empty and wanted and (mine or theirs) != base:
+            self.conflicts.add(path)
+            self.decided[path] = True
+            stays = (self.rule == "theirs") == (mine is None)
+        if is_empty and not stays:
+            self.result.pop(path, None)
+            if mine is not None:
+                self.decided = {
+                    it: whole for it, whole in self.decided.items() if not _is_in(it, path)
+                }
+                self.decided[path] = True
+        elif mine is None:
+            self.result[path] = theirs
+            self.decided[path] = True
 
     def _properties_of_directory(self, path: str) -> None:
         old = self.base.get(path)
