@@ -72,6 +72,7 @@ class ErrorCode(StrEnum):
     CONFLICT = "conflict"
     MERGE_CONFLICT = "merge-conflict"
     NOT_A_FORK = "not-a-fork"
+    FORK_REPLACED = "fork-replaced"
     RESTORE_INTERRUPTED = "restore-interrupted"
     PLAN_INTERRUPTED = "plan-interrupted"
     PLAN_NOT_COMPLETED = "plan-not-completed"

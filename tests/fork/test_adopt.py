@@ -158,6 +158,37 @@ def test_a_path_that_neither_side_has_is_refused(handle, tree, fork):
     assert difference(before, record(tree)) == []
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_another_directory_in_the_place_of_a_fork_is_refused(handle, tree, fork, dry_run):
+    before = record(tree)
+    shutil.rmtree(fork)
+    fork.mkdir()
+    (fork / "other").write_text("of something else")
+
+    with pytest.raises(Refused) as raised:
+        handle.adopt(fork, dry_run=dry_run)
+
+    assert raised.value.code == ErrorCode.FORK_REPLACED
+    assert difference(before, record(tree)) == []
+    assert handle.list()[0].label is None
+    handle.adopt(fork, force=True)
+    assert sorted(os.listdir(tree)) == ["other"]
+
+
+def test_a_fork_that_was_moved_or_restored_is_the_fork(handle, tree, fork, tmp_path):
+    (fork / "script").write_text("fork\n")
+    open_handle(fork, handle.store_path).create()
+    shutil.rmtree(fork)
+    open_handle(fork, handle.store_path).restore("latest")
+    handle.adopt(fork)
+    (fork / "script").write_text("moved\n")
+    os.rename(fork, tmp_path / "moved")
+
+    handle.adopt(tmp_path / "moved")
+
+    assert (tree / "script").read_text() == "moved\n"
+
+
 class TestTheSecondTime:
     def test_what_was_adopted_may_be_changed_again(self, handle, tree, fork):
         (fork / "texts" / "lines").write_text("one\n2\n3\n4\n5\n")

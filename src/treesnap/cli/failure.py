@@ -110,6 +110,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ),
         ErrorCode.CONFLICT: "stop what writes there, then run the command again",
         ErrorCode.NOT_A_FORK: "'snap root list' says where each fork comes from",
+        ErrorCode.FORK_REPLACED: "look at it with 'snap diff DIR', or adopt it with --force",
         ErrorCode.MERGE_CONFLICT: (
             "--mine keeps these paths as they are, --theirs takes the other side, --markers writes "
             "both into texts"

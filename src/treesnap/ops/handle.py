@@ -943,7 +943,8 @@ class Handle:
         before and is still here, the state adopted last is the common one. All or nothing:
         :meth:`undo` goes back. The fork stays as it is; both are captured first. What happens in
         the fork while it is captured may be missing, as in any snapshot. Raises NotFound,
-        Refused (``not-a-fork``), MergeConflict, and what :meth:`revert` raises.
+        Refused (``not-a-fork``; ``fork-replaced`` where another directory is in its place, unless
+        ``force``), MergeConflict, and what :meth:`revert` raises.
         """
         from treesnap.ops.steering import adopt
 

@@ -126,12 +126,20 @@ def adopt(
             code=ErrorCode.ROOT_NOT_FOUND,
             path=fork.root,
         )
-    with opened(context, "adopt") as session:
-        origin = origin_in(session.store, session.store.root(os.fsencode(fork.root)))
+    with opened(context, "adopt") as session, opened(fork, "adopt") as fork_session:
+        fork_root = fork_session.root
+        origin = origin_in(session.store, fork_root)
         if origin is None or origin.root_id != session.root.id:
             raise Refused(
                 f"{quoted(fork.root)} was not forked from {quoted(context.root)}",
                 code=ErrorCode.NOT_A_FORK,
+                path=fork.root,
+            )
+        if not force and fork_root.is_replaced():
+            raise Refused(
+                f"{quoted(fork.root)} is another directory than the fork that was there, so what "
+                "is not in it would count as deleted",
+                code=ErrorCode.FORK_REPLACED,
                 path=fork.root,
             )
     options = CreateOptions(skip_unchanged=True, force=force)

@@ -233,6 +233,19 @@ class Root:
             self._write(identified(self._fs, record))
             self._remove_copy(_inode_copy(self._layout, record))
 
+    def is_replaced(self) -> bool:
+        """Returns whether another directory is at the root's path than the one last noted.
+
+        False where none was noted. Inodes are reused, so the creation time counts as well, where
+        the file system tells it; device numbers change with a restart, and do not. Costs two looks.
+        """
+        noted = self.record
+        if noted is None or noted.inode is None:
+            return False
+        now = identified(self._fs, noted)
+        is_younger = None not in (noted.birth_ns, now.birth_ns) and noted.birth_ns != now.birth_ns
+        return noted.inode != now.inode or is_younger
+
     def _write(self, record: RootRecord) -> None:
         """Puts a record and its copies in place. The caller holds the lock of all roots."""
         if record.id != root_id(record.path):
