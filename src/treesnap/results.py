@@ -281,9 +281,13 @@ class RestoreResult(Record):
         return changes_table(self.changes, above)
 
 
-class RevertResult(Record):
-    """Outcome of ``revert`` and ``adopt``."""
+class MergeResult(Record):
+    """Outcome of ``revert`` and ``adopt``: what was merged into the root."""
 
+    theirs_id: SnapshotId
+    """The state that was brought in: before what was reverted, or of the fork."""
+    base_id: SnapshotId | None
+    """The state that both come from; None where that is the root as it was."""
     snapshot: Snapshot | None
     """What the root now equals; None in a dry run, and where nothing was to be changed."""
     conflicts: tuple[bytes, ...]

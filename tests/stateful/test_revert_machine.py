@@ -38,7 +38,7 @@ from treesnap.errors import MergeConflict
 from treesnap.model import SnapshotKind
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.results import RevertResult
+from treesnap.results import MergeResult
 from treesnap.testing.doubles import UnsyncedFileSystem
 from treesnap.testing.state import TreeState, differences, tree_state
 
@@ -359,8 +359,8 @@ class RevertMachine(RuleBasedStateMachine):
         self,
         expected: Merge,
         before: TreeState,
-        result: RevertResult,
-        dry: RevertResult,
+        result: MergeResult,
+        dry: MergeResult,
         paths: list[bytes],
     ) -> None:
         """Checks the tree after a revert, and what was said of it."""

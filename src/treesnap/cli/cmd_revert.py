@@ -15,7 +15,7 @@ from treesnap.errors import printable
 from treesnap.quantities import count_text, first_lines
 
 if TYPE_CHECKING:
-    from treesnap.results import RevertResult
+    from treesnap.results import MergeResult
 
 _SHOWN_MAX = 10
 """Conflicts that are named; the others are counted."""
@@ -153,25 +153,28 @@ def adopt(
     _show(invocation, "adopt", result, rule)
 
 
-def _show(invocation: Invocation, name: str, result: RevertResult, rule: str | None) -> None:
+def _show(invocation: Invocation, name: str, result: MergeResult, rule: str | None) -> None:
     lines = [*(change_lines(result.changes) if result.dry_run else ()), _summary(name, result)]
     invocation.output.result(name, result.to_dict, lines)
     invocation.output.note(*_notes(result, rule, invocation))
 
 
-def _summary(name: str, result: RevertResult) -> str:
+def _summary(name: str, result: MergeResult) -> str:
     paths = count_text(len(result.changes), "path")
+    what = short_id(result.theirs_id)
+    if name == "revert":
+        what += ".." + ("now" if result.base_id is None else short_id(result.base_id))
     if not result.changes:
         why = "" if result.conflicts else ": the root has it already"
-        return f"Nothing to {name}{why}"
+        return f"Nothing to {name} of {what}{why}"
     if result.dry_run:
-        return f"Would change {paths}"
+        return f"Would {name} {what}: {paths}"
     assert result.snapshot is not None
     did = {"revert": "Reverted", "adopt": "Adopted"}[name]
-    return f"{did}: {paths} changed, now {short_id(result.snapshot.id)}"
+    return f"{did} {what}: {paths} changed, now {short_id(result.snapshot.id)}"
 
 
-def _notes(result: RevertResult, rule: str | None, invocation: Invocation) -> Iterator[str]:
+def _notes(result: MergeResult, rule: str | None, invocation: Invocation) -> Iterator[str]:
     outcomes = {
         None: "it would be refused",
         "mine": "kept as they are",

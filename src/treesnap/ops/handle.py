@@ -49,10 +49,10 @@ if TYPE_CHECKING:
         GcResult,
         GroupSpace,
         LogEntry,
+        MergeResult,
         PathSpace,
         PruneResult,
         RestoreResult,
-        RevertResult,
         RootInfo,
         RunResult,
         StatsResult,
@@ -868,7 +868,7 @@ class Handle:
         session: str | None = None,
         dry_run: bool = False,
         force: bool = False,
-    ) -> RevertResult:
+    ) -> MergeResult:
         """Undoes what happened between two snapshots, and keeps what happened since.
 
         ``ref`` is ``A..B``, or one snapshot, which stands for what changed since the one before
@@ -934,7 +934,7 @@ class Handle:
         as_it_is: bool = False,
         dry_run: bool = False,
         force: bool = False,
-    ) -> RevertResult:
+    ) -> MergeResult:
         """Brings what was done in a fork into this root, from which it was forked.
 
         Merges the fork as it is now with the root, since the state that was forked, and restores

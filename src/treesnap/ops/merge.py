@@ -90,7 +90,7 @@ class MergeRequest(NamedTuple):
     dry_run: bool = False
 
 
-class MergeResult(NamedTuple):
+class MergeOutcome(NamedTuple):
     """Outcome of a merge."""
 
     snapshot: Snapshot | None
@@ -107,7 +107,7 @@ def merge(
     theirs: Snapshot,
     bases: Sequence[Snapshot],
     request: MergeRequest,
-) -> MergeResult:
+) -> MergeOutcome:
     """Publishes a snapshot of the root with what both sides changed; durable after return.
 
     ``mine`` is a snapshot of the whole root, and so are the others, unless they hold the paths
@@ -115,7 +115,7 @@ def merge(
     texts that both sides changed. Raises Busy, Corrupt, StorageFull.
     """
 
-    def publish(_: object) -> MergeResult:
+    def publish(_: object) -> MergeOutcome:
         store, root = session.store, session.root
         with Writer(store) as writer:
             trees = TreeReader(writer.get)
@@ -164,10 +164,10 @@ def merge(
             is_refused = bool(conflicts) and request.rule is ConflictRule.REFUSE
             is_same = (top, record.links) == (mine.record.root, mine.record.links)
             if request.dry_run or is_refused or (is_same and not request.keeps_record):
-                return MergeResult(None, conflicts, changes)
+                return MergeOutcome(None, conflicts, changes)
             sequence = store.snapshots.listing(root.id).next_sequence
             _, name = writer.publish(record, root.id, sequence)
-        return MergeResult(store.snapshots.load(root.id, name), conflicts, changes)
+        return MergeOutcome(store.snapshots.load(root.id, name), conflicts, changes)
 
     return retry_overtaken("the merge", publish)
 

@@ -27,19 +27,19 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.facts import fact_tags, facts_of
-from treesnap.model import Snapshot, SnapshotKind
+from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import Context, Session, context_at
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.log import is_before_step
-from treesnap.ops.merge import ConflictRule, MergeRequest, MergeResult, merge
+from treesnap.ops.merge import ConflictRule, MergeOutcome, MergeRequest, merge
 from treesnap.ops.origin import base_of, origin_in
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.plan import RestoreRequest, restored_ref
 from treesnap.ops.undo import refuse_dangerous_restore, restore
 from treesnap.quantities import count_text, first_few
-from treesnap.results import RevertResult
+from treesnap.results import MergeResult
 from treesnap.three_way import Labels
 from treesnap.treepath import PathLike
 
@@ -58,6 +58,11 @@ class MergeSides(NamedTuple):
     """States of their side that were merged since the base, oldest first."""
     keeps_record: bool = False
     """Whether a later merge with that side begins at this one."""
+
+    @property
+    def ids(self) -> tuple[SnapshotId, SnapshotId | None]:
+        """The ids of their side and of the base."""
+        return self.theirs.id, self.base.id if self.base is not None else None
 
 
 class MergeIntoRoot(NamedTuple):
@@ -82,7 +87,7 @@ def revert(
     rule: str,
     dry_run: bool,
     force: bool,
-) -> RevertResult:
+) -> MergeResult:
     """Undoes what happened between two snapshots; see :meth:`treesnap.Handle.revert`."""
     conflict_rule = _rule(rule)
     try:
@@ -115,7 +120,7 @@ def adopt(
     as_it_is: bool,
     dry_run: bool,
     force: bool,
-) -> RevertResult:
+) -> MergeResult:
     """Brings the state of a fork into its origin; see :meth:`treesnap.Handle.adopt`."""
     place = context_at(directory, context.store_path, fs=context.fs)
     fork = context._replace(root=place.root, given_root=place.given_root, watcher=None)
@@ -173,7 +178,7 @@ def adopt(
 
 def merge_into_root(
     context: Context, sides_in: Callable[[Session], MergeSides], asked: MergeIntoRoot
-) -> RevertResult:
+) -> MergeResult:
     """Merges another state into the root, and restores the outcome.
 
     ``sides_in`` is called under the root's lock. Raises MergeConflict, and what a create and a
@@ -202,17 +207,21 @@ def merge_into_root(
             found.conflicts,
         )
     if found.snapshot is None:
-        return RevertResult(None, found.conflicts, tuple(found.changes), None, (), asked.dry_run)
+        return MergeResult(
+            *sides.ids, None, found.conflicts, tuple(found.changes), None, (), asked.dry_run
+        )
     request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), force=asked.force)
     done = restore(context, request)
     kept = {change.path for change in done.conflicts}
     changes = tuple(change for change in found.changes if change.path not in kept)
-    return RevertResult(found.snapshot, found.conflicts, changes, done.safety_id, done.conflicts)
+    return MergeResult(
+        *sides.ids, found.snapshot, found.conflicts, changes, done.safety_id, done.conflicts
+    )
 
 
 def _merged(
     session: Session, mine: Snapshot, sides: MergeSides, asked: MergeIntoRoot
-) -> MergeResult:
+) -> MergeOutcome:
     request = MergeRequest(
         label=asked.label,
         rule=asked.rule,

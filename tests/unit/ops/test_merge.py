@@ -16,7 +16,7 @@ from treesnap.model import Snapshot
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.ops.merge import MERGED, ConflictRule, MergeRequest, MergeResult, merge, merged_id
+from treesnap.ops.merge import MERGED, ConflictRule, MergeOutcome, MergeRequest, merge, merged_id
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 NAMES = ["a", "b", "d/a", "d/b", "d/e/a"]
@@ -50,7 +50,7 @@ class World:
         *bases: Snapshot,
         overwrites: bool = False,
         takes_owners: bool = True,
-    ) -> MergeResult:
+    ) -> MergeOutcome:
         with (
             opened(self.handle.context, "merge", writing=True) as session,
             locked_root(session, "merge"),
