@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 import trees
 from mounting import Mounter, mounting
 from oracle import difference, record, without
+from treesnap import CollectingMonitor
 from treesnap.errors import (
     Busy,
     ErrorCode,
@@ -24,6 +26,8 @@ from treesnap.errors import (
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.doubles import (
+    Fault,
+    FaultyFileSystem,
     Kind,
     RecordingFileSystem,
     UnsyncedFileSystem,
@@ -340,6 +344,22 @@ class TestRefused:
 
         assert sorted(os.listdir(tmp_path)) == ["root", "store"]
         assert len(world.handle().root_list()) == 1
+
+
+def test_where_a_later_fork_fails_those_before_are_named(world, tmp_path):
+    full = Fault(number=2, methods=frozenset({"sync_file_system"}), errno=errno.ENOSPC)
+    fs = FaultyFileSystem(full, inner=UnsyncedFileSystem())
+    monitor = CollectingMonitor()
+
+    with pytest.raises(StorageFull):
+        at(world, world.root, fs=fs, monitor=monitor).fork(
+            "second", [tmp_path / name for name in ("one", "two", "three")]
+        )
+
+    made = zip(monitor.codes, monitor.warnings, strict=True)
+    assert [*made] == [("forks-made", f"1 fork made before: {str(tmp_path / 'one')!r}")]
+    assert at(world, tmp_path / "one").verify(read_data=True).ok
+    assert not (tmp_path / "two").exists()
 
 
 class Sharing(WrappedFileSystem):

@@ -37,6 +37,7 @@ from treesnap.errors import (
     StorageFull,
     StoreMissing,
     TreesnapError,
+    WarningCode,
     quoted,
 )
 from treesnap.facts import fork_tags
@@ -61,7 +62,7 @@ from treesnap.ops.origin import BASE_NAME, origin_in
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.export import Export, is_fixed, refuse_occupied
 from treesnap.ops.state import MemoryObjects, State
-from treesnap.quantities import size_text
+from treesnap.quantities import count_text, first_few, size_text
 from treesnap.results import Fork, ForkOrigin, ForkResult
 from treesnap.store.roots import Root
 from treesnap.store.writer import Writer, retry_overtaken
@@ -244,10 +245,22 @@ class _Forking:
             first: CloneSource | None = None
             for place in places:
                 sources = [source for source in (first, origin) if source is not None]
-                forks.append(self._make(place, sources))
+                try:
+                    forks.append(self._make(place, sources))
+                except (OSError, TreesnapError):
+                    self._warn_of_made(forks)
+                    raise
                 if first is None and len(forks) < len(places):
                     first = self._fork_source(stack, place)
         return ForkResult(self._snapshot.id, totals.files, totals.size_bytes, tuple(forks))
+
+    def _warn_of_made(self, forks: Sequence[Fork]) -> None:
+        """Says which forks are there although a later one failed; each stands for itself."""
+        if forks:
+            named = first_few(forks, lambda made: quoted(made.path))
+            self._session.context.monitor.warn(
+                WarningCode.FORKS_MADE, f"{count_text(len(forks), 'fork')} made before: {named}"
+            )
 
     def _origin_source(self, stack: ExitStack) -> CloneSource | None:
         """Returns the live tree to clone from, or None where nothing is known of it."""
