@@ -277,6 +277,8 @@ def _change(
     if is_range:
         if not first:
             raise InvalidArgument(f"{quoted(ref)} names no snapshot before the dots")
+        if last.startswith("."):
+            raise InvalidArgument(f"{quoted(ref)} has three dots, and A..B has two")
         before = resolve_in(session, first, wanted=wanted, paths=paths)
         after = resolve_in(session, last, wanted=wanted, paths=paths) if last else None
         return before, after

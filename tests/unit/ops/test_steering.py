@@ -170,6 +170,13 @@ class TestWhatAReferenceStandsFor:
 
         assert len(handle.list()) == 1
 
+    def test_three_dots_are_named_as_such(self, handle, root):
+        (root / "a").write_text("a")
+        handle.create()
+
+        with pytest.raises(InvalidArgument, match="three dots"):
+            handle.revert("latest...latest")
+
     def test_a_rule_that_does_not_exist_is_refused_before_anything_is_captured(self, handle, root):
         (root / "a").write_text("a")
         handle.create()
