@@ -33,7 +33,7 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """A helper leaves these to its parent, and ends with it."""
 
 _PIPE_SIZE = 1 << 20
-"""Results wait in the pipe while the parent works itself; if it is full, so does the helper."""
+"""Results wait in the pipe while the parent does one item; if it is full, so does the helper."""
 
 _ENTRY = struct.Struct("H")
 _QUEUE_LENGTH = 1024
@@ -110,6 +110,8 @@ def share_out(
                 own.append(first)
         for number in queue.numbers(own):
             here(left.pop(number))
+            for helper in started:
+                helper.receive()
         for helper in started:
             results = dict(helper.results())
             finished = results.pop(_FINISHED, None)
@@ -165,6 +167,8 @@ class Helper:
         self._read_fd, write_fd = os.pipe()
         with suppress(OSError):  # the user's pipes take no more memory
             fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        os.set_blocking(self._read_fd, False)
+        self._received = bytearray()
         self._has_ended = False
         parent = os.getpid()
         # The child must not be interrupted where it would run the parent's clean-up.
@@ -192,9 +196,17 @@ class Helper:
         with suppress(ChildProcessError):  # the program waits for all of its children itself
             os.waitpid(self._process, 0)
 
+    def receive(self) -> None:
+        """Makes room in the pipe for what the helper sends; does not wait."""
+        with suppress(BlockingIOError):
+            while data := os.read(self._read_fd, _PIPE_SIZE):
+                self._received += data
+
     def results(self) -> list[Any]:
         """Returns the values that the helper sent whole, once it has ended."""
-        reports = io.BytesIO(b"".join(iter(lambda: os.read(self._read_fd, 1 << 16), b"")))
+        os.set_blocking(self._read_fd, True)
+        self.receive()
+        reports = io.BytesIO(self._received)
         found = []
         with suppress(EOFError):
             while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -113,6 +114,38 @@ def test_what_a_helper_did_counts_when_it_finished(monkeypatch, last, is_accepte
     assert [share for share, _ in shared.taken] == ([] if again else ["b", "c"])
     everything = ([("b", b"b"), ("c", b"c")], b"done")
     assert accepted == ([everything] if last == "done" else [])
+
+
+def test_a_helper_does_not_wait_for_room_while_there_is_work_here():
+    done_fd, begun_fd = os.pipe()
+    shares = [str(number) for number in range(40)]
+    taken: list[str] = []
+    done_here: list[str] = []
+
+    def help_with(share: str) -> bytes:
+        os.write(begun_fd, b"x")
+        return bytes(1 << 18)  # four fill the pipe
+
+    def here(share: str) -> None:
+        if not done_here:
+            os.close(begun_fd)
+        done_here.append(share)
+        select.select([done_fd], [], [], TIMEOUT_S)
+        os.read(done_fd, 1)  # goes on for each share that the helper begins, and at its end
+
+    share_out(
+        shares,
+        lambda share: 1,
+        1,
+        here=here,
+        there=help_with,
+        take=lambda share, result: taken.append(share),
+        again=done_here.append,
+    )
+
+    os.close(done_fd)
+    assert sorted([*taken, *done_here]) == sorted(shares)
+    assert len(taken) >= len(done_here) - 1
 
 
 def test_equal_shares_are_done_as_often_as_they_are_there():
