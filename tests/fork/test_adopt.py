@@ -173,6 +173,9 @@ def test_another_directory_in_the_place_of_a_fork_is_refused(handle, tree, fork,
     assert handle.list()[0].label is None
     handle.adopt(fork, force=True)
     assert sorted(os.listdir(tree)) == ["other"]
+    (fork / "other").write_text("changed")
+    handle.adopt(fork)
+    assert (tree / "other").read_text() == "changed"
 
 
 def test_a_fork_that_was_moved_or_restored_is_the_fork(handle, tree, fork, tmp_path):

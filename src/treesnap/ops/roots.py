@@ -97,16 +97,10 @@ def _info(store: Store, root: Root) -> RootInfo:
 
 def _directory(store: Store, root: Root) -> RootDirectory:
     try:
-        stat = store.fs.lstat(root.path)
+        store.fs.lstat(root.path)
     except OSError:
         return RootDirectory.ABSENT
-    record = root.record
-    if record is None or (record.device, record.inode) in {
-        (None, None),
-        (stat.st_dev, stat.st_ino),
-    }:
-        return RootDirectory.PRESENT
-    return RootDirectory.REPLACED
+    return RootDirectory.REPLACED if root.is_replaced() else RootDirectory.PRESENT
 
 
 def _real(path: str) -> str:

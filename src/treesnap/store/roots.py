@@ -218,33 +218,32 @@ class Root:
     def note_identity(self) -> None:
         """Records which directory the root is, so that it is recognised after a move.
 
-        Costs one look unless the directory is a different one. The caller holds the root's lock.
+        Costs two looks unless the directory is a different one. The caller holds the root's lock.
         """
         record = self.record
         if record is None:
             return
-        try:
-            stat = self._fs.lstat(self.path)
-        except FileNotFoundError:
-            return
-        if (stat.st_dev, stat.st_ino) == (record.device, record.inode):
+        found = identified(self._fs, record)
+        if found == record:
             return
         with locked_roots(self._fs, self._layout):
-            self._write(identified(self._fs, record))
-            self._remove_copy(_inode_copy(self._layout, record))
+            self._write(found)
+            if _inode_copy(self._layout, found) != _inode_copy(self._layout, record):
+                self._remove_copy(_inode_copy(self._layout, record))
 
     def is_replaced(self) -> bool:
-        """Returns whether another directory is at the root's path than the one last noted.
+        """Returns whether another directory is at the path than the one that was captured last.
 
-        False where none was noted. Inodes are reused, so the creation time counts as well, where
-        the file system tells it; device numbers change with a restart, and do not. Costs two looks.
+        Inodes are reused, so the time at which it was made counts as well; a device may have
+        another number after a reboot. Costs two looks.
         """
-        noted = self.record
-        if noted is None or noted.inode is None:
+        record = self.record
+        if record is None or record.inode is None:
             return False
-        now = identified(self._fs, noted)
-        is_younger = None not in (noted.birth_ns, now.birth_ns) and noted.birth_ns != now.birth_ns
-        return noted.inode != now.inode or is_younger
+        found = identified(self._fs, record)
+        if record.birth_ns is None or found.birth_ns is None:
+            return (found.device, found.inode) != (record.device, record.inode)
+        return (found.birth_ns, found.inode) != (record.birth_ns, record.inode)
 
     def _write(self, record: RootRecord) -> None:
         """Puts a record and its copies in place. The caller holds the lock of all roots."""
