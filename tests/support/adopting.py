@@ -63,7 +63,8 @@ def prepare_and_note(scene: Scene) -> None:
 def adopt(handle: Handle) -> None:
     """Adopts the fork at the time at which every adoption happens."""
     fork = os.path.join(os.path.dirname(handle.root), "fork")
-    Handle(handle.context._replace(clock_ns=lambda: NOW_NS)).adopt(fork)
+    # What is put back after each kill is a copy of the fork, which only force adopts.
+    Handle(handle.context._replace(clock_ns=lambda: NOW_NS)).adopt(fork, force=True)
 
 
 def settled(scene: Scene) -> str:
