@@ -59,8 +59,8 @@ def json_value(value: Any) -> Any:
         return path_fields(value)
     if isinstance(value, dict):
         return json_fields(value)
-    if hasattr(value, "_fields"):
-        return value.to_dict() if hasattr(value, "to_dict") else json_fields(value._asdict())
+    if hasattr(value, "_fields") or hasattr(value, "__dataclass_fields__"):
+        return value.to_dict() if hasattr(value, "to_dict") else json_fields(fields_of(value))
     return [json_value(item) for item in value]
 
 
@@ -105,26 +105,43 @@ else:
     _Record = NamedTuple
 
 
-class Record(_Record):
-    """A named tuple that the library returns: short as ``repr``, and as JSON."""
+class Presented:
+    """What the library returns, a named tuple or a dataclass: short as ``repr``, and as JSON.
+
+    A dataclass needs ``repr=False``, or it makes its own.
+    """
+
+    __slots__ = ()
 
     def to_dict(self) -> Fields:
         """Returns what ``--json`` prints of it; ``json.dumps`` takes it."""
-        return json_fields(self._asdict())
+        return json_fields(fields_of(self))
 
     def __repr__(self) -> str:
         return short_repr(self)
 
 
+class Record(Presented, _Record):
+    """A named tuple that the library returns."""
+
+
 def short_repr(record: Any) -> str:
     """Returns the fields of a record that differ from their defaults, each shortened."""
-    defaults = record._field_defaults
+    defaults = _defaults_of(record)
     shown = [
         f"{name}={_short(value)}"
-        for name, value in zip(record._fields, record, strict=True)
+        for name, value in fields_of(record).items()
         if name not in defaults or defaults[name] != value
     ]
     return f"{type(record).__name__}({', '.join(shown)})"
+
+
+def _defaults_of(record: Any) -> Mapping[str, Any]:
+    """Returns defaults by name; that of a dataclass's field without one equals no value."""
+    if hasattr(record, "_field_defaults"):
+        named: Mapping[str, Any] = record._field_defaults
+        return named
+    return {name: field.default for name, field in record.__dataclass_fields__.items()}
 
 
 def _short(value: Any) -> str:

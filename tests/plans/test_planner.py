@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 
 from oracle import difference, record
@@ -361,3 +364,36 @@ def test_a_server_that_an_earlier_run_left_is_not_killed_by_the_next(bench):
 
     assert again.state == PlanState.FAILED
     end(first)
+
+
+def test_records_are_json_as_the_commands_print_it(bench, failed):
+    result = bench.planner().correct(failed.id, CorrectionMode.REVERT)
+    step = failed.leaves[1].step
+    records = [failed, result, result.before, failed.content, failed.leaves[0], step, Milestones()]
+
+    for item in records:
+        fields = item.to_dict()
+        assert json.loads(json.dumps(fields)) == fields, item
+    assert failed.to_dict()["steps"][1]["state"] == "failed"
+    assert result.to_dict()["before"] == result.before.to_dict()
+    assert "content" not in result.before.to_dict()
+
+
+def test_records_are_short_as_text(bench, failed):
+    result = bench.planner().correct(failed.id, CorrectionMode.REVERT)
+
+    assert repr(failed) == f"<Plan {failed.id} failed 1 of 3 steps, 2 checkpoints: {failed.name}>"
+    assert repr(failed.content) == "<Content 1 of 3 steps completed>"
+    assert repr(Milestones(keep=3)) == "Milestones(keep=3)"
+    assert repr(Step(name="a", run="true")) == "Step(name='a', run='true')"
+    assert repr(Step(name="all", steps=(Step(name="a", run="true"),))) == "<Step all of 1 step>"
+    before = result.before
+    place = f"step_index={before.step_index} snapshot {before.snapshot_id[:12]}"
+    assert repr(before) == f"<Checkpoint {before.id} {place}: {before.label}>"
+    assert f"plan={result.plan!r}, checkpoint={result.checkpoint!r}" in repr(result)
+    assert result.safety_id not in repr(result)
+
+
+def test_the_text_of_a_path_is_the_root(failed):
+    assert failed.path_text == os.fsdecode(failed.root)
+    assert failed.checkpoints[0].path_text == failed.path_text

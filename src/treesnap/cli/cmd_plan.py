@@ -16,7 +16,7 @@ import click
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.json_output import Fields, fields_of
+from treesnap.cli.json_output import Fields
 from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import (
@@ -26,7 +26,6 @@ from treesnap.cli.text_output import (
 )
 from treesnap.compat.architect import MILESTONES
 from treesnap.errors import printable
-from treesnap.model import utc_text
 from treesnap.plans import (
     Attempt,
     Checkpoint,
@@ -304,9 +303,7 @@ def checkpoint(
         taken = plans.checkpoint(
             plan_ref, label=label, reason=reason, source_tool=source_tool, phase=phase
         )
-    invocation.output.result(
-        "plan.checkpoint", lambda: {"checkpoint": _checkpoint_fields(taken)}, [taken.id]
-    )
+    invocation.output.result("plan.checkpoint", lambda: {"checkpoint": taken.to_dict()}, [taken.id])
 
 
 @plan.command(
@@ -332,7 +329,7 @@ def rollback(invocation: Invocation, *, plan_ref: str, checkpoint_ref: str | Non
             )
             return
         result = plans.rollback(plan_ref, checkpoint_ref)
-    output.result("plan.rollback", lambda: _rollback_fields(result), _rollback_lines(result))
+    output.result("plan.rollback", result.to_dict, _rollback_lines(result))
 
 
 @plan.command(
@@ -365,7 +362,7 @@ def correct(
         result = plans.correct(plan_ref, CorrectionMode(mode), step, name=name)
     output = invocation.output
     if isinstance(result, RollbackResult):
-        output.result("plan.correct", lambda: _rollback_fields(result), _rollback_lines(result))
+        output.result("plan.correct", result.to_dict, _rollback_lines(result))
         return
     index = result.insertion_index - 1
     output.result(
@@ -408,50 +405,12 @@ def _is_interrupted(plans: Planner, plan: Plan) -> bool:
 
 def _plan_fields(plan: Plan, *, is_interrupted: bool = False) -> Fields:
     """Returns a plan with its steps, in the order in which they run."""
-    return {
-        "plan_id": plan.id,
-        "name": plan.name,
-        "state": plan.state,
-        "interrupted": is_interrupted,
-        "created_at": utc_text(plan.created_at_ns),
-        "root": plan.root,
-        "next_step": plan.next_index,
-        "steps": [
-            {
-                "step_index": index,
-                "path": leaf.path,
-                **fields_of(leaf.step, without={"steps"}),
-                **fields_of(progress),
-            }
-            for index, (leaf, progress) in enumerate(
-                zip(plan.leaves, plan.content.progress, strict=True)
-            )
-        ],
-    }
-
-
-def _checkpoint_fields(checkpoint: Checkpoint) -> Fields:
-    """Returns one checkpoint."""
-    return {
-        **fields_of(checkpoint, without={"created_at_ns", "content"}),
-        "created_at": utc_text(checkpoint.created_at_ns),
-    }
+    return {**plan.to_dict(), "interrupted": is_interrupted}
 
 
 def _checkpoints_fields(checkpoints: Iterable[Checkpoint]) -> Fields:
     """Returns checkpoints in the order given."""
-    return {"checkpoints": [_checkpoint_fields(item) for item in checkpoints]}
-
-
-def _rollback_fields(result: RollbackResult) -> Fields:
-    """Returns what a roll-back changed."""
-    return {
-        "plan_id": result.plan.id,
-        "state": result.plan.state,
-        **fields_of(result, without={"plan", "checkpoint", "before"}),
-        "checkpoint": _checkpoint_fields(result.checkpoint),
-        "before": _checkpoint_fields(result.before),
-    }
+    return {"checkpoints": [item.to_dict() for item in checkpoints]}
 
 
 def _list_lines(plans: Sequence[Plan], interrupted: Container[PlanId]) -> Iterator[str]:

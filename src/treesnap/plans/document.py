@@ -24,7 +24,6 @@ import yaml
 
 from treesnap.arguments import checked
 from treesnap.errors import ErrorCode, InvalidArgument, printable
-from treesnap.named_tuple import NamedTuple
 from treesnap.plans.plan import (
     DEPTH_MAX,
     EVERY_N_STEPS_MAX,
@@ -37,6 +36,7 @@ from treesnap.plans.plan import (
     Step,
     problem_of_text,
 )
+from treesnap.presentation import Record
 from treesnap.quantities import parse_duration
 
 SIZE_BYTES_MAX = 1 << 20
@@ -46,7 +46,7 @@ STANDARD_INPUT = "standard input"
 _ACTIONS = ("run", "prompt", "steps")
 
 
-class Definition(NamedTuple):
+class Definition(Record):
     """What a document says."""
 
     name: str

@@ -9,13 +9,24 @@ the steps that do something, from 0, in the order in which they run.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from typing import NewType
 
-from treesnap.model import SnapshotId
-from treesnap.named_tuple import NamedTuple
+from treesnap.errors import printable
+from treesnap.model import SnapshotId, utc_text
+from treesnap.presentation import (
+    ID_DIGITS,
+    Fields,
+    Presented,
+    Record,
+    fields_of,
+    json_fields,
+    path_text,
+    short_repr,
+)
+from treesnap.quantities import count_text
 
 PlanId = NewType("PlanId", str)
 """The ULID of a plan."""
@@ -58,8 +69,8 @@ class StepState(StrEnum):
     COMPLETED = "completed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Step(Presented):
     """One thing to do, or a sub-plan of several."""
 
     name: str
@@ -77,9 +88,16 @@ class Step:
     timeout_s: int | None = None
     """Seconds after which an attempt is killed and counts as failed."""
 
+    def __repr__(self) -> str:
+        """Returns of a sub-plan its name and how many steps are in it."""
+        if not self.steps:
+            return short_repr(self)
+        count = sum(1 for _ in leaves_of(self.steps))
+        return f"<Step {printable(self.name)} of {count_text(count, 'step')}>"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Milestones:
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Milestones(Presented):
     """When checkpoints are taken, in addition to those that single steps ask for."""
 
     enabled: bool = True
@@ -102,7 +120,7 @@ class Milestones:
         return self.keep if self.keep is not None else KEEP_DEFAULT
 
 
-class Leaf(NamedTuple):
+class Leaf(Record):
     """A step that does something, with the sub-plans around it."""
 
     step: Step
@@ -112,8 +130,8 @@ class Leaf(NamedTuple):
     """Names of the sub-plans whose last step it is, innermost first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepProgress:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StepProgress(Presented):
     """Progress of a step."""
 
     state: StepState = StepState.PENDING
@@ -122,17 +140,21 @@ class StepProgress:
     """Of the last attempt of a command; None before the first, and after a timeout."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Content(Presented):
     """What a checkpoint restores of a plan: its steps and their progress."""
 
     steps: tuple[Step, ...]
     progress: tuple[StepProgress, ...]
     """One for each leaf, in order."""
 
+    def __repr__(self) -> str:
+        """Returns how many of the steps are completed."""
+        return f"<Content {_done_text(self.progress)} completed>"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Checkpoint(Presented):
     """A state that a plan can return to: its content and the files of that moment."""
 
     id: CheckpointId
@@ -151,9 +173,28 @@ class Checkpoint:
     plan_state_hash: str
     content: Content
 
+    @property
+    def path_text(self) -> str:
+        """The root whose files it restores, as text that Python's file functions take."""
+        return path_text(self.sandbox)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+    def to_dict(self) -> Fields:
+        """Returns it as ``snap plan checkpoints --json`` prints it; ``json.dumps`` takes it."""
+        return json_fields(
+            {
+                **fields_of(self, without={"created_at_ns", "content"}),
+                "created_at": utc_text(self.created_at_ns),
+            }
+        )
+
+    def __repr__(self) -> str:
+        """Returns id, label, the step that would run next, and the snapshot, on one line."""
+        place = f"step_index={self.step_index} snapshot {self.snapshot_id[:ID_DIGITS]}"
+        return f"<Checkpoint {self.id} {place}: {printable(self.label)}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Attempt(Presented):
     """A step that is running. One found in a stored plan was interrupted."""
 
     step_index: int
@@ -163,8 +204,8 @@ class Attempt:
     """The snapshot of the files before the step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Plan(Presented):
     """A plan as it is stored."""
 
     id: PlanId
@@ -172,7 +213,7 @@ class Plan:
     root: bytes
     """Real path of the root whose files it changes."""
     created_at_ns: int
-    milestones: Milestones = field(default_factory=Milestones)
+    milestones: Milestones = Milestones()
     state: PlanState = PlanState.PENDING
     content: Content
     checkpoints: tuple[Checkpoint, ...] = ()
@@ -182,6 +223,45 @@ class Plan:
     """The command that carries out prompts, with ``{prompt}`` in it."""
     held: tuple[SnapshotId, ...] = ()
     """Snapshots that are pinned while the plan needs them."""
+
+    @property
+    def path_text(self) -> str:
+        """The root whose files it changes, as text that Python's file functions take."""
+        return path_text(self.root)
+
+    def to_dict(self) -> Fields:
+        """Returns what ``snap plan show --json`` prints of the plan; ``json.dumps`` takes it.
+
+        Checkpoints are left out, which show themselves; so is ``interrupted``, which
+        :meth:`~treesnap.plans.Planner.is_at_work` tells.
+        """
+        return json_fields(
+            {
+                "plan_id": self.id,
+                "name": self.name,
+                "state": self.state,
+                "created_at": utc_text(self.created_at_ns),
+                "root": self.root,
+                "next_step": self.next_index,
+                "steps": [
+                    {
+                        "step_index": index,
+                        "path": leaf.path,
+                        **fields_of(leaf.step, without={"steps"}),
+                        **fields_of(progress),
+                    }
+                    for index, (leaf, progress) in enumerate(
+                        zip(self.leaves, self.content.progress, strict=True)
+                    )
+                ],
+            }
+        )
+
+    def __repr__(self) -> str:
+        """Returns id, name, state, and how much is done, on one line."""
+        done = _done_text(self.content.progress)
+        checkpoints = count_text(len(self.checkpoints), "checkpoint")
+        return f"<Plan {self.id} {self.state.value} {done}, {checkpoints}: {printable(self.name)}>"
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -289,6 +369,11 @@ def leaves_of(
             yield from leaves_of(step.steps, (*path, step.name), (step.name, *ends_here))
         else:
             yield Leaf(step, path, ends_here)
+
+
+def _done_text(progress: tuple[StepProgress, ...]) -> str:
+    done = sum(item.state == StepState.COMPLETED for item in progress)
+    return f"{done:,} of {count_text(len(progress), 'step')}"
 
 
 def _inserted(steps: tuple[Step, ...], new: Step, index: int) -> tuple[Step, ...]:

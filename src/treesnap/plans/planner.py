@@ -48,6 +48,7 @@ from treesnap.plans.runner import (
     end_leftovers_of,
     log_path,
 )
+from treesnap.presentation import Fields, Presented, fields_of, json_fields
 from treesnap.results import Unfinished, UnfinishedWork
 from treesnap.store.plan_files import PlanMove
 
@@ -64,8 +65,8 @@ class CorrectionMode(StrEnum):
     """Add a step: before the one that failed, else at the end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RollbackResult(Presented):
     """Outcome of a roll-back."""
 
     plan: Plan
@@ -83,6 +84,16 @@ class RollbackResult:
     """Names of steps that the plan had and the checkpoint does not have."""
     untouched: tuple[Skipped, ...] = ()
     """Paths left alone, because no snapshot or not this checkpoint holds them."""
+
+    def to_dict(self) -> Fields:
+        """Returns what ``snap plan rollback --json`` prints; ``json.dumps`` takes it."""
+        return json_fields(
+            {
+                "plan_id": self.plan.id,
+                "state": self.plan.state,
+                **fields_of(self, without={"plan"}),
+            }
+        )
 
 
 @checked_methods
