@@ -1432,6 +1432,65 @@ def test_a_push_tells_how_many_objects_it_will_store(handle, garden, place):
         assert sum(told) == stored.objects > 0
 
 
+class FetchProgress(NullMonitor):
+    """Remembers the totals of each fetch that began, and what was told since the last began."""
+
+    def __init__(self):
+        self.totals, self.objects, self.size_bytes = [], 0, 0
+
+    def begin(self, phase, files, size_bytes):
+        if phase is Phase.FETCH:
+            self.totals.append((files, size_bytes))
+            self.objects = self.size_bytes = 0
+
+    def advance(self, files, size_bytes):
+        self.objects += files
+        self.size_bytes += size_bytes
+
+
+def test_a_fetch_tells_how_many_objects_and_bytes_it_will_bring(handle, garden, place, tmp_path):
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    (garden / "twins").mkdir()
+    for name in ("one", "two"):  # the same chunks twice, which come once
+        (garden / "twins" / name).write_bytes(b"same" * 500_000)
+    other = tmp_path / "other"
+    other.mkdir()
+    watching = FetchProgress()
+    elsewhere = treesnap.open(other, tmp_path / "other-store", monitor=watching)
+    elsewhere.create()
+    opened(elsewhere, place).add("backup", "s3://b", encrypted=False)
+    for number in range(2):
+        (garden / "plants").write_text(f"tulips {number}")
+        handle.create()
+        opened(handle, place).push()
+        watching.totals.clear()
+
+        fetched = opened(elsewhere, place).fetch(ref="latest").fetched
+
+        assert watching.totals == [(None, None), (fetched.objects, fetched.size_bytes)]
+        assert (watching.objects, watching.size_bytes) == watching.totals[-1]
+        assert fetched.objects > 0
+
+
+def test_a_fetch_of_more_objects_than_wait_at_once_has_no_total(
+    handle, garden, place, tmp_path, monkeypatch
+):
+    opened(handle, place).add("backup", "s3://b", encrypted=False)
+    for number in range(10):
+        (garden / f"bed {number}").write_bytes(os.urandom(100))
+    handle.create()
+    opened(handle, place).push()
+    monkeypatch.setattr("treesnap.remote.objects.OBJECTS_AT_ONCE", 4)
+    watching = FetchProgress()
+
+    again = treesnap.open(tmp_path / "again", tmp_path / "other", monitor=watching)
+
+    opened(again, place).clone("s3://b")
+
+    assert set(watching.totals) == {(None, None)}
+    assert watching.objects > 4
+
+
 def test_a_snapshot_that_is_deleted_while_it_is_pushed_is_not_damage(handle, garden, place):
     opened(handle, place).add("backup", "s3://b", encrypted=False)
     handle.create()

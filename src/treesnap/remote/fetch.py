@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from treesnap.codec.pack import IndexEntry, OpenBlock
 from treesnap.codec.reader import Reference, TreeReader
@@ -156,7 +157,8 @@ class _Attempt:
 
         A block that is wanted whole is taken as it is.
         """
-        for found in self._objects.blocks(wanted, self._jobs):
+        tell_totals = partial(self._session.monitor.begin, Phase.FETCH)
+        for found in self._objects.blocks(wanted, self._jobs, tell_totals):
             if found.whole is not None:
                 writer.put_block(found.whole)
                 yield len(found.ids), found.whole.table.block.raw_size - len(found.ids)

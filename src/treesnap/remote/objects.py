@@ -138,19 +138,31 @@ class RemoteObjects:
             with suppress(Corrupt, PackGone):
                 self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
 
-    def blocks(self, objects: Iterable[ObjectId], jobs: int = 1) -> Iterator[FoundBlock]:
+    def blocks(
+        self,
+        objects: Iterable[ObjectId],
+        jobs: int = 1,
+        tell_totals: Callable[[int, int], None] | None = None,
+    ) -> Iterator[FoundBlock]:
         """Yields the blocks that hold objects, each with those of the objects.
 
         So many requests as ``jobs`` says are under way at the same time, each for 8 MiB or one
-        block.
+        block. If all objects are known before the first block is read, as it is with fewer than
+        ``OBJECTS_AT_ONCE``, ``tell_totals`` gets their number and bytes.
         """
+        are_all_known = False
 
         def places() -> Iterator[tuple[tuple[RemoteName, Block], IndexEntry]]:
+            nonlocal are_all_known
             for object_id in objects:
                 name, entry = self.place(object_id)
                 yield (name, entry.block), entry
+            are_all_known = True
 
-        for wanted in in_blocks(places()):
+        for number, wanted in enumerate(in_blocks(places(), OBJECTS_AT_ONCE)):
+            if number == 0 and are_all_known and tell_totals is not None:
+                ids = [object_id for found in wanted.values() for object_id in found]
+                tell_totals(len(ids), sum(self.place(item)[1].raw_size for item in ids))
             yield from self._blocks_of(wanted, jobs)
 
     def _blocks_of(
