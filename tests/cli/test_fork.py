@@ -106,3 +106,17 @@ class TestDiff:
         (root / "inner/notes").write_text("two\n")
 
         assert snap("diff", "inner", "--name-status").out == "M  inner/notes\n"
+
+
+def test_snap_alone_in_a_fork_that_was_adopted_promises_no_undo(snap, root, place):
+    snap("fork", "first", str(place / "fork"))
+    (place / "fork" / "better").write_text("better")
+    assert snap("adopt", str(place / "fork")).code == 0
+
+    here, there = snap().out, snap("-C", str(place / "fork")).out
+
+    assert "(adoption of fork)" in here
+    assert "snap undo goes back to before restore" in here
+    assert "Stands at " in there
+    assert f"(adopted into {root.name})" in there
+    assert "undo" not in there

@@ -240,12 +240,46 @@ def test_snap_alone_compares_with_what_was_restored(snap, root, made):
 
     for outcome in (at_rest, shown):
         assert f"Restored to {made[0][:12]}" in outcome.out
-        assert "To leave it again: snap undo" in outcome.out
+        assert f"snap undo goes back to before restore {made[0][:12]}" in outcome.out
     assert f"Nothing changed since {made[0][:12]}" in at_rest.out
     assert "1 path changed since" in shown.out
     assert f"diff {made[0][:12]}" in shown.out
     assert f"restore {made[0][:12]}" in shown.out
     assert snap("--json").json["since"] == made[0]
+
+
+def test_snap_alone_names_redo_after_an_undo(snap, root, made):
+    (root / "plan").write_text("not saved")
+    snap("restore", "latest")
+    assert "snap undo goes back to before restore" in snap().out
+    snap("undo")
+
+    shown = snap().out
+
+    assert "(before restore " in shown
+    assert "snap redo goes back to before undo" in shown
+    assert "snap undo" not in shown
+
+
+def test_snap_alone_forgets_the_way_back_when_the_tree_is_saved(snap, root, made):
+    snap("restore", made[0])
+    snap("create")
+
+    assert " goes back to " not in snap().out
+
+
+def test_status_says_where_the_root_stands_if_that_is_not_latest(snap, root, made):
+    snap("restore", made[0])
+
+    moved = snap("status")
+
+    assert f"since latest, {made[2][:12]}" in moved.err
+    assert f"stands at {made[0][:12]}" in moved.err
+    assert f"snap status {made[0][:12]}" in moved.err
+    assert "stands at" not in snap("status", made[1]).err
+    snap("restore", "latest")
+    (root / "plan").write_text("weeds")
+    assert snap("status").err == ""
 
 
 def test_snap_alone_in_a_new_directory_names_the_first_commands(snap, root, store):

@@ -21,7 +21,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields
 from treesnap.cli.parameters import SIZE
 from treesnap.cli.streams import is_terminal
-from treesnap.cli.text_output import change_lines, scope_text, short_id, skipped_lines
+from treesnap.cli.text_output import change_lines, scope_text, short_id, skipped_lines, titled
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.model import CONTENT_SIZE_MAX, SkipReason
 from treesnap.named_tuple import NamedTuple
@@ -62,6 +62,8 @@ def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> N
     output = invocation.output
     with invocation.open() as handle:
         result = handle.status(invocation.resolve(handle, ref) if ref is not None else None)
+        differs = ref is None and result.snapshot is not None and bool(result.changes)
+        position = handle.ways_back().position if differs else None
     if result.snapshot is None:
         output.note(f"No snapshot of the whole of {handle.root} in {handle.store_path}")
     else:
@@ -70,6 +72,10 @@ def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> N
             output.note(f"Nothing changed since {short_id(result.snapshot.id)}")
         if scope is not None:
             output.note(f"This snapshot holds {scope_text(scope)}, and nothing else was compared")
+        if position is not None and position.id != result.snapshot.id:
+            again = invocation.command_text("status", short_id(position.id))
+            output.note(f"Changed since latest, {titled(result.snapshot)}")
+            output.note(f"The root stands at {titled(position)}; to compare with that: {again}")
     output.note(*_unreadable_lines(result.skipped))
     output.result(
         "status",

@@ -19,6 +19,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.terminal import Cell, Terminal, cut, width_of
 from treesnap.cli.text_output import CHANGE_LETTERS, short_id, title_of
+from treesnap.cli.way_back import ways_back_lines
 from treesnap.errors import printable
 from treesnap.facts import facts_of, is_numbered_step
 from treesnap.model import SnapshotKind
@@ -123,20 +124,11 @@ def log(
                 for line in (_line(entry, terminal, widths), *_gap_lines(entry, terminal))
             )
         if path is None:
-            invocation.output.note(*_ways_back(handle, invocation))
+            invocation.output.note(*ways_back_lines(invocation, handle.ways_back()))
         invocation.output.result(
             "log", lambda: {"entries": [entry.to_dict() for entry in entries]}, text
         )
         warn_of_unconverted(invocation.output, not_converted)
-
-
-def _ways_back(handle: Handle, invocation: Invocation) -> Iterator[str]:
-    """Yields what undo and redo would do."""
-    ways = handle.ways_back()
-    for word, snapshot in (("undo", ways.undo), ("redo", ways.redo)):
-        if snapshot is not None:
-            what = printable(snapshot.label or short_id(snapshot.id))
-            yield f"{invocation.command_text(word)} goes back to {what}"
 
 
 def _measured(entries: Iterable[LogEntry], terminal: Terminal) -> _Widths:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from treesnap.cli.colour import Style
 from treesnap.cli.terminal import Terminal
-from treesnap.cli.text_output import first_lines_of_changes, list_table, short_id
+from treesnap.cli.text_output import (
+    first_lines_of_changes,
+    list_table,
+    short_id,
+    titled,
+)
+from treesnap.cli.way_back import ways_back_lines
 from treesnap.errors import printable
 from treesnap.model import SnapshotKind
 from treesnap.quantities import count_text, size_text
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
     from treesnap.model import Snapshot
     from treesnap.ops.handle import Handle
-    from treesnap.results import StatusResult
+    from treesnap.results import StatusResult, WaysBack
 
 _SNAPSHOTS_SHOWN_MAX = 5
 _PATHS_SHOWN_MAX = 5
@@ -35,7 +41,8 @@ def show_overview(invocation: Invocation) -> None:
     with invocation.open(makes_store=True) as handle:
         known = handle.list()
         snapshots = known[:_SNAPSHOTS_SHOWN_MAX]
-        position = handle.ways_back().position
+        ways = handle.ways_back()
+        position = ways.position
         status = handle.status(None if position is None else position.id) if snapshots else None
     terminal = output.terminal(handle.context.clock_ns())
 
@@ -44,7 +51,7 @@ def show_overview(invocation: Invocation) -> None:
             yield from _first_lines(invocation, handle)
             return
         yield from _known_lines(handle, status.snapshot or snapshots[0], snapshots, terminal)
-        yield from _change_lines(invocation, status, known, terminal)
+        yield from _change_lines(invocation, status, known, ways, terminal)
 
     output.result(
         "overview",
@@ -86,17 +93,26 @@ def _known_lines(
 
 
 def _change_lines(
-    invocation: Invocation, status: StatusResult, known: Sequence[Snapshot], terminal: Terminal
+    invocation: Invocation,
+    status: StatusResult,
+    known: Sequence[Snapshot],
+    ways: WaysBack,
+    terminal: Terminal,
 ) -> Iterator[str]:
     if status.snapshot is None:
         yield "No snapshot of all of it yet"
         return
+    latest = _latest(known)
+    is_latest = latest is None or latest.id == status.snapshot.id
+    recent = _recent(ways, latest)
     since = (
         f"{short_id(status.snapshot.id)} ({terminal.when(status.snapshot.record.created_at_ns)})"
     )
-    ref = _ref(status.snapshot, known)
-    if ref != _LATEST:
-        yield f"Restored to {since}. To leave it again: {invocation.command_text('undo')}"
+    ref = _LATEST if is_latest else short_id(status.snapshot.id)
+    if not is_latest:
+        is_restored = recent.undo is not None or recent.redo is not None
+        yield f"{'Restored to' if is_restored else 'Stands at'} {titled(status.snapshot)}"
+    yield from ways_back_lines(invocation, recent)
     if not status.changes:
         yield f"Nothing changed since {since}"
         return
@@ -109,11 +125,20 @@ def _change_lines(
     yield f"To go back: {invocation.command_text('restore', ref)}"
 
 
-def _ref(snapshot: Snapshot, known: Sequence[Snapshot]) -> str:
-    """Returns what names a snapshot in commands."""
+def _latest(known: Sequence[Snapshot]) -> Snapshot | None:
+    """Returns what ``latest`` names, if anything."""
     whole = (item for item in known if item.record.scope is None)
-    latest = next((item for item in whole if item.kind is not SnapshotKind.SAFETY), None)
-    return _LATEST if latest is None or latest.id == snapshot.id else short_id(snapshot.id)
+    return next((item for item in whole if item.kind is not SnapshotKind.SAFETY), None)
+
+
+def _recent(ways: WaysBack, latest: Snapshot | None) -> WaysBack:
+    """Leaves out what undo and redo would go to from before the root was saved last."""
+    saved = 0 if latest is None else latest.sequence
+    undo, redo = (
+        item if item is not None and item.sequence > saved else None
+        for item in (ways.undo, ways.redo)
+    )
+    return ways._replace(undo=undo, redo=redo)
 
 
 def _store_text(handle: Handle) -> str:

@@ -82,6 +82,12 @@ def title_of(snapshot: Snapshot, *, with_step: bool = True) -> str:
     return printable(" ".join(parts))
 
 
+def titled(snapshot: Snapshot) -> str:
+    """Returns the beginning of a snapshot's id, and its title where it has one."""
+    title = title_of(snapshot)
+    return short_id(snapshot.id) + (f" ({title})" if title else "")
+
+
 def scope_text(scope: Sequence[bytes]) -> str:
     """Returns what a snapshot of paths, or a restore of paths, is about."""
     return f"only {_first_paths(scope)}"

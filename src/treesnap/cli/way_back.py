@@ -1,9 +1,9 @@
-"""What ``restore`` without a REF and ``undo`` without a restore say: where one can go back to."""
+"""Where one can go back to, and what commands say where a REF or a restore is missing."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,8 @@ import click
 from treesnap.cli.failure import advised
 from treesnap.cli.other_names import did_you_mean
 from treesnap.cli.terminal import time_text
-from treesnap.cli.text_output import aligned, path_text, short_id, title_of
-from treesnap.errors import NotFound, TreesnapError
+from treesnap.cli.text_output import aligned, path_text, short_id, title_of, titled
+from treesnap.errors import NotFound, TreesnapError, printable
 from treesnap.model import SnapshotKind
 from treesnap.quantities import first_few
 
@@ -21,11 +21,20 @@ if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
     from treesnap.model import Snapshot
     from treesnap.ops.handle import Handle
+    from treesnap.results import WaysBack
 
 RECENT_SHOWN_MAX = 5
 """Snapshots that are listed to choose from."""
 CHANGES_SHOWN_MAX = 3
 """Changed paths that a line names; the others are counted."""
+
+
+def ways_back_lines(invocation: Invocation, ways: WaysBack) -> Iterator[str]:
+    """Yields what undo and redo would do."""
+    for word, snapshot in (("undo", ways.undo), ("redo", ways.redo)):
+        if snapshot is not None:
+            what = printable(snapshot.label or short_id(snapshot.id))
+            yield f"{invocation.command_text(word)} goes back to {what}"
 
 
 def missing_ref(invocation: Invocation) -> click.UsageError:
@@ -44,7 +53,7 @@ def missing_ref(invocation: Invocation) -> click.UsageError:
         how_many = "" if len(recent) == len(chosen) else f" {len(recent)} of {len(chosen):,}"
         invocation.output.note(f"The newest{how_many} snapshots of {handle.root}:", *_table(recent))
         restore = invocation.command_text("restore", _shortest_ref(handle, recent[0]))
-    return advised(error, f"'{restore}' restores {_titled(recent[0])}")
+    return advised(error, f"'{restore}' restores {titled(recent[0])}")
 
 
 def advise_on_path(
@@ -72,7 +81,7 @@ def advise_on_undo(invocation: Invocation, handle: Handle, error: NotFound) -> N
     if snapshot is None:
         return
     when = time_text(snapshot.record.created_at_ns)
-    since = f"since {_titled(snapshot)}, {when}"
+    since = f"since {titled(snapshot)}, {when}"
     if not status.changes:
         advised(error, f"nothing changed {since}")
         return
@@ -80,11 +89,6 @@ def advise_on_undo(invocation: Invocation, handle: Handle, error: NotFound) -> N
     invocation.output.note(f"Changed {since}: {first_few(paths, path_text, CHANGES_SHOWN_MAX)}")
     restore = invocation.command_text("restore", _shortest_ref(handle, snapshot))
     advised(error, f"'{restore}' goes back to {short_id(snapshot.id)}")
-
-
-def _titled(snapshot: Snapshot) -> str:
-    title = title_of(snapshot)
-    return short_id(snapshot.id) + (f" ({title})" if title else "")
 
 
 def _table(snapshots: Sequence[Snapshot]) -> list[str]:
