@@ -237,10 +237,10 @@ def _refuse_unknown(context: Context, path: bytes) -> None:
 
 
 def _position(session: Session) -> Snapshot | None:
-    """Returns the newest snapshot of the state that the root was saved in, or restored to, last.
+    """Returns the snapshot that the root was saved in, or restored to, last.
 
-    Which state that is, the newest snapshot tells: before a restore there is one that names it.
-    One that a person made comes before those that restores make.
+    Which one that is, the newest snapshot tells: before a restore there is one that names it.
+    In place of one that a restore made comes the newest other one of the same state, if any.
     """
     log, root = session.store.snapshots, session.root
     recent = [
@@ -255,6 +255,8 @@ def _position(session: Session) -> Snapshot | None:
     if ref is not None:
         with suppress(NotFound, Corrupt, InvalidArgument):
             state = resolve_in(session, ref)
+    if state.kind is not SnapshotKind.SAFETY:
+        return state
     alike = [item for item in recent if item.root_hash == state.root_hash]
     made = (item for item in alike if item.kind is not SnapshotKind.SAFETY)
     return next(made, next(iter(alike), state))

@@ -179,6 +179,18 @@ def position(handle) -> str:
     return found
 
 
+def test_the_position_is_the_one_of_two_alike_that_was_restored(handle, root):
+    prompt, tool = handle.create().id, handle.create().id
+    (root / "file").write_bytes(b"by the tool")
+    last = handle.create().id
+
+    for wanted in (prompt, tool):
+        handle.restore(wanted)
+        assert position(handle) == wanted
+        handle.undo()
+        assert position(handle) == last
+
+
 def test_the_position_follows_restores_and_their_undoing(handle, root):
     ids = []
     for number in range(3):
