@@ -234,6 +234,7 @@ class MergeConflict(Refused):
     ) -> None:
         super().__init__(message, path=paths[0] if paths else path)
         self.paths = paths
+        """What is in conflict."""
 
 
 class RemoteLocked(Refused):

@@ -23,8 +23,11 @@ from typing import Any
 
 import pytest
 
+import treesnap
 from calling import forked
 from oracle import difference, record
+from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.hook import record as record_event
 from treesnap.cli.main import execute
 
 PROCESS_TIMEOUT_S = 60
@@ -296,3 +299,17 @@ def assert_exact(snap: Snap, root: Path, tmp_path: Path, ref: str) -> None:
     there = tmp_path / f"restored-{ref}"
     assert snap("restore", ref, "--to", there).code == 0
     assert difference(record(root), record(there)) == []
+
+
+@pytest.fixture
+def agent_step(root: Path, store: Path) -> Callable[..., None]:
+    """Captures a step of an agent, as its host's hook does."""
+    handle = treesnap.open(root, store)
+
+    def capture(phase: EventPhase, number: int, **more: str) -> None:
+        event = Event(
+            host="claude", session="s-1", key=f"k{number}", phase=phase, root=str(root), **more
+        )
+        record_event(handle.context, event)
+
+    return capture

@@ -8,8 +8,7 @@ from random import Random
 import pytest
 
 import treesnap
-from treesnap.agents.event import Event, EventPhase
-from treesnap.agents.hook import record
+from treesnap.agents.event import EventPhase
 
 
 @pytest.fixture
@@ -102,21 +101,16 @@ def test_a_line_that_came_in_a_step_stands_behind_that_step(snap, root):
     assert by_step == [None, 1, 2, None]
 
 
-def test_a_line_that_an_agent_wrote_stands_behind_the_tool_that_wrote_it(snap, root, store):
+def test_a_line_that_an_agent_wrote_stands_behind_the_tool_that_wrote_it(
+    snap, root, store, agent_step
+):
     handle = treesnap.open(root, store)
-
-    def capture(phase: EventPhase, number: int, **more: str) -> None:
-        event = Event(
-            host="claude", session="s-1", key=f"k{number}", phase=phase, root=str(root), **more
-        )
-        record(handle.context, event)
-
-    capture(EventPhase.TURN, 1, prompt="plant")
-    capture(EventPhase.PRE, 2, tool="Write", summary="bed")
+    agent_step(EventPhase.TURN, 1, prompt="plant")
+    agent_step(EventPhase.PRE, 2, tool="Write", summary="bed")
     (root / "bed").write_text("beans\n")
-    capture(EventPhase.PRE, 3, tool="Bash", summary="echo")
+    agent_step(EventPhase.PRE, 3, tool="Bash", summary="echo")
     (root / "bed").write_text("beans\npeas\n")
-    capture(EventPhase.END, 4)
+    agent_step(EventPhase.END, 4)
     (root / "bed").write_text("beans\npeas\nmine\n")
     snap("create", "-m", "by hand")
 

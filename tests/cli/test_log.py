@@ -9,9 +9,7 @@ import sys
 
 import pytest
 
-from treesnap.agents.event import Event, EventPhase
-from treesnap.agents.hook import record as capture
-from treesnap.ops.handle import open as open_handle
+from treesnap.agents.event import EventPhase
 
 
 @pytest.fixture
@@ -119,21 +117,13 @@ def test_the_log_says_what_undo_and_redo_would_do(snap, made):
     assert "snap redo goes back to before undo" in snap("log").err
 
 
-def test_steps_of_an_agent_stand_below_their_prompt(snap, root, store):
-    handle = open_handle(root, store)
-
-    def step(phase: EventPhase, number: int, **more: str) -> None:
-        event = Event(
-            host="claude", session="s-1", key=f"k{number}", phase=phase, root=str(root), **more
-        )
-        capture(handle.context, event)
-
-    step(EventPhase.TURN, 1, prompt="plant beans")
-    step(EventPhase.PRE, 2, tool="Write", summary="bed")
+def test_steps_of_an_agent_stand_below_their_prompt(snap, root, agent_step):
+    agent_step(EventPhase.TURN, 1, prompt="plant beans")
+    agent_step(EventPhase.PRE, 2, tool="Write", summary="bed")
     (root / "bed").write_text("beans")
-    step(EventPhase.PRE, 3, tool="Bash", summary="rm bed")
+    agent_step(EventPhase.PRE, 3, tool="Bash", summary="rm bed")
     (root / "bed").unlink()
-    step(EventPhase.END, 4)
+    agent_step(EventPhase.END, 4)
 
     lines = snap("log").out.splitlines()
 

@@ -113,7 +113,7 @@ def revert(
 @click.option(
     "--force",
     is_flag=True,
-    help="Allow a dangerous root, and changes by other programs meanwhile.",
+    help="Allow a dangerous root, changes meanwhile, and another directory as DIR.",
 )
 @pass_invocation
 def adopt(

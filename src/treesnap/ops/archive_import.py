@@ -454,7 +454,7 @@ class _Tree:
                     entry.name: entry for entry in self._trees.entries(known.tree_id)
                 }
             else:
-                tar.refuse(f"{quoted(path)} leads through something that is no directory", path)
+                tar.refuse(f"{quoted(path)} leads through something that is not a directory", path)
             top.children[name] = opened_now.entry
             self._stack.append(opened_now)
             self._path.append(name)

@@ -377,7 +377,7 @@ class _Merge:
             self._settle(place)
 
     def _is_blocked(self, place: _MergePlace) -> bool:
-        """Returns whether a path cannot come here because what is above it is no directory."""
+        """Returns whether a path cannot come here because what is above it is not a directory."""
         for wanted in self._request.paths:
             if treepath.is_within(wanted, place.path):
                 rest = wanted[len(place.path) + 1 :]
@@ -390,7 +390,7 @@ class _Merge:
         return False
 
     def _merge_whole(self, place: _MergePlace) -> None:
-        """Decides on what is no directory on one side, or is a repository."""
+        """Decides on what is not a directory on one side, or is a repository."""
         mine, theirs, bases = place.mine, place.theirs, place.bases
         if mine in bases and self._request.takes_times:
             result = theirs
@@ -600,7 +600,7 @@ def _is_skipped(entry: Entry | None) -> bool:
 
 
 def _directories_in(place: _MergePlace) -> _MergePlace:
-    """Returns a place where what is no directory on the other side or before counts as absent.
+    """Returns a place where what is not a directory on the other side or before counts as absent.
 
     Nothing is below it, and it is not itself to be merged.
     """

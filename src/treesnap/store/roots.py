@@ -232,7 +232,7 @@ class Root:
                 self._remove_copy(_inode_copy(self._layout, record))
 
     def is_replaced(self) -> bool:
-        """Returns whether another directory is at the path than the one that was captured last.
+        """Returns whether the directory at the path is another one than was captured last.
 
         Inodes are reused, so the time at which it was made counts as well; a device may have
         another number after a reboot. Costs two looks.

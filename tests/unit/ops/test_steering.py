@@ -11,7 +11,7 @@ import pytest
 
 from treesnap.errors import InvalidArgument, MergeConflict, NotFound, StorageFull
 from treesnap.facts import fact_tags
-from treesnap.model import SnapshotKind
+from treesnap.model import Snapshot, SnapshotKind
 from treesnap.ops.context import context_at
 from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.handle import Handle
@@ -49,28 +49,28 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
+def after_restore(handle: Handle, root: Path) -> Snapshot:
+    """Makes snapshots of a change, and of another one after the first was undone by a restore."""
+    (root / "a").write_text("old")
+    first = handle.create().snapshot
+    (root / "a").write_text("not wanted")
+    handle.create()
+    handle.restore(first.id)
+    (root / "b").write_text("b")
+    handle.create()
+    return first
+
+
 class TestWhatAReferenceStandsFor:
     def test_a_snapshot_after_a_restore_stands_for_what_came_after_the_restore(self, handle, root):
-        (root / "a").write_text("old")
-        first = handle.create()
-        (root / "a").write_text("not wanted")
-        handle.create()
-        handle.restore(first.id)
-        (root / "b").write_text("b")
-        handle.create()
+        after_restore(handle, root)
 
         handle.revert("latest")
 
         assert files(root) == {"a": "old"}
 
     def test_a_state_that_was_restored_and_deleted_is_not_guessed(self, handle, root):
-        (root / "a").write_text("old")
-        first = handle.create()
-        (root / "a").write_text("new")
-        handle.create()
-        handle.restore(first.id)
-        (root / "b").write_text("b")
-        handle.create()
+        first = after_restore(handle, root)
         handle.delete(first.id)
 
         with pytest.raises(NotFound, match=f"{first.id[:12]}, which was restored"):
