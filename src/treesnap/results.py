@@ -405,6 +405,29 @@ class DoctorResult(Record):
         )
 
 
+class PolicySource(StrEnum):
+    """Where the rules of a ``prune`` come from."""
+
+    GIVEN = "given"
+    """From its caller."""
+    SETTINGS = "settings"
+    """From ``snap config``, and for rules that are not set there, from the default policy."""
+    DEFAULT = "default"
+    """The default policy, because no rule was given or set."""
+
+
+class PrunePolicy(Record):
+    """The rules by which a ``prune`` decided."""
+
+    source: PolicySource
+    rules: Mapping[str, int | tuple[str, ...]]
+    """By their keyword in :class:`Policy`, without ``keep_``: last, within_s, hourly, tags."""
+
+    def to_dict(self) -> Fields:
+        """Returns this as JSON; ``json.dumps`` takes it."""
+        return {"source": self.source.value, **self.rules}
+
+
 class PruneResult(Record):
     """Outcome of ``prune``."""
 
@@ -415,6 +438,7 @@ class PruneResult(Record):
     reasons: Mapping[SnapshotId, tuple[str, ...]]
     """Why each snapshot was kept."""
     dry_run: bool
+    policy: PrunePolicy
 
     def to_dict(self) -> Fields:
         """Returns what ``snap prune --json`` prints; ``json.dumps`` takes it."""
@@ -424,6 +448,7 @@ class PruneResult(Record):
                 {**item.to_dict(), "reasons": list(self.reasons[item.id])} for item in self.kept
             ],
             "dry_run": self.dry_run,
+            "policy": self.policy.to_dict(),
         }
 
 

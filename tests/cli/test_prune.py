@@ -59,6 +59,69 @@ def test_without_a_rule_removes_nothing_that_was_made_by_hand(snap, history):
     assert "last" in reasons["safety"]
 
 
+class TestConfiguredPolicy:
+    @pytest.fixture
+    def automatic(self, snap, root: Path) -> list[str]:
+        """More automatic snapshots than the default policy keeps of one hour, oldest first."""
+        snap("config", "automatic", "false")
+        ids = []
+        for number in range(52):
+            (root / "file").write_text(str(number))
+            ids.append(snap("create", "--automatic").id)
+        return ids
+
+    def test_decides_where_no_rule_is_given(self, snap, automatic):
+        snap("config", "keep.last", "1000")
+
+        result = snap("prune", "--json")
+
+        assert result.json["removed"] == []
+        assert len(ids_of(snap)) == len(automatic)
+        assert result.json["policy"] == {
+            "source": "settings",
+            "last": 1000,
+            "hourly": 24,
+            "daily": 14,
+            "weekly": 8,
+        }
+
+    def test_keeps_less_too_and_is_named(self, snap, automatic):
+        for name in ("last", "hourly", "daily", "weekly"):
+            snap("config", f"keep.{name}", "3" if name == "last" else "0", "--root")
+
+        result = snap("prune")
+
+        assert ids_of(snap) == automatic[:-4:-1]
+        assert "The rules are of 'snap config': keep.last 3" in result.err
+
+    def test_is_the_default_where_nothing_is_set(self, snap, automatic):
+        result = snap("prune", "--dry-run")
+
+        assert "2 snapshots would be removed" in result.out
+        assert "The rules are the default ones: keep.last 50, keep.hourly 24" in result.err
+
+    @pytest.mark.parametrize("options", [(), ("--keep-last", "0"), ("--max-size", "1")])
+    @pytest.mark.parametrize("where", ["store", "root"])
+    def test_that_cannot_be_read_removes_nothing(
+        self, snap, root, store, automatic, options, where
+    ):
+        place = store if where == "store" else next(store.glob("roots/*/"))
+        (place / "config.toml").write_text("keep = {last = 'all'}")
+
+        result = snap("prune", *options, "--json")
+
+        assert result.code == 2
+        assert result.json["code"] == "invalid-config"
+        assert "removed" not in result.json
+        assert len(list(store.glob("snapshots/*/*"))) == len(automatic)
+
+
+def test_rules_that_are_given_are_shown(snap, history):
+    document = snap("prune", "--keep-within", "2h", "--keep-tag", "a", "--dry-run", "--json").json
+
+    assert document["policy"] == {"source": "given", "within_s": 7200, "tags": ["a"]}
+
+
 def test_pinned_and_named_ones_stay(snap, history, root: Path):
     snap("pin", history[-1])
     (root / "file").write_text("named")

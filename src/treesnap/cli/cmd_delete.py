@@ -11,11 +11,12 @@ from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import DURATION, SIZE, WholeNumber
 from treesnap.cli.text_output import list_lines
-from treesnap.quantities import count_text
+from treesnap.quantities import count_text, format_duration
+from treesnap.results import PolicySource
 
 if TYPE_CHECKING:
     from treesnap.remote import RemotePruneResult
-    from treesnap.results import PruneResult
+    from treesnap.results import PrunePolicy, PruneResult
 
 _COUNT = WholeNumber(min=0)
 
@@ -112,9 +113,9 @@ def prune(
 ) -> None:
     """Delete the root's snapshots that no rule keeps.
 
-    'snap gc', or 'snap remote gc', then frees their space. Without a rule, automatic
-    snapshots are thinned out and those made by hand stay. Pinned and named snapshots
-    always stay.
+    'snap gc', or 'snap remote gc', then frees their space. Without a rule those of
+    'snap config' hold: automatic snapshots are thinned out and those made by hand stay.
+    Pinned and named snapshots always stay.
     """
     from treesnap.store.maintenance.retention import Policy
 
@@ -133,9 +134,24 @@ def prune(
             )
     output = invocation.output
     output.result("prune", result.to_dict, _prune_lines(result))
+    if result.policy.source != PolicySource.GIVEN:
+        output.note(f"The rules are {_policy_text(result.policy)}")
     if result.removed and not dry_run:
         words = ["gc"] if remote is None else ["remote", "gc", remote]
         output.note(f"To free their space: {invocation.command_text(*words)}")
+
+
+def _policy_text(policy: PrunePolicy) -> str:
+    """Returns the rules as ``snap config`` names them."""
+    words = []
+    for name, value in policy.rules.items():
+        if name == "within_s":
+            assert isinstance(value, int)
+            words.append(f"keep.within {format_duration(value)}")
+        else:
+            words.append(f"keep.{name} {','.join(value) if isinstance(value, tuple) else value}")
+    where = "of 'snap config'" if policy.source == PolicySource.SETTINGS else "the default ones"
+    return f"{where}: {', '.join(words)}"
 
 
 def _prune_lines(result: PruneResult | RemotePruneResult) -> Iterator[str]:

@@ -525,9 +525,11 @@ class Handle:
     ) -> PruneResult:
         """Removes the root's snapshots that a policy does not keep; ``gc`` frees the space.
 
-        Without a policy the default one holds, which concerns automatic snapshots only. With
-        ``max_size_bytes`` the oldest go until the rest takes no more. Pinned and named ones
-        stay, what an interrupted restore needs, and what ``undo`` and ``redo`` go to.
+        Without a policy that of the settings holds, which concerns automatic snapshots only; the
+        result says which rules decided. With ``max_size_bytes`` the oldest go until the rest
+        takes no more. Pinned and named ones stay, what an interrupted restore needs, and what
+        ``undo`` and ``redo`` go to. Raises InvalidArgument, and removes nothing, where the
+        settings cannot be read, whatever the policy.
         """
         from treesnap.ops.maintenance import prune
         from treesnap.store.maintenance.prune import NO_RULES, PruneRequest

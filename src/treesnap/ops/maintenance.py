@@ -45,9 +45,10 @@ from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.context import Context, Session, context_at
 from treesnap.ops.known_changes import remove_dead_sockets
 from treesnap.quantities import first_few
-from treesnap.results import GcResult, PruneResult, StatsResult
+from treesnap.results import GcResult, PolicySource, PrunePolicy, PruneResult, StatsResult
 from treesnap.store.collector import read_collected_size
 from treesnap.store.lock import is_held
+from treesnap.store.maintenance.retention import DEFAULT, Policy
 from treesnap.store.roots import registered_roots
 from treesnap.store.slot import slot_states
 
@@ -89,24 +90,51 @@ def prune(context: Context, request: PruneRequest) -> PruneResult:
     try:
         if request.dry_run:
             with opened(context, "look at the snapshots") as session:
+                request, policy = _with_rules(request, settings_of(session))
                 found = decisions_of(session.store, session.root, request, now_ns)
-                return _result(found, dry_run=True)
+                return _result(found, policy, dry_run=True)
         with (
             opened(context, "remove snapshots", writing=True, recover=False) as session,
             locked_root(session, "prune"),
         ):
+            request, policy = _with_rules(request, settings_of(session))
             found = prune_root(session.store, session.root, request, now_ns)
-            return _result(found, dry_run=False)
+            return _result(found, policy, dry_run=False)
     except StoreMissing:
-        return PruneResult(kept=(), removed=(), reasons={}, dry_run=request.dry_run)
+        _, policy = _with_rules(request, None)
+        return _result([], policy, dry_run=request.dry_run)
 
 
-def _result(decisions: list[Decision], *, dry_run: bool) -> PruneResult:
+def rules_of(policy: Policy | None, settings: Settings | None) -> tuple[Policy, PrunePolicy]:
+    """Returns the rules of a prune, and what its result says of them.
+
+    Without any rule of the caller they are those of the settings, which only concern automatic
+    snapshots; what the settings leave out, the default policy says.
+    """
+    if policy is not None and not policy.is_empty:
+        return policy, PrunePolicy(PolicySource.GIVEN, policy.rules)
+    policy = settings.policy if settings is not None else DEFAULT
+    source = PolicySource.DEFAULT if policy == DEFAULT else PolicySource.SETTINGS
+    return policy, PrunePolicy(source, policy.rules)
+
+
+def _with_rules(
+    request: PruneRequest, settings: Settings | None
+) -> tuple[PruneRequest, PrunePolicy]:
+    if request.policy.is_empty and request.max_size_bytes is not None:
+        return request, PrunePolicy(PolicySource.GIVEN, {})
+    policy, shown = rules_of(request.policy, settings)
+    is_asked = shown.source == PolicySource.GIVEN
+    return request._replace(policy=policy, is_asked=is_asked), shown
+
+
+def _result(decisions: list[Decision], policy: PrunePolicy, *, dry_run: bool) -> PruneResult:
     return PruneResult(
         kept=tuple(item.snapshot for item in decisions if item.is_kept),
         removed=tuple(item.snapshot for item in decisions if not item.is_kept),
         reasons={item.snapshot.id: item.reasons for item in decisions if item.is_kept},
         dry_run=dry_run,
+        policy=policy,
     )
 
 

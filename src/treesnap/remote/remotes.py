@@ -46,8 +46,10 @@ from treesnap.fs.os_errors import reported
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind, Totals
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened, recover
+from treesnap.ops.config import settings_of
 from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.create import CreateOptions, CreateRequest, create
+from treesnap.ops.maintenance import rules_of
 from treesnap.ops.merge import MERGED, ConflictRule, MergeRequest, merge
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestoreRequest
@@ -88,10 +90,10 @@ from treesnap.remote.registry import (
     set_pushed_history,
 )
 from treesnap.remote.verify import Verification, repaired
-from treesnap.results import PruneResult, RestoreResult, VerifyResult
+from treesnap.results import PrunePolicy, PruneResult, RestoreResult, VerifyResult
 from treesnap.store.fetched import fetched_root
 from treesnap.store.lock import held
-from treesnap.store.maintenance.retention import DEFAULT, Decision, Policy, decide
+from treesnap.store.maintenance.retention import Decision, Policy, decide
 from treesnap.store.roots import registered_roots
 from treesnap.treepath import PathLike
 
@@ -150,10 +152,13 @@ class RemotePruneResult(Record):
     reasons: Mapping[SnapshotId, tuple[str, ...]]
     """Why each one is kept."""
     dry_run: bool
+    policy: PrunePolicy
 
     def to_dict(self) -> Fields:
         """Returns what ``snap prune --remote --json`` prints; ``json.dumps`` takes it."""
-        return PruneResult(self.kept, self.removed, self.reasons, self.dry_run).to_dict()
+        return PruneResult(
+            self.kept, self.removed, self.reasons, self.dry_run, self.policy
+        ).to_dict()
 
 
 class FetchResult(Record):
@@ -484,13 +489,15 @@ class Remotes:
     ) -> RemotePruneResult:
         """Removes the snapshots of the root's history on a remote that no rule keeps.
 
-        Without a policy automatic snapshots are thinned out. Pinned and named snapshots stay, and
-        the newest one of the whole root. Nothing local is removed, and a later push stores a
-        removed snapshot again only if it is named. :meth:`collect` then frees the space. Raises
-        NotFound where the root has no history there, Busy, Refused, RemoteFailed, RemoteLocked.
+        Without a policy that of the settings holds, which thins out automatic snapshots. Pinned
+        and named snapshots stay, and the newest one of the whole root. Nothing local is removed,
+        and a later push stores a removed snapshot again only if it is named. :meth:`collect` then
+        frees the space. Raises InvalidArgument where the settings cannot be read, NotFound where
+        the root has no history there, Busy, Refused, RemoteFailed, RemoteLocked.
         """
         with self._connected(name, "prune a remote", changes_history=True) as remote:
             session, log = remote.session, remote.session.store.snapshots
+            rules, shown = rules_of(policy, settings_of(session))
             pushed = remote.own_history()
             if pushed is None:
                 raise NotFound(
@@ -500,7 +507,7 @@ class Remotes:
             own_id = pushed.history.id.hex()
             mine = next((each for each in remote.histories() if each.id == own_id), None)
             snapshots = mine.snapshots(log) if mine is not None else ()
-            decisions = _decisions(session, snapshots, policy)
+            decisions = _decisions(session, snapshots, rules)
             gone = {item.snapshot.id for item in decisions if not item.is_kept}
             result = RemotePruneResult(
                 remote.name,
@@ -508,6 +515,7 @@ class Remotes:
                 tuple(item.snapshot for item in decisions if item.is_kept),
                 {item.snapshot.id: item.reasons for item in decisions if item.is_kept},
                 dry_run,
+                shown,
             )
             if dry_run or mine is None or not gone:
                 return result
@@ -1014,12 +1022,8 @@ def _while_they_exist(session: Session, ids: Sequence[SnapshotId]) -> Iterator[N
         raise NotFound(f"Snapshot {gone[0][:12]} was deleted while it was pushed") from error
 
 
-def _decisions(
-    session: Session, snapshots: Sequence[Snapshot], policy: Policy | None
-) -> list[Decision]:
+def _decisions(session: Session, snapshots: Sequence[Snapshot], policy: Policy) -> list[Decision]:
     """Returns what becomes of each snapshot of a history, newest first."""
-    if policy is None or policy.is_empty:
-        policy = DEFAULT
     newest = next((item.id for item in snapshots if item.record.scope is None), None)
     return [
         item._replace(reasons=(*item.reasons, "newest")) if item.snapshot.id == newest else item

@@ -13,7 +13,7 @@ from treesnap.errors import Busy, Corrupt, TreesnapError
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.maintenance.reachability import Reachability
-from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Decision, Policy, decide
+from treesnap.store.maintenance.retention import AUTOMATIC, Decision, Policy, decide
 from treesnap.store.plan_files import kept_checkpoints
 from treesnap.store.roots import Root, load_history, needed_snapshots, registered_roots
 from treesnap.store.snapshots import SnapshotName, position_in
@@ -29,10 +29,10 @@ up to 0.7 / 0.8 of what is allowed.
 
 
 class PruneRequest(NamedTuple):
-    """What the caller of ``prune`` asked for."""
+    """Which snapshots of a root go."""
 
     policy: Policy = NO_RULES
-    """An empty one stands for the default policy, which concerns automatic snapshots."""
+    """An empty one keeps everything."""
     session: str | None = None
     """Only snapshots of this session may go."""
     max_size_bytes: int | None = None
@@ -56,13 +56,10 @@ def remove(store: Store, root: Root, snapshots: Iterable[Snapshot]) -> None:
 
 def decisions_of(store: Store, root: Root, request: PruneRequest, now_ns: int) -> list[Decision]:
     """Returns what becomes of each of the root's snapshots, newest first."""
-    policy = request.policy
-    if policy.is_empty and request.max_size_bytes is None:
-        policy = DEFAULT
     snapshots = list(store.snapshots.readable(root.id))
     concerned = [item for item in snapshots if request.session in (None, item.record.session)]
-    found = {item.snapshot.id: item for item in decide(concerned, policy, now_ns)}
-    if policy is DEFAULT or not request.is_asked:
+    found = {item.snapshot.id: item for item in decide(concerned, request.policy, now_ns)}
+    if not request.is_asked:
         for identity in kept_checkpoints(root) & found.keys():
             item = found[identity]
             found[identity] = item._replace(reasons=(*item.reasons, "checkpoint"))

@@ -48,10 +48,17 @@ class Policy:
     """The kinds that may go."""
 
     @property
+    def rules(self) -> dict[str, int | tuple[str, ...]]:
+        """The rules that are given, by their keyword without ``keep_``."""
+        prefix = "keep_"
+        names = [item.name for item in fields(self) if item.name.startswith(prefix)]
+        given = {name.removeprefix(prefix): getattr(self, name) for name in names}
+        return {name: value for name, value in given.items() if value not in (None, ())}
+
+    @property
     def is_empty(self) -> bool:
         """Whether no rule is given, so that nothing goes."""
-        rules = [item.name for item in fields(self) if item.name.startswith("keep_")]
-        return all(getattr(self, name) in (None, ()) for name in rules)
+        return not self.rules
 
 
 DEFAULT = Policy(keep_last=50, keep_hourly=24, keep_daily=14, keep_weekly=8, kinds=AUTOMATIC)
