@@ -114,15 +114,6 @@ def own_tags(snapshot: Tagged) -> dict[str, str]:
     return {key: value for key, value in snapshot.tags.items() if not key.startswith(RESERVED_TAGS)}
 
 
-def plain_tags(snapshot: Tagged) -> dict[str, str]:
-    """Returns the caller's tags that have no name of a fact, which is shown on its own."""
-    return {
-        key: value
-        for key, value in own_tags(snapshot).items()
-        if key not in TEXTS and not key.startswith(COUNTER)
-    }
-
-
 def counters_in(facts: Mapping[str, str]) -> dict[str, int]:
     """Returns the counters among some facts, or among a caller's tags."""
     return {

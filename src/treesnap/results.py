@@ -289,7 +289,7 @@ class MergeResult(Record):
     base_id: SnapshotId | None
     """The state that both come from; None where that is the root as it was."""
     snapshot: Snapshot | None
-    """What the root now equals; None in a dry run, and where nothing was to be changed."""
+    """What the root now equals, also where nothing was to be changed; None in a dry run."""
     conflicts: tuple[bytes, ...]
     """Paths that both sides changed: they are as the caller wanted."""
     changes: tuple[Change, ...]
@@ -299,6 +299,8 @@ class MergeResult(Record):
     kept: tuple[Change, ...] = ()
     """What other programs changed while it ran, and what was left as they made it."""
     dry_run: bool = False
+    too_large: tuple[bytes, ...] = ()
+    """Of the conflicts, the files that are too large to be merged line by line."""
 
     def to_dict(self) -> Fields:
         """Returns what ``snap revert --json`` prints; ``json.dumps`` takes it."""
@@ -826,7 +828,7 @@ class MatchedLine(Record):
     text: bytes
     """Without the newline."""
     spans: tuple[tuple[int, int], ...]
-    """Where the pattern matches, as offsets of bytes."""
+    """Where the pattern matches, as offsets of bytes; the first thousand matches of a line."""
 
     def to_dict(self) -> Fields:
         """Returns the fields by name; ``json.dumps`` takes it."""

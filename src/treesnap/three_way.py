@@ -33,8 +33,9 @@ def merge_texts(
 ) -> tuple[bytes, bool]:
     """Returns the merge of two texts, and whether something was in conflict.
 
-    A conflict is written as both sides between lines of ``<``, ``=`` and ``>`` with the labels;
-    without labels my side stands there. Costs as much as two patches.
+    A conflict is written as both sides between lines of ``<``, ``=`` and ``>`` with the labels,
+    which end as the lines around them do; without labels my side stands there. Costs as much as
+    two patches.
     """
     lines, my_lines, their_lines = split_lines(base), split_lines(mine), split_lines(theirs)
     merged: list[bytes] = []
@@ -99,16 +100,23 @@ def _marked(mine: Sequence[bytes], theirs: Sequence[bytes], labels: Labels) -> I
     last = 0
     while last < min(len(mine), len(theirs)) - first and mine[-1 - last] == theirs[-1 - last]:
         last += 1
+    end = _line_ending([*mine, *theirs])
     yield from mine[:first]
-    yield b"<<<<<<< %s\n" % labels.mine.encode("utf-8", "surrogateescape")
-    yield from _ended(mine[first : len(mine) - last])
-    yield b"=======\n"
-    yield from _ended(theirs[first : len(theirs) - last])
-    yield b">>>>>>> %s\n" % labels.theirs.encode("utf-8", "surrogateescape")
+    yield b"<<<<<<< %s%s" % (labels.mine.encode("utf-8", "surrogateescape"), end)
+    yield from _ended(mine[first : len(mine) - last], end)
+    yield b"=======" + end
+    yield from _ended(theirs[first : len(theirs) - last], end)
+    yield b">>>>>>> %s%s" % (labels.theirs.encode("utf-8", "surrogateescape"), end)
     yield from mine[len(mine) - last :]
 
 
-def _ended(lines: Sequence[bytes]) -> Iterator[bytes]:
+def _line_ending(lines: Sequence[bytes]) -> bytes:
+    """Returns how the first line that is ended is, so that marks do not mix two endings."""
+    ended = next((line for line in lines if line.endswith(b"\n")), b"\n")
+    return b"\r\n" if ended.endswith(b"\r\n") else b"\n"
+
+
+def _ended(lines: Sequence[bytes], end: bytes) -> Iterator[bytes]:
     """Yields lines, the last one with a newline, so that a mark stands in a line of its own."""
     for line in lines:
-        yield line if line.endswith(b"\n") else line + b"\n"
+        yield line if line.endswith(b"\n") else line + end

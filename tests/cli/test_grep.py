@@ -136,3 +136,25 @@ def test_long_lines_and_large_files_are_searched_in_pieces(tmp_path):
 
     assert [line.number for line in found.lines] == [2001]
     assert [line.number for line in last.lines] == [2002]
+
+
+@pytest.mark.parametrize("pattern", ["needle", "need+le", "^n", "."])
+def test_the_zeros_of_a_hole_are_searched_once(tmp_path, pattern):
+    """Reading them all would take hours."""
+    root = tmp_path / "root"
+    root.mkdir()
+    with (root / "sparse").open("wb") as file:
+        file.write(b"needle\n" * 2000)
+        file.truncate(8 << 40)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nneedle\n")
+    handle = treesnap.open(root, tmp_path / "store")
+    handle.create()
+
+    (found,) = handle.grep(pattern)
+
+    assert [line.number for line in found.lines if line.text == b"needle"] == [
+        *range(1, 2001),
+        2002,
+    ]
+    assert all(len(line.spans) <= 1000 for line in found.lines)

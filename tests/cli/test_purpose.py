@@ -121,3 +121,16 @@ def test_what_a_tag_and_an_option_both_set_is_refused(snap, words):
     assert result.code == 2
     assert "--tag and another option both set" in result.err
     assert snap("list").code == 5  # no store was made either
+
+
+def test_a_tag_stays_in_sight_beside_a_fact_of_its_name(snap, root):
+    (root / "a").write_text("one")
+    words = ("--session-id", "0b1c9a57-5d6d-4bb3-9a36-6a2f3d9a6a01", "--phase", "plan")
+    snap("session", "create", "--description", "x", *words)
+    snap("tag", "latest", "phase=mine", "counter.debt=many", "counter.tests=007", "type=mine")
+
+    lines = dict(line.split(":", 1) for line in snap("show", "latest").out.splitlines())
+
+    assert lines["phase"].strip() == "plan"
+    tags = lines["tags"].strip().split(", ")
+    assert tags[-4:] == ["counter.debt=many", "counter.tests=007", "phase=mine", "type=mine"]

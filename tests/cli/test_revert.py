@@ -219,3 +219,45 @@ def test_without_a_store_there_is_nothing_to_revert(snap, root, store):
     result = snap("revert", "latest")
 
     assert (result.code, store.exists()) == (5, False)
+
+
+class TestTooLargeTexts:
+    @pytest.fixture
+    def large(self, snap, root):
+        """A text above the limit of merges, whose first and last line changed."""
+        middle = "x" * 99 + "\n"
+        for words in ("one|one", "two|one", "two|two"):
+            first, last = words.split("|")
+            (root / "text").write_text(f"{first}\n{middle * 43_000}{last}\n")
+            if words != "two|two":
+                snap("create", "--name", words.replace("|", "-"))
+        return root
+
+    def test_a_refusal_says_why_they_are_conflicts(self, snap, large):
+        result = snap("revert", "two-one", "--json")
+
+        assert result.code == 3
+        assert "larger than 4 MiB, so not merged by lines: 'text'" in result.json["message"]
+
+    def test_they_are_named_where_they_get_no_marks(self, snap, large):
+        before = (large / "text").read_bytes()
+
+        told = snap("revert", "two-one", "--markers")
+        document = snap("revert", "two-one", "--markers", "--dry-run", "--json").json
+
+        assert "C  text  (larger than 4 MiB, so not merged by lines)" in told.err
+        assert document["conflicts"] == document["too_large"] == [{"path": "text"}]
+        assert (large / "text").read_bytes() == before
+
+
+def test_after_nothing_the_root_still_has_a_snapshot_that_it_equals(snap, root):
+    (root / "a").write_text("one")
+    snap("create", "--name", "one")
+    (root / "a").write_text("two")
+    snap("create", "--name", "two")
+    snap("revert", "two")
+
+    document = snap("revert", "two", "--json").json
+
+    assert document["changes"] == []
+    assert snap("status", document["id"], "--json").json["changes"] == []

@@ -108,3 +108,23 @@ def test_bytes_and_very_long_texts_are_no_texts():
     assert are_texts(b"a\n", b"")
     assert not are_texts(b"a\n", b"\0")
     assert not are_texts(b"a" * ((4 << 20) + 1))
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_marks_end_as_the_lines_around_them(end):
+    base, mine, theirs = (
+        end.join([b"first", word, b"last", b""]) for word in (b"old", b"one", b"two")
+    )
+
+    merged, is_conflict = merge_texts(base, mine, theirs, LABELS)
+
+    assert is_conflict
+    assert merged == end.join(
+        [b"first", b"<<<<<<< here", b"one", b"=======", b"two", b">>>>>>> there", b"last", b""]
+    )
+
+
+def test_a_mark_after_a_last_line_without_an_ending_ends_as_the_others():
+    merged, _ = merge_texts(b"old", b"one\r\nmore", b"two", LABELS)
+
+    assert merged == b"<<<<<<< here\r\none\r\nmore\r\n=======\r\ntwo\r\n>>>>>>> there\r\n"

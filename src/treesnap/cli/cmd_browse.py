@@ -25,7 +25,15 @@ from treesnap.cli.text_output import (
     tag_texts,
 )
 from treesnap.errors import printable
-from treesnap.facts import counters_in, is_retired, plain_tags, rollback_count, stated_facts
+from treesnap.facts import (
+    TEXTS,
+    counter_tags,
+    counters_in,
+    is_retired,
+    own_tags,
+    rollback_count,
+    stated_facts,
+)
 from treesnap.model import Entry, EntryKind, SnapshotKind, SnapshotList, utc_time
 from treesnap.quantities import count_text, parse_moment, size_text
 
@@ -185,7 +193,7 @@ def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]
         "counters": ", ".join(tag_texts(counters_in(stated))) or None,
         "rollbacks": rollback_count(snapshot) or None,
         "retired": "yes" if is_retired(snapshot) else None,
-        "tags": ", ".join(tag_texts(plain_tags(snapshot))) or None,
+        "tags": ", ".join(tag_texts(_other_tags(snapshot))) or None,
         "host": record.host or None,
         "pinned": "yes" if snapshot.pinned else "no",
         "complete": "yes" if snapshot.complete else f"no, {totals.incomplete} unreadable",
@@ -207,6 +215,13 @@ def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]
         yield f"{'unstable:':<11}{path_text(path)}"
     for item in skipped:
         yield f"{'not held:':<11}{skipped_text(item)}"
+
+
+def _other_tags(snapshot: Snapshot) -> dict[str, str]:
+    """Returns the caller's tags that no line of their own shows, as one that a fact hides."""
+    stated = stated_facts(snapshot)
+    shown = {**{name: stated.get(name) for name in TEXTS}, **counter_tags(counters_in(stated))}
+    return {key: value for key, value in own_tags(snapshot).items() if shown.get(key) != value}
 
 
 @command(

@@ -13,12 +13,14 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.text_output import change_lines, short_id
 from treesnap.errors import printable
 from treesnap.quantities import count_text, first_lines
+from treesnap.three_way import TEXT_SIZE_MAX
 
 if TYPE_CHECKING:
     from treesnap.results import MergeResult
 
 _SHOWN_MAX = 10
 """Conflicts that are named; the others are counted."""
+_TOO_LARGE = f"  (larger than {TEXT_SIZE_MAX >> 20} MiB, so not merged by lines)"
 
 
 def _conflict_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -184,8 +186,11 @@ def _notes(result: MergeResult, rule: str | None, invocation: Invocation) -> Ite
     if result.conflicts:
         paths = count_text(len(result.conflicts), "path")
         yield f"{paths} changed on both sides, {outcomes[rule]}:"
-        paths_shown = [path or b"." for path in result.conflicts]
-        for text in first_lines(paths_shown, printable, _SHOWN_MAX):
+        shown = [
+            f"{printable(path or b'.')}{_TOO_LARGE if path in result.too_large else ''}"
+            for path in result.conflicts
+        ]
+        for text in first_lines(shown, str, _SHOWN_MAX):
             yield f"  C  {text}"
     if result.kept:
         yield f"{count_text(len(result.kept), 'path')} changed meanwhile by others, and kept:"

@@ -271,8 +271,14 @@ def read_segments(content: FileContent, get: Get) -> Iterator[Segment]:
         require(covered == segment.size, "chunk list", "its size does not fit")
 
 
-def read_content(content: FileContent, get: Get) -> Iterator[bytes]:
-    """Yields the bytes of a content in pieces, holes as zeros of at most 1 MiB each."""
+def read_content(
+    content: FileContent, get: Get, hole_size: Callable[[int], int] = lambda size: size
+) -> Iterator[bytes]:
+    """Yields the bytes of a content in pieces, holes as zeros of at most 1 MiB each.
+
+    ``hole_size`` says of how many zeros a hole of some size is read; a hole may be larger than
+    any disk.
+    """
     if content.data is not None:
         yield content.data
     for segment in read_segments(content, get):
@@ -281,7 +287,7 @@ def read_content(content: FileContent, get: Get) -> Iterator[bytes]:
             require(len(data) == segment.size, "content", "a chunk has a wrong size")
             yield data
         else:
-            left = segment.size
+            left = hole_size(segment.size)
             while left:
                 step = min(left, 1 << 20)
                 yield bytes(step)

@@ -2,7 +2,7 @@
 
 Contents are searched once, however many snapshots and paths hold them, and directories in which
 nothing matched are not walked again. Files are read in pieces; of a line of more than 16 MiB the
-parts are searched apart.
+parts are searched apart. In a long hole these are alike, and only its ends are searched.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 
 from treesnap import treepath
 from treesnap.codec.reader import Get, TreeReader, read_content
@@ -26,6 +27,8 @@ _BINARY_SIZE = 8000
 """Bytes at the start of a file in which a NUL makes it binary, as for git."""
 _CACHED_LINES_MAX = 1000
 """Matches of one content that are kept for the next snapshot that holds it."""
+_SPANS_MAX = 1000
+"""Matches of one line that are marked; one of 16 MiB may have as many as it has bytes."""
 _SPECIAL = frozenset(b".^$*+?{}[]\\|()\n")
 
 
@@ -131,7 +134,7 @@ class _ContentSearch:
         rest, number = b"", 0
         is_first = True
         is_binary = False
-        for piece in read_content(content, get):
+        for piece in read_content(content, get, _hole_size):
             if is_first:
                 is_binary = b"\0" in piece[:_BINARY_SIZE]
                 is_first = False
@@ -158,8 +161,19 @@ class _ContentSearch:
         search = self._pattern.search
         for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), before + 1):
             if search(line) is not None:
-                spans = tuple(match.span() for match in self._pattern.finditer(line))
+                found = islice(self._pattern.finditer(line), _SPANS_MAX)
+                spans = tuple(match.span() for match in found)
                 yield MatchedLine(number, line, tuple(span for span in spans if span[0] < span[1]))
+
+
+def _hole_size(size: int) -> int:
+    """Returns how many zeros of a hole are searched.
+
+    What is left out are whole parts of a line: they hold nothing but zeros, as one that is
+    searched does, so they would match in the same way.
+    """
+    left_out = max(0, size // _LINE_SIZE_MAX - 2)
+    return size - left_out * _LINE_SIZE_MAX
 
 
 class _Frame(NamedTuple):

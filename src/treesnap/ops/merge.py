@@ -99,6 +99,8 @@ class MergeOutcome(NamedTuple):
     """Paths that both sides changed, sorted; of a repository its own path."""
     changes: ChangeList
     """What differs from my side."""
+    too_large: tuple[bytes, ...] = ()
+    """Of the conflicts, the texts that are too large to be merged line by line."""
 
 
 def merge(
@@ -156,6 +158,7 @@ def merge(
                 plan=None,
             )
             conflicts = tuple(sorted(set(work.conflicts)))
+            too_large = tuple(sorted(work.too_large))
             changes = compared(
                 State(mine.record.root, trees, load_groups(mine.record.links, writer.get)),
                 State(top, trees, groups),
@@ -164,10 +167,10 @@ def merge(
             is_refused = bool(conflicts) and request.rule is ConflictRule.REFUSE
             is_same = (top, record.links) == (mine.record.root, mine.record.links)
             if request.dry_run or is_refused or (is_same and not request.keeps_record):
-                return MergeOutcome(None, conflicts, changes)
+                return MergeOutcome(None, conflicts, changes, too_large)
             sequence = store.snapshots.listing(root.id).next_sequence
             _, name = writer.publish(record, root.id, sequence)
-        return MergeOutcome(store.snapshots.load(root.id, name), conflicts, changes)
+        return MergeOutcome(store.snapshots.load(root.id, name), conflicts, changes, too_large)
 
     return retry_overtaken("the merge", publish)
 
@@ -336,6 +339,7 @@ class _Merge:
         self.missing: dict[bytes, Entry] = {}
         """Directories that are not here and hold something of what is taken."""
         self.conflicts: list[bytes] = []
+        self.too_large: set[bytes] = set()
         self._entered: set[bytes] = set()
 
     def has_entered(self, path: bytes) -> bool:
@@ -472,6 +476,7 @@ class _Merge:
     def _merged_text(self, path: bytes, entry: Entry, sides: Sequence[Entry]) -> Entry | None:
         """Returns an entry with the merge of a text, its base first; None for a conflict."""
         if any(side.size > TEXT_SIZE_MAX for side in sides):
+            self.too_large.add(path)
             return None
         base, mine, theirs = (self._content(side) for side in sides)
         if not are_texts(base, mine, theirs):

@@ -40,7 +40,7 @@ from treesnap.ops.restore.plan import RestoreRequest, restored_ref
 from treesnap.ops.undo import refuse_dangerous_restore, restore
 from treesnap.quantities import count_text, first_few
 from treesnap.results import MergeResult
-from treesnap.three_way import Labels
+from treesnap.three_way import TEXT_SIZE_MAX, Labels
 from treesnap.treepath import PathLike
 
 _RANGE = ".."
@@ -203,20 +203,40 @@ def merge_into_root(
         named = first_few(found.conflicts, lambda path: quoted(path or b"."))
         raise MergeConflict(
             f"{count_text(len(found.conflicts), 'path')} changed on both sides, nothing was "
-            f"changed: {named}",
+            f"changed: {named}{_too_large_text(found.too_large)}",
             found.conflicts,
         )
     if found.snapshot is None:
         return MergeResult(
-            *sides.ids, None, found.conflicts, tuple(found.changes), None, (), asked.dry_run
+            *sides.ids,
+            None if asked.dry_run else mine,
+            found.conflicts,
+            tuple(found.changes),
+            None,
+            dry_run=asked.dry_run,
+            too_large=found.too_large,
         )
     request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), force=asked.force)
     done = restore(context, request)
     kept = {change.path for change in done.conflicts}
     changes = tuple(change for change in found.changes if change.path not in kept)
     return MergeResult(
-        *sides.ids, found.snapshot, found.conflicts, changes, done.safety_id, done.conflicts
+        *sides.ids,
+        found.snapshot,
+        found.conflicts,
+        changes,
+        done.safety_id,
+        done.conflicts,
+        too_large=found.too_large,
     )
+
+
+def _too_large_text(paths: tuple[bytes, ...]) -> str:
+    """Returns the end of a message about conflicts that a merge by lines might have solved."""
+    if not paths:
+        return ""
+    limit = f"{TEXT_SIZE_MAX >> 20} MiB"
+    return f"; larger than {limit}, so not merged by lines: {first_few(paths, quoted)}"
 
 
 def _merged(
