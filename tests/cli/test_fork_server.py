@@ -303,6 +303,7 @@ def facts_of(process_id: int) -> dict[str, object]:
         (signal.SIGTERM, -signal.SIGTERM, b""),
         (signal.SIGHUP, -signal.SIGHUP, b""),
         (signal.SIGQUIT, -signal.SIGQUIT, b""),
+        (signal.SIGUSR1, -signal.SIGUSR1, b""),
     ],
 )
 def test_a_signal_ends_both(place, server, held_root, number, code, message):

@@ -197,7 +197,14 @@ class TestRun:
 class TestInterruption:
     @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
-        ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+        ("number", "code"),
+        [
+            (signal.SIGINT, 130),
+            (signal.SIGTERM, 143),
+            (signal.SIGHUP, 129),
+            (signal.SIGQUIT, 131),
+            (signal.SIGUSR2, 140),
+        ],
     )
     def test_takes_the_step_back_and_leaves_the_plan_to_be_resumed(
         self, snap, plan_file, environment, root, tmp_path, number, code

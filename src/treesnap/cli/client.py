@@ -26,6 +26,7 @@ import os
 import sys
 
 import treesnap
+from treesnap.ending_signals import ENDING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ _RIGHTS = (
 )
 """Lines of a process's status that decide what it may do; see proc_pid_status(5)."""
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 def run_in_server(directory: str) -> None:
@@ -76,7 +76,7 @@ def run_in_server(directory: str) -> None:
     except OSError:
         connection.close()
         return
-    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_ENDING, signal.SIGTSTP])
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING, signal.SIGTSTP])
     try:
         connection.send(GO)
     except OSError:  # the child has ended, and has done nothing
@@ -270,7 +270,7 @@ def _pass_signals_on(child_fd: int) -> None:
         signal.signal(number, suspend)
         tell(signal.SIGCONT)
 
-    handlers = {**dict.fromkeys(_ENDING, lambda number, _: tell(number)), signal.SIGTSTP: suspend}
+    handlers = {**dict.fromkeys(ENDING, lambda number, _: tell(number)), signal.SIGTSTP: suspend}
     for number, handler in handlers.items():
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)

@@ -25,6 +25,7 @@ from treesnap.cli.text_output import (
     skipped_lines,
 )
 from treesnap.compat.architect import MILESTONES
+from treesnap.ending_signals import ENDING
 from treesnap.errors import printable
 from treesnap.plans import (
     Attempt,
@@ -118,7 +119,7 @@ def _planner(
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
     """Turns signals into an exception; their default would leave the step running."""
-    old = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    old = {number: signal.getsignal(number) for number in ENDING}
     replaced = [number for number, handler in old.items() if handler == signal.SIG_DFL]
     try:
         for number in replaced:

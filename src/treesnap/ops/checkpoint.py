@@ -88,7 +88,8 @@ def _run(
             raise
         except BaseException:
             number = interruptions.numbers[0] if interruptions.numbers else signal.SIGTERM
-            asked = signal.SIGTERM if number == signal.SIGINT else number  # it got that itself
+            # A terminal has sent SIGINT and SIGQUIT to both; of the others, some end nothing there.
+            asked = number if number == signal.SIGHUP else signal.SIGTERM
             running.ask_to_end(asked, lambda: interruptions.is_urgent)
             held.go_back(running.end)
             raise

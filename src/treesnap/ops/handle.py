@@ -999,8 +999,9 @@ class Handle:
 
         A failing command is run again up to ``retries`` times, each time from the checkpoint.
         Standard streams are inherited. Whatever a failing command has started is ended before
-        the roll-back. In the main thread, SIGTERM and SIGHUP end the command, too, and after
-        the roll-back the program, by SystemExit, unless it ignores or handles them itself.
+        the roll-back. In the main thread, so does each signal that would end the program, and
+        after the roll-back the program ends, by SystemExit. Those that it ignores or handles
+        itself are left to it.
         ``overlap`` is as for :meth:`rollback_on_error`. Raises NotFound when the command cannot
         be started, Busy.
         """

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from treesnap.ending_signals import ENDING
+
 EXIT_BASE = 128
 """Shells add the number of the signal that ended a command to this."""
 
@@ -23,7 +24,7 @@ class Stopped(SystemExit):
 
     def __init__(self, number: int) -> None:
         super().__init__(EXIT_BASE + number)
-        self.signal = signal.Signals(number)
+        self.signal = number
 
 
 class Interruptions:
@@ -97,7 +98,7 @@ def defer_signals() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _python_signals() -> list[signal.Signals | int]:
+def _python_signals() -> list[int]:
     """Returns the signals that end a program, and those that it handles in Python."""
     return [
         number
@@ -110,7 +111,7 @@ def _python_signals() -> list[signal.Signals | int]:
 def _handled(
     context: Callable[[int, FrameType | None], None],
     concerns: Callable[[Any], bool],
-    numbers: Iterable[signal.Signals | int] = ENDING,
+    numbers: Iterable[int] = ENDING,
 ) -> Iterator[None]:
     before: dict[int, Any] = {}
     try:
