@@ -286,6 +286,24 @@ async def test_all_keys_fit_into_the_lowest_line(running, history):
 
 
 @in_loop
+async def test_a_question_mark_lists_every_key_and_any_key_goes_back(running, history, root):
+    async with running() as (app, pilot):
+        await press(app, pilot, "question_mark")
+        (text,) = app.screen.query("#keys Static")
+        listed = str(text.content)
+        is_on_screen = text.region.bottom <= app.size.height
+        await press(app, pilot, "r")  # in the list it restores nothing
+        is_back = app.screen is app.screen_stack[0]
+
+    assert is_on_screen
+    assert is_back
+    for binding in app.BINDINGS:
+        assert binding.tooltip in listed
+        assert app.get_key_display(binding) in listed
+    assert not (root / "notes.txt").exists()
+
+
+@in_loop
 async def test_what_arrives_behind_a_dialog_leaves_its_plan(running, history, handle, root):
     async with running() as (app, pilot):
         await press(app, pilot, "G", "r")

@@ -28,7 +28,7 @@ from treesnap.events import NullMonitor
 from treesnap.model import ChangeKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.quantities import count_text
-from treesnap.ui.dialogs import Choice, Confirmation, LabelPrompt, SearchPrompt
+from treesnap.ui.dialogs import Choice, Confirmation, KeyList, LabelPrompt, SearchPrompt
 from treesnap.ui.history import (
     LETTERS,
     SHORT_ID,
@@ -172,6 +172,13 @@ class _Warnings(NullMonitor):
         self.tell(Notice(printable(message), "warning"))
 
 
+def _key(
+    key: str, action: str, shown: str, meaning: str, *, key_display: str | None = None
+) -> Binding:
+    """Returns a key with what the list of keys says of it, and the lowest line if there is room."""
+    return Binding(key, action, shown, show=bool(shown), key_display=key_display, tooltip=meaning)
+
+
 class Timeline(App[None]):
     """The history of one root to look through and to go back in."""
 
@@ -191,25 +198,35 @@ class Timeline(App[None]):
     #answers { height: auto; align: right middle; }
     #answers Button { margin-left: 2; }
     #prompt { width: 100%; height: 3; dock: bottom; }
+    #keys { width: auto; max-width: 100%; height: auto; max-height: 100%; padding: 0 1;
+            border: thick $primary; background: $surface; }
     #choice { width: 90%; height: 80%; border: thick $primary; background: $surface; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit"),
-        Binding("tab", "app.focus_next", "Pane", show=False),
-        Binding("r", "restore", "Restore"),
-        Binding("p", "restore_path", "Path"),
-        Binding("h", "hunks", "Hunks"),
-        Binding("n", "move_hunk(1)", "Next hunk", show=False),
-        Binding("b", "move_hunk(-1)", "Hunk before", show=False),
-        Binding("m", "mark_hunk", "Mark", show=False),
-        Binding("u", "undo", "Undo"),
-        Binding("U", "redo", "Redo"),
-        Binding("i", "pin", "Pin"),
-        Binding("l", "label", "Label"),
-        Binding("slash", "search", "Search", key_display="/"),
-        Binding("N", "search_on", "Next", show=False),
-        Binding("w", "who", "Steps"),
-        Binding("escape", "leave", "Back", show=False),
+        _key("question_mark", "help", "Help", "show this list", key_display="?"),
+        _key("q", "quit", "Quit", "quit"),
+        _key("tab", "app.focus_next", "", "go to the next pane"),
+        _key("r", "restore", "Restore", "restore the whole snapshot"),
+        _key("p", "restore_path", "Path", "restore only the selected path"),
+        _key(
+            "h",
+            "hunks",
+            "Hunks",
+            "show the hunks of the path, in which it differs now; again: back",
+        ),
+        _key("n", "move_hunk(1)", "", "among hunks: to the next one"),
+        _key("b", "move_hunk(-1)", "", "among hunks: to the one before"),
+        _key("m", "mark_hunk", "", "among hunks: mark it or not; Enter restores the marked ones"),
+        _key("u", "undo", "Undo", "undo the newest restore"),
+        _key("U", "redo", "Redo", "redo it"),
+        _key("i", "pin", "Pin", "pin the snapshot, or unpin it"),
+        _key("l", "label", "", "give the snapshot another label"),
+        _key(
+            "slash", "search", "Search", "search downwards in what names snapshots", key_display="/"
+        ),
+        _key("N", "search_on", "", "search on"),
+        _key("w", "who", "Steps", "list the snapshots in which the path changed"),
+        _key("escape", "leave", "", "back to the history"),
     ]
 
     def __init__(self, open_handle: Callable[[Monitor], Handle], tools: TimelineTools) -> None:
@@ -686,6 +703,12 @@ class Timeline(App[None]):
         """Ends a search, and goes back to the history."""
         self.workers.cancel_group(self, "search")
         self._rows.focus()
+
+    def action_help(self) -> None:
+        """Lists all keys; any key goes back."""
+        own = [item for item in self.BINDINGS if isinstance(item, Binding)]
+        rows = [(self.get_key_display(item), item.tooltip) for item in own]
+        self.push_screen(KeyList([*LineList.KEYS, *rows]))
 
     # ------------------------------------------------------------------ workers
 

@@ -9,6 +9,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
@@ -95,6 +96,26 @@ class LabelPrompt(ModalScreen[str | None]):
 
     def action_cancel(self) -> None:
         """Ends without an answer."""
+        self.dismiss(None)
+
+
+class KeyList(ModalScreen[None]):
+    """All keys and what they mean; any key ends it."""
+
+    def __init__(self, rows: Sequence[tuple[str, str]]) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def compose(self) -> ComposeResult:
+        """Yields the list."""
+        width = max(len(key) for key, _ in self.rows)
+        lines = [f"{key.ljust(width)}  {meaning}" for key, meaning in self.rows]
+        with Vertical(id="keys"):
+            yield Static(Text("\n".join(lines)))
+
+    def on_key(self, event: Key) -> None:
+        """Ends it."""
+        event.stop()
         self.dismiss(None)
 
 

@@ -30,6 +30,14 @@ class LineList(ScrollView, can_focus=True):
         Binding("enter", "choose", "Preview", show=False),
     ]
 
+    KEYS = (
+        ("up, down, j, k", "move"),
+        ("Page up, Page down, g, G", "move by a page, to the first, to the last"),
+        ("left, right", "show what is beside the pane"),
+        ("Enter", "to the paths; on a path, its whole file as it was, or the changes again"),
+    )
+    """What the keys above mean, for a list of all keys."""
+
     class Moved(Message):
         """Another line is selected."""
 
