@@ -49,6 +49,7 @@ QUICK = (
 """What ``-m quick`` selects: something of every package."""
 NOT_QUICK = (
     "testing/test_oracle.py",
+    "unit/codec/test_bombs.py",
     "unit/codec/test_formats.py",
     "unit/codec/test_fuzz.py",
     "unit/codec/test_statcache.py",
@@ -56,11 +57,13 @@ NOT_QUICK = (
     "unit/codec/test_watch.py",
     "unit/fs/test_mappings.py",
     "unit/ops/test_conflicts.py",
+    "unit/ops/test_merge.py",
     "unit/ops/test_naming.py",
     "unit/ops/test_position.py",
     "unit/ops/test_recover",
     "unit/ops/test_stats.py",
     "unit/ops/test_undo.py",
+    "unit/watch/test_service.py",
 )
 """Modules among them that take a second or more."""
 
@@ -206,6 +209,17 @@ def _has_room(directory: Path) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
+def _is_quick(module: str) -> bool:
+    return module.startswith(QUICK) and not module.startswith(NOT_QUICK)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the modules that ``-m quick`` does not select: to import them takes seconds."""
+    if config.getoption("-m") != "quick" or collection_path.suffix != ".py":
+        return None
+    return True if not _is_quick(collection_path.relative_to(TESTS).as_posix()) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what is quick, and leaves out what ``sampled`` says.
 
@@ -213,8 +227,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Nothing is left out in full size, nor where a test is named.
     """
     for item in items:
-        module = module_of(item)
-        if module.startswith(QUICK) and not module.startswith(NOT_QUICK):
+        if _is_quick(module_of(item)):
             item.add_marker("quick")
     groups: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:

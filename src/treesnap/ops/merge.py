@@ -647,10 +647,16 @@ def applied(
     directories = treepath.ancestors([*taken, *metadata]) | {*metadata}
     for path in {*directories, *taken} - {treepath.ROOT}:
         children.setdefault(treepath.split(path)[0], []).append(path)
-    deepest_first = sorted({*directories, treepath.ROOT}, key=treepath.components, reverse=True)
+    highest_first = sorted(directories - {treepath.ROOT}, key=treepath.components)
+    there: dict[bytes, Entry | None] = {treepath.ROOT: root}
+    for path in highest_first:  # each from the one above it: from the root it costs the depth
+        above, name = treepath.split(path)
+        parent = there[above]
+        is_inside = parent is not None and parent.is_directory
+        there[path] = trees.lookup(parent.tree_id, name) if parent and is_inside else None
     totals = Totals()
-    for path in deepest_first:
-        directory = root if not path else trees.find(root, path)
+    for path in [*reversed(highest_first), treepath.ROOT]:
+        directory = there[path]
         entries = _named(trees, directory) if directory is not None else {}
         directory = directory or missing[path]
         for child in children.get(path, ()):
