@@ -164,6 +164,26 @@ def test_any_wait_is_long_enough_to_ask_and_to_stop(snap, detach, seconds):
 
 
 @pytest.mark.sampled(3)
+def test_a_suspended_one_does_not_use_up_the_wait_of_a_status(root, detach, environment):
+    process_id = detach()
+    os.kill(process_id, signal.SIGSTOP)
+    words = ["-C", str(root), "--json", "--wait", "100000", "watch", "--status"]
+    try:
+        ended = subprocess.run(
+            [*PROGRAM, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    finally:
+        os.kill(process_id, signal.SIGCONT)
+
+    assert ended.returncode == 6
+    assert "may be suspended" in json.loads(ended.stdout)["message"]
+
+
 @pytest.mark.parametrize("words", [(), ("--detach",)])
 @pytest.mark.parametrize(
     ("place", "code", "error"),

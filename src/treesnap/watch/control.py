@@ -25,6 +25,9 @@ from treesnap.store.lock import held
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
 
+_STATUS_PATIENCE_S = 3.0
+"""How long a status may take: it comes from a thread that does nothing else, so only a suspended
+watcher takes longer."""
 _PATIENCE_MAX_S = 24 * 60 * 60
 """A socket cannot wait longer, and ``--wait inf`` is allowed."""
 
@@ -32,9 +35,9 @@ _PATIENCE_MAX_S = 24 * 60 * 60
 def status(context: Context) -> WatchStatus | None:
     """Returns the status of the root's watcher, or None when there is none.
 
-    Raises Busy when it does not answer in time.
+    Raises Busy when it does not answer within ``wait_s`` or three seconds, whichever is shorter.
     """
-    return _asked(context, Asked.STATUS)
+    return _asked(context, Asked.STATUS, min(_patience_s(context), _STATUS_PATIENCE_S))
 
 
 def stop(context: Context) -> WatchStatus | None:
@@ -43,7 +46,7 @@ def stop(context: Context) -> WatchStatus | None:
     Raises Busy when it does not answer, or does not end within ``wait_s`` or a second, whichever
     is longer.
     """
-    last = _asked(context, Asked.STOP)
+    last = _asked(context, Asked.STOP, _patience_s(context))
     if last is not None:
         directory = _directory(context)
         assert directory is not None
@@ -66,13 +69,13 @@ def _directory(context: Context) -> str | None:
         return None
 
 
-def _asked(context: Context, asked: Asked) -> WatchStatus | None:
+def _asked(context: Context, asked: Asked, patience_s: float) -> WatchStatus | None:
     directory = _directory(context)
     if directory is None:
         return None
     try:
         question = encode_question(Question(asked))
-        return decode_status(ask(context.fs, directory, question, _patience_s(context)))
+        return decode_status(ask(context.fs, directory, question, patience_s))
     except (FileNotFoundError, ConnectionError):
         return None
     except (TimeoutError, BlockingIOError):  # the latter when many are waiting
