@@ -141,6 +141,7 @@ class WarningCode(StrEnum):
     ROOM_MADE = "room-made"
     REMOTE_FILE_DAMAGED = "remote-file-damaged"
     NOT_CONVERTED = "not-converted"
+    NOT_COMPARED = "not-compared"
     FORKS_MADE = "forks-made"
 
 

@@ -6,6 +6,7 @@ test is skipped with what ``mount`` said.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -55,6 +56,20 @@ class Mounter:
             layer.mkdir(parents=True, exist_ok=True)
         layers = f"lowerdir={lower},upperdir={upper},workdir={work}"
         self._mount(place, "-t", "overlay", "-o", ",".join([layers, *options]), "treesnap-test")
+        return place
+
+    def dead(self, place: Path) -> Path:
+        """Mounts a FUSE file system of which the daemon is gone: each look says ENOTCONN."""
+        place.mkdir(parents=True, exist_ok=True)
+        device = os.open("/dev/fuse", os.O_RDWR)
+        try:
+            options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+            library = ctypes.CDLL(None, use_errno=True)
+            if library.mount(b"treesnap-test", os.fsencode(place), b"fuse", 0, options) != 0:
+                pytest.skip(f"FUSE is not possible here: {os.strerror(ctypes.get_errno())}")
+        finally:
+            os.close(device)
+        self.places.append(place)
         return place
 
     def take_on(self, place: Path) -> None:

@@ -19,6 +19,7 @@ from treesnap.model import (
     ObjectId,
     ObjectKind,
     Skipped,
+    SkipReason,
     Snapshot,
     SnapshotId,
     SnapshotRecord,
@@ -31,6 +32,7 @@ from treesnap.ops.known_changes import (
     walk_with_fallback,
 )
 from treesnap.ops.state import MemoryObjects, State, walked_state
+from treesnap.quantities import first_few
 from treesnap.store.roots import read_journal, registered_roots
 from treesnap.store.snapshots import SnapshotListing
 from treesnap.store.writer import Added, Writer, retry_overtaken
@@ -119,6 +121,20 @@ def preview(
         keeps_nothing=True,
     ) as seen:
         return seen
+
+
+def live_state(
+    session: Session, scope: tuple[bytes, ...] | None, rules: tuple[IgnoreRules, ...]
+) -> State:
+    """Returns the root as it is, and warns of what cannot be read and thus not be compared."""
+    seen = preview(session, scope, rules)
+    unread = [item.path for item in seen.result.skipped if item.reason == SkipReason.UNREADABLE]
+    if unread:
+        session.monitor.warn(
+            WarningCode.NOT_COMPARED,
+            f"What cannot be read is not compared: {first_few(unread, quoted)}",
+        )
+    return seen.state
 
 
 def uncaptured(context: Context) -> tuple[Skipped, ...]:

@@ -41,7 +41,7 @@ from treesnap.ops.maintenance import maintain, settings_or_defaults, with_room
 from treesnap.ops.references import STEP_MAX, find_named, is_reserved_name, paths_in_history
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import Added, retry_overtaken
-from treesnap.treepath import ROOT, ancestors, without_nested
+from treesnap.treepath import ROOT, ancestors, parents, without_nested
 from treesnap.worktree.directory import absent_paths
 from treesnap.worktree.scan.ignore import given
 
@@ -297,6 +297,7 @@ def _result(capture: Capture, snapshot: Snapshot, *, unchanged: bool) -> CreateR
         added_bytes=added,
     )
     trees = TreeReader(capture.writer.get)
+    left_out = {item.path for item in result.skipped}
     return CreateResult(
         snapshot=snapshot,
         unchanged=unchanged,
@@ -304,7 +305,7 @@ def _result(capture: Capture, snapshot: Snapshot, *, unchanged: bool) -> CreateR
         absent=tuple(
             path
             for path in snapshot.record.scope or ()
-            if trees.find(snapshot.record.root, path) is None
+            if trees.find(snapshot.record.root, path) is None and left_out.isdisjoint(parents(path))
         ),
         stats=stats,
     )

@@ -10,7 +10,7 @@ from treesnap.compare import changes
 from treesnap.errors import StoreMissing
 from treesnap.model import Change, ChangeList
 from treesnap.ops.access import opened, recover
-from treesnap.ops.capture import preview
+from treesnap.ops.capture import live_state, preview
 from treesnap.ops.context import Context
 from treesnap.ops.references import position, reading, resolve_in
 from treesnap.ops.state import (
@@ -60,7 +60,7 @@ def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...
             scope = effective_scope(new, scope)
             right = recorded_state(session, new.record, scope)
         else:
-            right = preview(session, scope, old.record.rules).state
+            right = live_state(session, scope, old.record.rules)
         left = recorded_state(session, old.record, scope)
         require_paths(paths, left, right)
         return compared(left, right, scope)

@@ -7,7 +7,7 @@ import os
 from treesnap.errors import ErrorCode, NotFound, quoted
 from treesnap.model import ChangeList
 from treesnap.ops.access import opened, recover
-from treesnap.ops.capture import preview
+from treesnap.ops.capture import live_state
 from treesnap.ops.context import Context, Session, absolute, context_at, is_root_of
 from treesnap.ops.maintenance import settings_or_defaults
 from treesnap.ops.state import State, compared, require_paths
@@ -44,4 +44,4 @@ def other_context(context: Context, directory: str) -> Context:
 def _live(session: Session, scope: tuple[bytes, ...] | None) -> State:
     settings = settings_or_defaults(session)
     rules = given(settings.excluded if settings is not None else ())
-    return preview(session, scope, rules).state
+    return live_state(session, scope, rules)

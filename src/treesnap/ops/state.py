@@ -212,7 +212,7 @@ def _subset(root: Entry, trees: TreeReader, put: Put, scope: tuple[bytes, ...] |
     """Returns the root with nothing but the paths in scope, and the directories above them.
 
     ``put`` takes the trees that this makes. Directories above a path are left out when nothing in
-    scope is below them.
+    scope is below them, unless they were not looked into: what is in scope may be there.
     """
     if scope is None or b"" in scope:
         return root
@@ -223,14 +223,14 @@ def _subset(root: Entry, trees: TreeReader, put: Put, scope: tuple[bytes, ...] |
         entry = entries[path]
         if path in below:
             entry = _holding(entry, below[path], trees, put)
-        elif path not in wanted:
+        elif path not in wanted and not entry.is_skipped:
             continue
         below.setdefault(treepath.split(path)[0], []).append(entry)
     return _holding(root, below.get(b"", []), trees, put)
 
 
 def _entries_in(root: Entry, trees: TreeReader, scope: set[bytes]) -> dict[bytes, Entry]:
-    """Returns the entries in scope, and the directories above them, by path."""
+    """Returns the entries in scope, and those of all directories above them, by path."""
     entries = {b"": root}
     for path in sorted(
         {*treepath.ancestors(scope), *scope} - {b""}, key=lambda path: path.count(b"/")
@@ -240,7 +240,7 @@ def _entries_in(root: Entry, trees: TreeReader, scope: set[bytes]) -> dict[bytes
         if parent is None or not parent.is_directory:
             continue
         entry = trees.lookup(parent.tree_id, name)
-        if entry is not None and (path in scope or entry.is_directory):
+        if entry is not None and (path in scope or entry.is_directory or entry.is_skipped):
             entries[path] = entry
     del entries[b""]
     return entries

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -394,6 +394,75 @@ class FaultyFileSystem(WrappedFileSystem):
             self._inner.write(fd, half)
         else:
             self._inner.write_at(fd, half, *rest)
+
+
+class UnreachableFileSystem(WrappedFileSystem):
+    """Calls about some paths, and about all below them, fail with an error.
+
+    So it is where a server or a daemon is gone (ENOTCONN, ESTALE, EHOSTDOWN), or a part of a disk
+    (EIO): the directory above still lists the name. ``methods`` are those that fail, all when none
+    is given; ``look`` stands for the metadata that a listing offers of a name.
+    """
+
+    def __init__(
+        self,
+        errno: int,
+        *paths: str | os.PathLike[str],
+        methods: Iterable[str] = (),
+        inner: FileSystem | None = None,
+    ) -> None:
+        super().__init__(inner)
+        self._errno = errno
+        self._unreachable = [os.fspath(path) for path in paths]
+        self._methods = frozenset(methods)
+
+    def around(self, call: Call) -> Any:
+        """Makes the call, unless it is about what cannot be reached."""
+        if call.kind != Kind.HANDLE:
+            for path in call.paths:
+                self.refuse(call.method, path)
+        result = call.proceed()
+        return _UnreachableNames(self, call.path, result) if call.method == "scan" else result
+
+    def refuse(self, method: str, path: str) -> None:
+        """Raises the error if a call is to fail that is about a path."""
+        if (not self._methods or method in self._methods) and any(
+            _is_below(path, top) for top in self._unreachable
+        ):
+            raise OSError(self._errno, os.strerror(self._errno), path)
+
+
+class _UnreachableNames:
+    """A listing of which some names cannot be looked at."""
+
+    def __init__(self, fs: UnreachableFileSystem, directory: str, listing: Any) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._listing = listing
+
+    def __enter__(self) -> Iterator[Any]:
+        for entry in self._listing.__enter__():
+            yield _UnreachableName(self._fs, self._directory, entry)
+
+    def __exit__(self, *exception: object) -> None:
+        self._listing.__exit__(*exception)
+
+
+class _UnreachableName:
+    """An entry of such a listing; its type is known without a look at it."""
+
+    def __init__(self, fs: UnreachableFileSystem, directory: str, entry: os.DirEntry[str]) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._entry = entry
+        self.name = entry.name
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        return self._entry.is_dir(follow_symlinks=follow_symlinks)
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        self._fs.refuse("look", os.path.join(self._directory, self.name))
+        return self._entry.stat(follow_symlinks=follow_symlinks)
 
 
 class UnsyncedFileSystem(LocalFileSystem):

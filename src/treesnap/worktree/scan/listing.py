@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Container, Iterable
+from contextlib import suppress
 from stat import S_IFDIR, S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
 
@@ -44,6 +45,8 @@ class DirectoryListing:
         """Observations as plain tuples, because there are hundreds of thousands."""
         self.linked: list[tuple[bytes, int, int, int]] = []
         """Names with more than one hard link, with device, inode and the number of links."""
+        self.closed: dict[bytes, int] = {}
+        """Names that cannot be looked at, with the type that their directory tells, or 0."""
         self.hidden: list[tuple[bytes, int]] = []
         """Names that are left out, with the reason."""
         self.rule: IgnoreRules | None = None
@@ -116,6 +119,9 @@ def list_directory(
 ) -> DirectoryListing:
     """Looks once at every name of a directory, or of a scope; raises OSError, UnreadableRules.
 
+    A name that cannot be looked at, such as that of a mount whose server is gone, is left out:
+    it says nothing about the others.
+
     Excluded names are observed as zeros: their changes do not count. So are all names of the
     root when its rules cannot be read, because there is no directory above it to leave out
     instead; its rules then exclude everything.
@@ -135,7 +141,7 @@ def list_directory(
             listing.warnings.append((WarningCode.RULES_UNREADABLE, error.message))
             listing.is_unreadable = True
             _enter_rule(IgnoreRules(path, EVERYTHING), listing)
-    if listing.exclusions or has_reserved:
+    if listing.exclusions or has_reserved or listing.closed:
         _hide(path, listing)
     return listing
 
@@ -217,12 +223,16 @@ def _observe_all(fs: FileSystem, fd: int, listing: DirectoryListing) -> tuple[bo
     has_ignore_file = has_reserved = False
     with fs.scan(fd) as entries:
         for entry in entries:
+            text = entry.name
+            name = text.encode(encoding, "surrogateescape")
             try:
                 stat = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            text = entry.name
-            name = text.encode(encoding, "surrogateescape")
+            except OSError as error:
+                _note_closed(name, error, _told_type(entry), listing)
+                has_ignore_file |= name == IGNORE_FILE
+                continue
             mode = stat.st_mode
             inode = stat.st_ino
             device = stat.st_dev
@@ -238,11 +248,28 @@ def _observe_all(fs: FileSystem, fd: int, listing: DirectoryListing) -> tuple[bo
     return has_ignore_file, has_reserved
 
 
+def _told_type(entry: os.DirEntry[str]) -> int:
+    """Returns whether a directory says of a name that it is a directory, too."""
+    with suppress(OSError):
+        return S_IFDIR if entry.is_dir(follow_symlinks=False) else 0
+    return 0
+
+
+def _note_closed(name: bytes, error: OSError, mode: int, listing: DirectoryListing) -> None:
+    """Notes a name at which a look failed; raises the error unless it is about that name."""
+    if not blames_file(error):
+        raise error
+    listing.closed[name] = mode
+    listing.observations.append((name, *_HIDDEN))
+
+
 def _observe_scope(fs: FileSystem, fd: int, scope: PathTree, listing: DirectoryListing) -> None:
     """Looks at the names in scope; ignores a link or a file where a directory is expected."""
     _observe_names(fs, fd, scope.names, listing)
     listing.observations = [
-        item for item in listing.observations if scope.names[item[0]].is_whole or S_ISDIR(item[1])
+        item
+        for item in listing.observations
+        if scope.names[item[0]].is_whole or S_ISDIR(item[1]) or item[0] in listing.closed
     ]
     seen = {item[0] for item in listing.observations}
     listing.linked = [item for item in listing.linked if item[0] in seen]
@@ -261,6 +288,9 @@ def _observe_names(
         try:
             stat = fs.lstat(name, dir_fd=fd)
         except FileNotFoundError:
+            continue
+        except OSError as error:
+            _note_closed(name, error, 0, listing)
             continue
         if is_exact is None and name.upper() != name.lower():
             is_exact = not is_folding(fs, fd, name)
@@ -341,13 +371,15 @@ def _hide(path: bytes, listing: DirectoryListing) -> None:
     """Replaces the observations of names that are left out by zeros."""
     hides = listing.exclusions.names_in(path) if listing.exclusions else None
     for position, item in enumerate(listing.observations):
-        name, mode = item[0], item[1]
+        name, mode = item[0], listing.closed.get(item[0], item[1])
         if name.startswith(STAGE_PREFIX):
             reason = SkipReason.RESERVED
         elif listing.is_unreadable:
             reason = SkipReason.UNREADABLE
         elif hides is not None and hides(name, mode):
             reason = SkipReason.EXCLUDED
+        elif name in listing.closed:
+            reason = SkipReason.UNREADABLE
         else:
             continue
         listing.observations[position] = (name, *_HIDDEN)
