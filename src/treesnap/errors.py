@@ -62,6 +62,7 @@ class ErrorCode(StrEnum):
     UNREADABLE = "unreadable"
     NOT_PERMITTED = "not-permitted"
     NOT_A_DIRECTORY = "not-a-directory"
+    ROOT_COVERED = "root-covered"
     NOT_WATCHABLE = "not-watchable"
     NOT_MOUNTABLE = "not-mountable"
     NOT_MOUNTED = "not-mounted"
@@ -175,6 +176,8 @@ class TreesnapError(Exception):
     """Base of all errors that treesnap raises on purpose."""
 
     code: ErrorCode = ErrorCode.OPERATION_FAILED
+    checkpoint_id: str | None = None
+    """Where a roll-back that failed leads, so that it can be tried again; else None."""
 
     def __init__(
         self, message: str, *, code: ErrorCode | None = None, path: bytes | str | None = None

@@ -1,6 +1,7 @@
 """``snap run``: as processes, because the command inherits the standard streams."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -121,3 +122,20 @@ def test_roll_back_is_of_what_the_command_excluded_too(snap, tree):
     assert "left alone" not in result.err
     assert (tree / "a").read_text() == "before\n"
     assert (tree / "b.log").read_text() == "before\n"
+
+
+def test_a_roll_back_that_fails_names_the_command_that_tries_again(snap, root, tmp_path):
+    (root / "large").write_bytes(os.urandom(1 << 20))
+    packs = tmp_path / "store" / "packs"
+    spoil = f"rm large; mv '{packs}' '{packs}.away'; mkdir '{packs}'; exit 3"
+
+    failed = snap("run", "--", "sh", "-c", spoil)
+    packs.rmdir()
+    packs.with_suffix(".away").rename(packs)
+
+    assert failed.code == 7
+    found = re.search(r"The roll-back to (\w{12}) failed: ", failed.err)
+    assert found is not None
+    assert re.search(rf"; then 'snap .*restore {found[1]}' goes back\n", failed.err)
+    assert snap("restore", found[1]).code == 0
+    assert (root / "large").exists()

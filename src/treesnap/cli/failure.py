@@ -97,6 +97,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.UNSAVED_CHANGES: "capture them: leave --no-commit-first out",
         ErrorCode.UNREADABLE: "make it readable, or name it in .snapignore",
         ErrorCode.NOT_A_DIRECTORY: "name a directory",
+        ErrorCode.ROOT_COVERED: "unmount it; 'findmnt' lists what is mounted",
         ErrorCode.NOT_WATCHABLE: "every command works without a watcher, and looks at everything",
         ErrorCode.NOT_MOUNTABLE: (
             "name an empty directory outside of the root and the store; 'snap umount DIR' ends a "

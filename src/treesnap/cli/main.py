@@ -182,6 +182,12 @@ def _report(error: BaseException, invocation: Invocation, arguments: Sequence[st
     if os.environ.get("SNAP_DEBUG"):
         streams.print_traceback(error)
     described = from_error(error, invocation.program)
+    checkpoint_id = getattr(error, "checkpoint_id", None)
+    if checkpoint_id is not None:
+        again = f"'{invocation.command_text('restore', checkpoint_id[:12])}' goes back"
+        described = described._replace(
+            hint=f"{described.hint}; then {again}" if described.hint else again
+        )
     if described.code == "usage" and "--json" in arguments:
         invocation.output.as_json = True  # parsing may have stopped before it came to --json
     invocation.output.error(described)

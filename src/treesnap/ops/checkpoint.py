@@ -16,13 +16,23 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, TypeVar
 
-from treesnap.errors import InvalidArgument, NotFound, WarningCode, printable, quoted
-from treesnap.fs.os_errors import reported
+from treesnap.errors import (
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    OperationFailed,
+    Refused,
+    TreesnapError,
+    WarningCode,
+    printable,
+    quoted,
+)
+from treesnap.fs.os_errors import error_text, reported
 from treesnap.model import Retag, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
@@ -32,6 +42,7 @@ from treesnap.ops.interruption import Interruptions, defer_signals, raise_first_
 from treesnap.quantities import first_few
 from treesnap.results import RestoreResult, RunResult
 from treesnap.worktree.apply.protection import unlock_root
+from treesnap.worktree.mounts import Mounts, mount_of
 
 if TYPE_CHECKING:
     from treesnap.ops.create import CreateRequest
@@ -40,6 +51,8 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _PAUSE_S = 0.05
+_SHORT_NAME_BYTES = 100
+"""Names of so many bytes fit on every file system."""
 
 
 def run(
@@ -111,10 +124,12 @@ class HeldCheckpoint(NamedTuple):
     context: Context
     made: CreateResult
     claim: Claim
+    mount: int | None
+    """The mount through which the root was reached, or None where that cannot be known."""
 
     def go_back(self, end_processes: Callable[[], None] | None = None) -> RestoreResult:
         """Goes back to the checkpoint; see :func:`go_back`."""
-        return go_back(self.context, self.made.id, end_processes)
+        return go_back(self.context, self.made.id, end_processes, mount=self.mount)
 
 
 @contextmanager
@@ -134,10 +149,11 @@ def held_checkpoint(
     claim = Claim(operation)
     try:  # an interrupted maintenance, after the snapshot is held, must not leave the root in use
         wait_s = context.wait_s if overlap == Overlap.WAIT else 0
+        mount = mount_of(context.fs, context.root)
         made = _when_alone(lambda: create(context, request, claim), wait_s)
         entered.set(entered.get() | {made.id})
         try:
-            yield HeldCheckpoint(context, made, claim)
+            yield HeldCheckpoint(context, made, claim, mount)
         finally:
             entered.set(entered.get() - {made.id})
     finally:
@@ -184,29 +200,67 @@ def go_back(
     snapshot_id: SnapshotId,
     end_processes: Callable[[], None] | None = None,
     *,
+    mount: int | None = None,
     retag: Retag | None = None,
     move: PlanMove | None = None,
 ) -> RestoreResult:
     """Makes the root as in a checkpoint, whatever a failed step left in it.
 
-    ``retag`` changes the tags that the snapshot got later; ``move`` takes a plan along, whose
-    state before must be kept even if room is short.
+    ``mount`` is that of the root before the step. ``retag`` changes the tags that the snapshot got
+    later; ``move`` takes a plan along, whose state before must be kept even if room is short.
 
     The step's processes are ended first. Then only the exclusions of the checkpoint count; ignore
     files that the step wrote are content like any other, so what they hid comes back or goes.
     What the step made unreadable for its owner is made readable, and what took the place of the
-    root is moved beside it. Signals wait until all is done.
+    root is moved beside it. What the step mounted over the root is not touched: raises Refused.
+    Signals wait until all is done.
 
     If the step filled the disk, room is made in the store. If that is not enough, what the step
     left is removed before anything is put, and if there is no room for a safety snapshot of it,
     it is lost; the result says so.
+
+    An error says that it was the roll-back that failed, and has the checkpoint as its
+    ``checkpoint_id``; it is of the same class, with the same code, as that of a restore.
     """
-    with defer_signals():
+    with defer_signals(), _naming(snapshot_id):
         if end_processes is not None:
             end_processes()
+        _refuse_covered(context, mount)
         _clear_place(context)
         unlock_root(context.fs, context.root)
         return _restored(context, snapshot_id, retag=retag, move=move)
+
+
+@contextmanager
+def _naming(snapshot_id: SnapshotId) -> Iterator[None]:
+    """Makes errors of a roll-back say that it failed, and to which checkpoint it leads."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must say what failed
+        failed = error if isinstance(error, TreesnapError) else OperationFailed(error_text(error))
+        failed.message = f"The roll-back to {snapshot_id[:12]} failed: {failed.message}"
+        failed.args = (failed.message, *failed.args[1:])
+        failed.checkpoint_id = snapshot_id
+        raise failed from (error if failed is not error else error.__cause__)
+
+
+def _refuse_covered(context: Context, mount: int | None) -> None:
+    """Raises Refused if something else is mounted where the root was.
+
+    Without a mount from before the step only what is mounted at the root itself is noticed.
+    """
+    fs, root = context.fs, context.root
+    if mount is not None:
+        is_covered = mount_of(fs, root) != mount
+    elif is_covered := Mounts(fs).is_point(os.fsencode(root)):
+        with opened(context, "look at the root", recover=False) as session:
+            is_covered = session.root.is_replaced()
+    if is_covered:
+        raise Refused(
+            f"Something else is mounted where {quoted(root)} was, and was left as it is",
+            code=ErrorCode.ROOT_COVERED,
+            path=root,
+        )
 
 
 def _restored(
@@ -253,7 +307,7 @@ def _clear_place(context: Context) -> None:
     except OSError:  # there is nothing
         return
     if is_in_the_way:
-        names = (f"{context.root}.left-{number}" for number in count(1))
+        names = (_beside(context.root, f".left-{number}") for number in count(1))
         aside = next(name for name in names if not os.path.lexists(name))
         with reported("move aside what is in the place of the root"):
             context.fs.rename(context.root, aside)
@@ -261,3 +315,16 @@ def _clear_place(context: Context) -> None:
             WarningCode.ROOT_MOVED_ASIDE,
             f"{quoted(context.root)} was no longer a directory; what it was is {quoted(aside)}",
         )
+
+
+def _beside(path: str, suffix: str) -> str:
+    """Returns a path in the same directory that fits wherever the given one does."""
+    directory, name = os.path.split(os.fsencode(path))
+    end = suffix.encode()
+    room = max(len(name), _SHORT_NAME_BYTES) - len(end)
+    if len(name) > room:
+        with suppress(UnicodeDecodeError):  # it is cut between characters, where it has some
+            name.decode()
+            name = name[:room].decode(errors="ignore").encode()
+        name = name[:room]
+    return os.fsdecode(os.path.join(directory, name + end))

@@ -29,6 +29,30 @@ def _decoded(field: bytes) -> bytes:
     return _ESCAPE.sub(lambda match: bytes([int(match.group(1), 8)]), field)
 
 
+def mount_of(fs: FileSystem, path: str) -> int | None:
+    """Returns through which mount a path is reached, or would be if it were there.
+
+    None if that cannot be known. Two moments can be compared as long as nothing that was mounted
+    at the first was unmounted since: numbers are used again.
+    """
+    while True:
+        try:
+            fd = fs.open(path, getattr(os, "O_PATH", os.O_RDONLY))
+        except (FileNotFoundError, NotADirectoryError):
+            if path == (above := os.path.dirname(path)):
+                return None
+            path = above
+            continue
+        except OSError:
+            return None
+        try:
+            return fs.mount_id(fd)
+        except OSError:  # what is mounted there does not answer
+            return None
+        finally:
+            fs.close(fd)
+
+
 class Mounts:
     """The mounts of this process, as they were when the object was made."""
 
