@@ -49,6 +49,8 @@ class ErrorCode(StrEnum):
     UNKNOWN_ROOT = "unknown-root"
     STORE_NOT_FOUND = "store-not-found"
     STORE_UNAVAILABLE = "store-unavailable"
+    STORE_NOT_OWN = "store-not-own"
+    STORE_NOT_TRUSTED = "store-not-trusted"
     SCHEDULE_NOT_FOUND = "schedule-not-found"
     NOTHING_TO_UNDO = "nothing-to-undo"
     COMMAND_NOT_FOUND = "command-not-found"
@@ -144,6 +146,7 @@ class WarningCode(StrEnum):
     NOT_CONVERTED = "not-converted"
     NOT_COMPARED = "not-compared"
     FORKS_MADE = "forks-made"
+    STORE_NOT_OBEYED = "store-not-obeyed"
 
 
 def printable(path: bytes | str) -> str:

@@ -746,6 +746,8 @@ class StoreInfo(Record):
     snapshots: int
     roots: tuple[bytes, ...]
     """The paths of all roots."""
+    own: bool
+    """Whether it is proven that this user made it on this machine, or said so."""
 
 
 class StoreCopy(Record):

@@ -9,6 +9,7 @@ import pytest
 
 from oracle import difference, record
 from treesnap.cli import cmd_remote
+from treesnap.codec.remote import REMOTE
 from treesnap.remote import remotes
 
 PASSPHRASE = {"TREESNAP_REMOTE_PASSPHRASE": "correct horse"}
@@ -110,12 +111,40 @@ def test_secrets_come_from_a_command_a_file_or_the_environment(snap, root, disk,
     assert snap("push", "one").code == 0
     assert snap("remote", "add", "two", disk, "--encrypt", "--passphrase-file", file).code == 0
     assert snap("push", "two").out == "two lacks nothing\n"
+    assert snap("config").out.count("passphrase-") == 1  # the file has taken its place
+    snap("config", "--unset", f"passphrase-file.{disk}")
     assert snap("remote", "add", "three", disk, "--encrypt", env=PASSPHRASE).code == 0
     assert snap("push", "three", env=PASSPHRASE).code == 0
     wrong = snap("push", "three", env={"TREESNAP_REMOTE_PASSPHRASE": "wrong", "X": ""})
     assert (wrong.code, "opens no key slot" in wrong.err) == (3, True)
     other_kind = snap("push", "three", env=KEY, process=True)
     assert other_kind.code == 3
+
+
+@pytest.mark.parametrize("field", ["secret_command", "secret_file"])
+def test_what_a_store_says_about_a_passphrase_is_shown_and_not_used(
+    snap, root, store, disk, tmp_path, field
+):
+    marker = tmp_path / "marker"
+    snap("create", "-q")
+    snap("remote", "add", "disk", disk, "--encrypt", env=PASSPHRASE)
+    path = store / "remotes" / "disk"
+    (tmp_path / "file").write_text("correct horse\n")
+    said = f"touch {marker}" if field == "secret_command" else str(tmp_path / "file")
+    known = REMOTE.unseal(path.read_bytes(), "remote")._replace(**{field: said})
+    path.write_bytes(REMOTE.seal(known))
+
+    refused = snap("push", process=True)
+    pushed = snap("push", env=PASSPHRASE)
+
+    assert (refused.code, pushed.code, marker.exists()) == (3, 0, False)
+    assert said in refused.err
+    setting = f"passphrase-{field.removeprefix('secret_')}.{disk}"
+    assert f"'snap config {setting} " in refused.err
+    assert said in pushed.err
+    snap("config", setting, said)
+    assert said not in snap("push", process=True).err
+    assert marker.exists() == (field == "secret_command")
 
 
 def test_without_a_secret_and_a_terminal_nothing_waits(snap, root, disk):

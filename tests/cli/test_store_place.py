@@ -49,11 +49,12 @@ class TestInfo:
     def test_in_text(self, snap, history, store):
         lines = snap("store", "info").out.splitlines()
 
-        facts = dict(line.split(":", 1) for line in lines[:8])
+        facts = dict(line.split(":", 1) for line in lines[:9])
         assert facts["path"].strip() == str(store)
         assert facts["configured by"].strip() == "$SNAP_STORE"
         assert (facts["snapshots"].strip(), facts["roots"].strip()) == ("2", "1")
-        assert lines[8:] == [f"  {history}"]
+        assert facts["your own"].strip() == "yes"
+        assert lines[9:] == [f"  {history}"]
 
     def test_as_json(self, snap, history, store):
         document = snap("--store", store, "store", "info", "--json").json

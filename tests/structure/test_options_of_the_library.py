@@ -41,7 +41,7 @@ NO_METHOD = {
 METHODS = {
     "import": ("import_from",),
     "root": ("root_list", "root_move", "root_forget"),
-    "store": ("store_info", "store_copy", "store_move"),
+    "store": ("store_info", "store_trust", "store_copy", "store_move"),
 }
 """Methods of commands whose name is another."""
 

@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from treesnap.fs.local import LocalFileSystem
+from treesnap.store.layout import Layout
+from treesnap.store.ownership import note_made_here
+
 
 class Prepared:
     """A directory that was made once, and is there again as it was made whenever it is asked for.
@@ -22,5 +26,7 @@ class Prepared:
     def placed(self) -> Iterator[Path]:
         """Puts the directory into its place for as long as the block runs."""
         shutil.copytree(self._kept, self._place, symlinks=True)
+        for made_here in self._place.rglob("made-here"):
+            note_made_here(LocalFileSystem(), Layout(str(made_here.parent)))
         yield self._place
         shutil.rmtree(self._place)

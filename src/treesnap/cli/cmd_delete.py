@@ -127,7 +127,9 @@ def prune(
             from treesnap.cli.secret import secret_of
             from treesnap.remote import Remotes
 
-            result = Remotes(handle, secret_of).prune(remote, Policy(**rules), dry_run=dry_run)
+            result = Remotes(handle, secret_of(handle)).prune(
+                remote, Policy(**rules), dry_run=dry_run
+            )
         else:
             result = handle.prune(
                 Policy(**rules), session=session, max_size_bytes=max_size, dry_run=dry_run

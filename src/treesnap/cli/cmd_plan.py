@@ -190,15 +190,23 @@ def _show_end(invocation: Invocation, name: str, ended: Plan) -> None:
 @plan.command("resume", examples=["snap plan resume latest", "snap plan resume 01J9"])
 @plan_argument
 @runner_option
+@click.option(
+    "--allow-commands",
+    is_flag=True,
+    help="Run what the plan says, although its store may be somebody else's.",
+)
 @pass_invocation
-def resume(invocation: Invocation, *, plan_ref: str, runner: str | None) -> None:
+def resume(
+    invocation: Invocation, *, plan_ref: str, runner: str | None, allow_commands: bool
+) -> None:
     """Continue a plan that was interrupted, failed, or was rolled back.
 
     A step that was interrupted is undone and begins again; one that failed is tried
-    again. Exits 1 when a step failed.
+    again. Exits 1 when a step failed. A plan in a store that was not made here by this
+    user is refused without --allow-commands.
     """
     with _planner(invocation, runner) as plans:
-        ended = plans.resume(plan_ref)
+        ended = plans.resume(plan_ref, allow_commands=allow_commands)
     _show_end(invocation, "plan.resume", ended)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +17,7 @@ from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import restore_fields
 from treesnap.cli.parameters import SIZE, WholeNumber
-from treesnap.cli.secret import new_passphrase, new_secret_of, secret_of
+from treesnap.cli.secret import Source, new_passphrase, new_secret_of, remember, secret_of
 from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import (
     path_text,
@@ -130,16 +131,16 @@ def add(
 
     if passphrase_file is not None:
         passphrase_file = os.path.abspath(passphrase_file)
+    source = Source(passphrase_command, passphrase_file)
     with invocation.open(progress=False, makes_store=True, needs_root=False) as handle:
-        info = Remotes(handle, new_secret_of).add(
+        info = Remotes(handle, partial(new_secret_of, source=source)).add(
             name,
             url,
             encrypted=encrypts,
-            secret_command=passphrase_command,
-            secret_file=passphrase_file,
             append_only=append_only,
             only_collector=only_collector,
         )
+        remember(info.url, source)
     words = "encrypted" if info.is_encrypted else "not encrypted"
     line = f"Added the remote {info.name}: {printable(info.url)}, {words}"
     invocation.output.result("remote.add", info._asdict, [line])
@@ -683,7 +684,7 @@ def snapshots_on(handle: Handle, place: str) -> tuple[Snapshot, ...]:
 def _remotes(handle: Handle, limit_rate: int | None = None, jobs: int = JOBS) -> Remotes:
     from treesnap.remote import Remotes
 
-    return Remotes(handle, secret_of, _opener(limit_rate), jobs=jobs)
+    return Remotes(handle, secret_of(handle), _opener(limit_rate), jobs=jobs)
 
 
 def _opener(limit_rate: int | None) -> Opener:

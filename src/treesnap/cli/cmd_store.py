@@ -175,7 +175,9 @@ def verify(
             from treesnap.cli.secret import secret_of
             from treesnap.remote import Remotes
 
-            result = Remotes(handle, secret_of).verify(remote, read_data=read_data, repair=repair)
+            result = Remotes(handle, secret_of(handle)).verify(
+                remote, read_data=read_data, repair=repair
+            )
         else:
             result = handle.verify(read_data=read_data, repair=repair, sample=sample)
     invocation.output.result("verify", result.to_dict, verify_lines(result))

@@ -43,6 +43,21 @@ def info(invocation: Invocation) -> None:
     )
 
 
+@store.command("trust", examples=["snap store trust", "snap --store /mnt/backup store trust"])
+@pass_invocation
+def trust(invocation: Invocation) -> None:
+    """Say that the store is your own, although it was not made where it is now.
+
+    After a backup was put back, or a disk came from your other machine. Commands of its
+    plans may then run, and restores give set-user-ID bits, capabilities, devices and owners.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        handle.store_trust()
+        path = handle.context.store_path
+    line = f"The store {printable(path)} is trusted as your own"
+    invocation.output.result("store.trust", lambda: {"path": path}, [line])
+
+
 @store.command(
     "copy", examples=["snap store copy /mnt/disk/store", "snap store copy /mnt/disk/store --json"]
 )
@@ -102,6 +117,7 @@ def _info_lines(result: StoreInfo, source: str) -> Iterator[str]:
         "packs": f"{result.packs:,}",
         "snapshots": f"{result.snapshots:,}",
         "roots": f"{len(result.roots):,}",
+        "your own": "yes" if result.own else "not proven",
     }
     for name, value in facts.items():
         yield f"{name + ':':<16}{value}"

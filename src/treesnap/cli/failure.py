@@ -142,6 +142,13 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.LAST_KEY: (
             "'snap remote key add' adds another one; then give the secret of that one"
         ),
+        ErrorCode.STORE_NOT_OWN: (
+            "'snap plan show' shows the plan; '--allow-commands' runs what it says; 'snap store "
+            "trust' is for a store that you made yourself, and moved or copied here"
+        ),
+        ErrorCode.STORE_NOT_TRUSTED: (
+            "take it over with 'chown -R' and 'chmod go-w', or copy what you need of it"
+        ),
         ErrorCode.REMOTE_LOCKED: (
             "give the passphrase or the key of one of its key slots, for example with "
             "$TREESNAP_REMOTE_PASSPHRASE or $TREESNAP_REMOTE_KEY"

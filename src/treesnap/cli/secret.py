@@ -1,22 +1,37 @@
 """Where the secret of an encrypted remote comes from: a command, a file, the environment, a prompt.
 
-In that order; the first one that is there counts. A command and a file can be remembered with
-the remote, a secret never is.
+In that order; the first one that is there counts. Which command and which file, only the command
+line and the user's own settings say, by the address of the remote. A store may be anybody's, so
+what an earlier version kept in it is shown and not used.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from typing import TYPE_CHECKING
 
 import click
 
 from treesnap.cli.streams import is_terminal
-from treesnap.errors import ErrorCode, InvalidArgument, OperationFailed, Refused, quoted
+from treesnap.errors import (
+    ErrorCode,
+    InvalidArgument,
+    OperationFailed,
+    Refused,
+    WarningCode,
+    printable,
+    quoted,
+)
+from treesnap.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from treesnap.codec.remote import KnownRemote
+    from treesnap.events import Monitor
+    from treesnap.ops.handle import Handle
     from treesnap.remote.connection import SecretSource
     from treesnap.remote.keys import Secret
 
@@ -26,14 +41,51 @@ NEW_PASSPHRASE_VARIABLE = "TREESNAP_REMOTE_NEW_PASSPHRASE"  # noqa: S105 - likew
 _FILE_SIZE_MAX = 1 << 16
 
 
-def secret_of(known: KnownRemote) -> SecretSource:
-    """Returns what gives the secret of a remote, asked when it is needed."""
-    return lambda: _secret(known)
+class Source(NamedTuple):
+    """What gives the secret of a remote, as the user says."""
+
+    command: str | None = None
+    file: str | None = None
 
 
-def new_secret_of(known: KnownRemote) -> SecretSource:
+def secret_of(handle: Handle) -> Callable[[KnownRemote], SecretSource]:
+    """Returns what says where the secret of a remote comes from; that is asked when needed."""
+    monitor = handle.context.monitor
+    return lambda known: lambda: _secret(known, _remembered(known, monitor))
+
+
+def new_secret_of(known: KnownRemote, source: Source) -> SecretSource:
     """Returns what gives the secret of a remote that may be new: a person types it twice."""
-    return lambda: _secret(known, confirms=True)
+    return lambda: _secret(known, source, confirms=True)
+
+
+def remember(url: str, source: Source) -> None:
+    """Keeps in the user's own settings where the secret of the remote at an address comes from."""
+    from treesnap.ops.config import PASSPHRASE_COMMAND, PASSPHRASE_FILE, change_of_user
+
+    if source != Source():
+        change_of_user(PASSPHRASE_COMMAND + url, source.command)
+        change_of_user(PASSPHRASE_FILE + url, source.file)
+
+
+def _remembered(known: KnownRemote, monitor: Monitor) -> Source:
+    """Returns what the user's own settings say; warns of what the store says beside that."""
+    from treesnap.ops.config import PASSPHRASE_COMMAND, PASSPHRASE_FILE, user_setting
+
+    url = known.url
+    source = Source(user_setting(PASSPHRASE_COMMAND + url), user_setting(PASSPHRASE_FILE + url))
+    for kind, found, mine in (
+        (PASSPHRASE_COMMAND, known.secret_command, source.command),
+        (PASSPHRASE_FILE, known.secret_file, source.file),
+    ):
+        if found is not None and mine is None:
+            setting = shlex.join((kind + printable(url), printable(found)))
+            monitor.warn(
+                WarningCode.STORE_NOT_OBEYED,
+                f"What the store says about the passphrase of {quoted(url)} is not used, because "
+                f"only you may say that: 'snap config {setting}' does, if you want it",
+            )
+    return source
 
 
 def new_passphrase(command: str | None, path: str | None) -> Secret:
@@ -50,13 +102,13 @@ def new_passphrase(command: str | None, path: str | None) -> Secret:
     return Secret.passphrase(typed)
 
 
-def _secret(known: KnownRemote, *, confirms: bool = False) -> Secret:
+def _secret(known: KnownRemote, source: Source, *, confirms: bool = False) -> Secret:
     from treesnap.remote.keys import Secret
 
-    if known.secret_command is not None:
-        return Secret.passphrase(_printed(known.secret_command))
-    if known.secret_file is not None:
-        return Secret.passphrase(_first_line(known.secret_file))
+    if source.command is not None:
+        return Secret.passphrase(_printed(source.command))
+    if source.file is not None:
+        return Secret.passphrase(_first_line(source.file))
     if key := os.environ.get(RAW_KEY_VARIABLE):
         return Secret.raw_key(key)
     if passphrase := os.environ.get(PASSPHRASE_VARIABLE):

@@ -4,8 +4,9 @@ A setting of the root wins over that of the store, and both over the default. Pe
 the files: a change keeps comments and order. What cannot be understood is refused with the
 file's name before it has any effect.
 
-Settings that run a program, ``diff.PATTERN``, are the user's alone. A store may come from another
-machine or belong to another user, so one in its files is refused.
+Settings that run a program, or say where a secret is, are the user's alone: ``diff.PATTERN``,
+``passphrase-command.URL`` and ``passphrase-file.URL``. A store may come from another machine or
+belong to another user, so one in its files is refused.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 _FILE_SIZE_MAX = 1 << 16
 _COUNT_MAX = 10**9
 _DIFF = "diff."
+PASSPHRASE_COMMAND, PASSPHRASE_FILE = "passphrase-command.", "passphrase-file."
+"""What the settings begin with that say where the passphrase of the remote at a URL comes from."""
+_OF_USER = {_DIFF: "PATTERN", PASSPHRASE_COMMAND: "URL", PASSPHRASE_FILE: "URL"}
+"""What the settings of a user begin with, and what follows."""
 _WRITABLE_BY_OTHERS = 0o002
 
 
@@ -164,19 +169,19 @@ def config(
     """Shows or changes settings; see :meth:`treesnap.Handle.config`."""
     from treesnap.results import ConfigResult, Setting, SettingSource
 
-    if key is not None and key not in KEYS and not key.startswith(_DIFF):
-        known = ", ".join([*KEYS, f"{_DIFF}PATTERN"])
+    if key is not None and key not in KEYS and not key.startswith(tuple(_OF_USER)):
+        known = ", ".join([*KEYS, *map("".join, _OF_USER.items())])
         raise InvalidArgument(f"There is no setting {key!r}; there are: {known}")
     changes = value is not None or unset
     if changes and key is None:
         raise InvalidArgument("The setting to change is not named")
     if value is not None and unset:
         raise InvalidArgument("A setting is either given a value or unset, not both")
-    if key is not None and key.startswith(_DIFF):
+    if key is not None and key.startswith(tuple(_OF_USER)):
         if for_root:
-            raise InvalidArgument(f"{_DIFF}PATTERN holds for all roots of its user, not for one")
+            raise InvalidArgument(f"{key} holds for all roots of its user, not for one")
         if changes:
-            _change_of_user(key.removeprefix(_DIFF), value)
+            change_of_user(key, value)
         found = [item for item in _of_user() if item.key == key]
         return ConfigResult(tuple(found or [Setting(key, None, SettingSource.DEFAULT)]))
     if value is not None and key is not None:
@@ -207,20 +212,45 @@ def text_commands() -> list[TextCommand]:
     They are in the user's own file, ``[diff]`` with a pattern for each. Costs two looks. Raises
     InvalidArgument for a file that another user may have written, or that says something else.
     """
+    return [
+        _text_command(name.removeprefix(_DIFF), value)
+        for name, value in _user_values().items()
+        if name.startswith(_DIFF)
+    ]
+
+
+def user_setting(key: str) -> str | None:
+    """Returns a setting of the user, or None; costs and raises what :func:`text_commands` does."""
+    return _user_values().get(key)
+
+
+def _user_values() -> dict[str, str]:
+    """Returns what the user's own file holds, checked."""
     path = user_config_path()
     document = _document(LocalFileSystem(), os.path.realpath(path)) if path is not None else {}
     if path is None or not document:
-        return []
+        return {}
     _refuse_foreign(os.path.realpath(path))
-    found = []
+    found = {}
     for name, value in _flat(document):
-        if not name.startswith(_DIFF):
+        if not name.startswith(tuple(_OF_USER)):
             raise _invalid(path, f"there is no setting {name!r} of a user")
         if not isinstance(value, str):
             raise _invalid(path, f"{name} is a {type(value).__name__}")
         with _named(path, name):
-            found.append(_text_command(name.removeprefix(_DIFF), value))
+            _check_of_user(name, value)
+        found[name] = value
     return found
+
+
+def _check_of_user(name: str, value: str) -> None:
+    """Raises InvalidArgument for what a setting of a user cannot be."""
+    if name.startswith(_DIFF):
+        _text_command(name.removeprefix(_DIFF), value)
+    elif not value.strip():
+        raise InvalidArgument("It is empty")
+    elif name.startswith(PASSPHRASE_FILE) and not os.path.isabs(value):
+        raise InvalidArgument(f"{quoted(value)} is not an absolute path")
 
 
 def _text_command(pattern: str, line: str) -> TextCommand:
@@ -250,29 +280,31 @@ def _refuse_foreign(path: str) -> None:
 def _of_user() -> list[Setting]:
     from treesnap.results import Setting, SettingSource
 
-    return [
-        Setting(f"{_DIFF}{item.pattern}", item.line, SettingSource.USER) for item in text_commands()
-    ]
+    return [Setting(name, value, SettingSource.USER) for name, value in _user_values().items()]
 
 
-def _change_of_user(pattern: str, line: str | None) -> None:
-    """Writes or removes a command in the user's own file; durable after return."""
+def change_of_user(key: str, value: str | None) -> None:
+    """Writes or removes a setting in the user's own file; durable after return.
+
+    Raises InvalidArgument for a value or a file that cannot be used, and without a home directory.
+    """
     import tomlkit
 
     path = user_config_path()
     if path is None:
         raise InvalidArgument("There is no home directory to keep settings of a user in")
-    if line is not None:
-        _text_command(pattern, line)
-    text_commands()
+    if value is not None:
+        _check_of_user(key, value)
+    _user_values()
+    table_name, _, name = key.partition(".")
     fs, place = LocalFileSystem(), os.path.realpath(path)
     document = tomlkit.parse(_load(fs, place))
-    table = document.setdefault(_DIFF[:-1], tomlkit.table())
-    table.pop(pattern, None)
-    if line is not None:
-        table[pattern] = line
+    table = document.setdefault(table_name, tomlkit.table())
+    table.pop(name, None)
+    if value is not None:
+        table[name] = value
     if not table:
-        document.pop(_DIFF[:-1])
+        document.pop(table_name)
     text = tomlkit.dumps(document)
     if not text.strip():
         unlink_if_present(fs, place)
@@ -351,8 +383,8 @@ def _flat(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _value(path: str, name: str, value: Any) -> Any:
     key = KEYS.get(name)
-    if key is None and name.startswith(_DIFF):
-        raise _invalid(path, f"{name} names a program, which only a user's own settings may")
+    if key is None and name.startswith(tuple(_OF_USER)):
+        raise _invalid(path, f"only a user's own settings may have {name}")
     if key is None:
         raise _invalid(path, f"there is no setting {name!r}")
     wanted = key.stored if isinstance(key.stored, tuple) else (key.stored,)

@@ -637,6 +637,17 @@ class Handle:
 
         return store_info(self.context)
 
+    def store_trust(self) -> None:
+        """Notes that the store is this user's own, as that of a backup that was put back is.
+
+        From then on its plans may run commands, and restores from it give privileges, as if it
+        had been made here. Raises Refused (``store-not-trusted``) where it belongs to another
+        user or others may write to it, StoreMissing.
+        """
+        from treesnap.ops.store_place import trust_store
+
+        trust_store(self.context)
+
     def store_copy(self, target: PathLike) -> StoreCopy:
         """Copies the store, which may be in use, to a directory that is absent or empty.
 

@@ -49,6 +49,7 @@ from treesnap.ops.verify import verify
 from treesnap.results import StoreCopy, StoreInfo, StoreMove
 from treesnap.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
 from treesnap.store.lock import held
+from treesnap.store.ownership import is_own, note_made_here
 from treesnap.store.roots import registered_records
 from treesnap.store.store import FORMAT_VERSION
 
@@ -56,7 +57,7 @@ _PIECE_SIZE = 1 << 20
 _FORMAT_SIZE_MAX = 1 << 16
 _ATTEMPTS = 10
 """How often an index is listed that writers keep replacing."""
-_ROOT_FILES = frozenset({"root", "config.toml", "history", "gaps"})
+_ROOT_FILES = frozenset({"root", "config.toml", "history", "elsewhere", "gaps"})
 _COPIES_OF_RECORDS = ("path-", "inode-")
 
 
@@ -79,7 +80,21 @@ def store_info(context: Context) -> StoreInfo:
             packs=len(store.packs.sizes()),
             snapshots=sum(1 for _ in store.snapshots.all_names()),
             roots=tuple(record.path for record in registered_records(store.fs, store.layout)),
+            own=store.is_own,
         )
+
+
+def trust_store(context: Context) -> None:
+    """Notes that a store is this user's own; see :meth:`treesnap.Handle.store_trust`."""
+    with opened(context, "trust the store", writing=True, recover=False) as session:
+        note_made_here(session.fs, session.store.layout)
+        if not is_own(session.fs, session.store.layout):
+            raise Refused(
+                f"The store {quoted(context.store_path)} belongs to another user, or others may "
+                "write to it",
+                code=ErrorCode.STORE_NOT_TRUSTED,
+                path=context.store_path,
+            )
 
 
 def _size(fs: FileSystem, top: str) -> tuple[int, int]:
@@ -331,6 +346,8 @@ def _copied(session: Session, path: str, *, with_caches: bool) -> StoreCopy:
     data = read_file(fs, store.layout.format, _FORMAT_SIZE_MAX)
     layout = Layout(partial)
     replace_file(fs, layout.format, data, temporary=layout.temporary)
+    if store.is_own:
+        note_made_here(fs, layout)
     copied = context._replace(store_path=partial, watcher=None, record_cache=None, tree_cache=None)
     verified = verify(copied, read_data=True, repair=False, sample=None)
     fs.rename(partial, path)

@@ -33,6 +33,7 @@ from treesnap.plans.plan import (
     PlanId,
     PlanState,
     Step,
+    leaves_of,
     new_ulid,
     unstarted,
 )
@@ -49,7 +50,10 @@ from treesnap.plans.runner import (
     log_path,
 )
 from treesnap.presentation import Fields, Presented, fields_of, json_fields
+from treesnap.quantities import first_few
 from treesnap.results import Unfinished, UnfinishedWork
+from treesnap.store.layout import Layout
+from treesnap.store.ownership import is_own
 from treesnap.store.plan_files import PlanMove
 
 if TYPE_CHECKING:
@@ -148,14 +152,18 @@ class Planner:
         """Creates the plan of a document and carries it out, as :meth:`run` does."""
         return self.run(definition.name, definition.steps, definition.milestones)
 
-    def resume(self, ref: str) -> Plan:
+    def resume(self, ref: str, *, allow_commands: bool = False) -> Plan:
         """Continues a plan that was interrupted, failed, or rolled back.
 
         An interrupted step is undone and begins again; a failed one is tried again.
-        Raises Refused for an applied plan, or if another one was interrupted in its root.
+        Raises Refused for an applied plan, or if another one was interrupted in its root; without
+        ``allow_commands`` also for a plan with commands in a store that is not proven to be this
+        user's, as :mod:`treesnap.store.ownership` says.
         """
         with self._opened(ref, "plan resume") as (context, plan):
             _refuse_applied(plan)
+            if not allow_commands:
+                _refuse_foreign_commands(context, plan, self._runner)
             runner = self._runner if self._runner is not None else plan.runner
             return Runner(context, self._monitor, self._calls).run(replace(plan, runner=runner))
 
@@ -402,6 +410,21 @@ def _interrupted(plan: Plan) -> Refused:
         f"Plan {plan.id} ({printable(plan.name)}) was interrupted in this root",
         code=ErrorCode.PLAN_INTERRUPTED,
     )
+
+
+def _refuse_foreign_commands(context: Context, plan: Plan, runner: str | None) -> None:
+    """Raises Refused for a plan with commands that another user may have written."""
+    steps = [step for step, _, _ in leaves_of(plan.content.steps)]
+    commands = [words for step in steps if (words := step.run or step.prompt) is not None]
+    if runner is None and plan.runner is not None:
+        commands.append(plan.runner)
+    if commands and not is_own(context.fs, Layout(context.store_path)):
+        raise Refused(
+            f"The plan {plan.id} is in a store that is not proven to be yours, and would run "
+            f"{first_few(commands, quoted)}",
+            code=ErrorCode.STORE_NOT_OWN,
+            path=context.store_path,
+        )
 
 
 def _refuse_applied(plan: Plan) -> None:

@@ -280,8 +280,6 @@ class Remotes:
         url: str,
         *,
         encrypted: bool | None = None,
-        secret_command: str | None = None,
-        secret_file: str | None = None,
         append_only: bool = False,
         only_collector: bool = False,
     ) -> RemoteInfo:
@@ -289,11 +287,10 @@ class Remotes:
 
         ``url`` is a directory, or begins with ``s3://``, ``gs://`` or ``az://``. A new remote is
         encrypted if it is in a bucket, or as ``encrypted`` says. The server is tried out: where it
-        cannot be relied on, no garbage is collected there. The secret comes from a command that
-        prints it or from a file, if one is named, and else from ``secret_of``. With ``append_only``
-        this machine replaces nothing there, so that its credentials need not allow that. With
-        ``only_collector`` no other machine may collect garbage on a new remote, which asks less
-        of its server; on one that was set up so, this machine takes over. Raises
+        cannot be relied on, no garbage is collected there. The secret comes from ``secret_of``.
+        With ``append_only`` this machine replaces nothing there, so that its credentials need not
+        allow that. With ``only_collector`` no other machine may collect garbage on a new remote,
+        which asks less of its server; on one that was set up so, this machine takes over. Raises
         InvalidArgument, Refused where the name is taken, ``encrypted`` is not what the
         remote is, or another rule for collections was set up, RemoteFailed, RemoteLocked.
         """
@@ -306,8 +303,6 @@ class Remotes:
             url,
             bytes(FILE_ID_SIZE),
             encrypts,
-            secret_command=secret_command,
-            secret_file=secret_file,
             appends_only=append_only,
         )
         with opened(self._context, "add a remote", create=True, recover=False) as session:

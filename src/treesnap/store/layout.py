@@ -2,6 +2,7 @@
 
 <store>/
 ├── format                      versions that may read and write this store
+├── made-here                   proves that its owner made it here, see store.ownership
 ├── config.toml                 settings of the store, once there are any
 ├── packs/<32 hex>              objects
 ├── index/<32 hex>              where objects are; can be rebuilt
@@ -24,6 +25,7 @@
 │   ├── names                   which snapshots had names; can be deleted
 │   ├── journal                 a restore that is past its commit point
 │   ├── history                 what undo and redo go back and forth over
+│   ├── elsewhere               how many of its snapshots a clone brought
 │   ├── gaps                    what of the work of agents was not captured
 │   ├── gaps-lock               held while a gap is added
 │   ├── export-<16 hex>         a restore to another directory that is under way
@@ -75,6 +77,7 @@ class Layout:
     def __init__(self, path: str) -> None:
         self.path = path
         self.format = os.path.join(path, "format")
+        self.made_here = os.path.join(path, "made-here")
         self.config = os.path.join(path, "config.toml")
         self.packs = os.path.join(path, "packs")
         self.index = os.path.join(path, "index")

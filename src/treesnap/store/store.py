@@ -28,6 +28,7 @@ from treesnap.fs.durable import ensure_directories, read_file, replace_file, syn
 from treesnap.fs.os_errors import error_text, is_full
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.layout import DIRECTORIES, DISPLACED_PREFIX, Layout, is_hex
+from treesnap.store.ownership import is_own, note_made_here
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.roots import Root, step_output_bytes
 from treesnap.store.snapshots import SnapshotLog
@@ -104,6 +105,11 @@ class Store:
         from treesnap.store.index import ObjectIndex
 
         return ObjectIndex(self.fs, self.layout)
+
+    @cached_property
+    def is_own(self) -> bool:
+        """Whether it is proven to be this user's; see :mod:`treesnap.store.ownership`."""
+        return is_own(self.fs, self.layout)
 
     @classmethod
     def open(
@@ -225,6 +231,7 @@ class Store:
                 continue
         sync_directory(self.fs, self.path)
         self._write_format(durable_name=False)
+        note_made_here(self.fs, self.layout)
         self.is_new = True
 
     def _write_format(self, *, durable_name: bool) -> None:
@@ -249,7 +256,10 @@ class Store:
                 f"No snapshot in the store at {printable(self.path)!r} can be read", path=self.path
             )
         kept = Quarantine(self.fs, self.layout).keep_copy(self.layout.format)
+        was_own = self.is_own
         self._write_format(durable_name=True)
+        if was_own:
+            note_made_here(self.fs, self.layout)
         return "Rewrote the format file" + (f"; the old one is {kept}" if kept else "")
 
     def _is_ours(self, path: str) -> bool:

@@ -32,14 +32,14 @@ class TestOpening:
 
     def test_a_new_store_is_private_and_whole(self, store, store_path):
         assert os.stat(store_path).st_mode & 0o777 == 0o700
-        assert sorted(os.listdir(store_path)) == sorted([*DIRECTORIES, "format"])
+        assert sorted(os.listdir(store_path)) == sorted([*DIRECTORIES, "format", "made-here"])
 
     def test_a_store_that_was_half_made_is_completed(self, fs, store_path):
         os.makedirs(os.path.join(store_path, "packs"))
 
         Store.open(fs, store_path, create=True)
 
-        assert sorted(os.listdir(store_path)) == sorted([*DIRECTORIES, "format"])
+        assert sorted(os.listdir(store_path)) == sorted([*DIRECTORIES, "format", "made-here"])
 
     def test_a_directory_of_somebody_else_is_no_store(self, fs, store_path):
         os.makedirs(os.path.join(store_path, "photographs"))

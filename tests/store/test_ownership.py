@@ -1,0 +1,100 @@
+"""Whose a store is: proven where it was made, by whoever made it, and not by a copy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+import treesnap
+from treesnap.errors import ErrorCode, Refused
+from treesnap.plans import Planner
+from treesnap.plans.plan import Step
+
+OTHER_USER = 12345
+
+
+@pytest.fixture
+def handle(tmp_path):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "file").write_text("text")
+    handle = treesnap.open(tmp_path / "root", tmp_path / "store")
+    handle.create()
+    return handle
+
+
+def copied(handle, tmp_path):
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    return treesnap.open(tmp_path / "root", tmp_path / "copy")
+
+
+def test_a_store_is_own_where_it_was_made(handle, tmp_path):
+    assert handle.store_info().own
+    (tmp_path / "store").rename(tmp_path / "moved")
+    assert treesnap.open(tmp_path / "root", tmp_path / "moved").store_info().own
+
+
+def test_a_copy_is_not_own_until_the_user_says_so(handle, tmp_path):
+    copy = copied(handle, tmp_path)
+
+    assert not copy.store_info().own
+    copy.store_trust()
+    assert copy.store_info().own
+
+
+def test_a_copy_by_the_command_is_as_own_as_its_source(handle, tmp_path):
+    handle.store_copy(tmp_path / "second")
+    copied(handle, tmp_path).store_copy(tmp_path / "third")
+
+    assert treesnap.open(tmp_path / "root", tmp_path / "second").store_info().own
+    assert not treesnap.open(tmp_path / "root", tmp_path / "third").store_info().own
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_a_store_that_others_may_write_to_is_nobodys_own(handle, tmp_path, mode):
+    (tmp_path / "store").chmod(mode)
+
+    assert not handle.store_info().own
+    with pytest.raises(Refused) as refused:
+        handle.store_trust()
+    assert refused.value.code is ErrorCode.STORE_NOT_TRUSTED
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives a store away")
+def test_a_store_of_another_user_is_not_roots_own(handle, tmp_path):
+    for path in [tmp_path / "store", *(tmp_path / "store").rglob("*")]:
+        os.chown(path, OTHER_USER, OTHER_USER)
+
+    assert not handle.store_info().own
+    with pytest.raises(Refused):
+        handle.store_trust()
+
+
+def test_a_store_of_an_earlier_version_is_not_proven(handle, tmp_path):
+    (tmp_path / "store" / "made-here").unlink()
+
+    assert not handle.store_info().own
+    assert handle.verify().ok
+
+
+def test_two_processes_that_make_a_store_leave_a_proof(handle, tmp_path):
+    """The format file of the one may take the place of the other's before the proof is written."""
+    handle.store_trust()
+    handle.store_trust()
+
+    assert handle.store_info().own
+
+
+def test_commands_of_a_plan_run_in_an_own_store_alone(handle, tmp_path):
+    marker = tmp_path / "marker"
+    failed = Planner(handle).run("plan", [Step(name="one", run=f"test -e {marker}.x; false")])
+    assert failed.state == "failed"
+    copy = copied(handle, tmp_path)
+
+    with pytest.raises(Refused, match=r"would run 'test -e ") as refused:
+        Planner(copy).resume("latest")
+
+    assert refused.value.code is ErrorCode.STORE_NOT_OWN
+    assert Planner(copy).resume("latest", allow_commands=True).state == "failed"
+    assert Planner(handle).resume("latest").state == "failed"
