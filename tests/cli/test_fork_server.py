@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 import serving as serving_module
+import treesnap
 from calling import forked
 from cli.conftest import wait_until
 from oracle import difference, record
@@ -37,8 +38,7 @@ from treesnap import __version__
 from treesnap.cli.client import HELLO, READY, encode_request, identity
 from treesnap.cli.start import store_for_server
 from treesnap.errors import OperationFailed
-from treesnap.ops.context import default_store_path
-from treesnap.ops.processes import VARIABLE
+from treesnap.ops.context import MARKS_VARIABLE, default_store_path
 
 TIMEOUT_S = 60
 SOON = "import treesnap.cli.client; treesnap.cli.client.END_PATIENCE_S = 0.05; "
@@ -161,7 +161,7 @@ def started(place: Scene, *words: str, **options) -> subprocess.Popen[bytes]:
     """Starts a client, and returns it when its command has begun."""
     options = {"cwd": place.root, "env": place.variables} | options
     process = client(words, **options)
-    wait_until(lambda: process.poll() is not None or passes_on(process.pid, signal.SIGQUIT))
+    wait_until(lambda: process.poll() is not None or passes_on(process.pid, signal.SIGTSTP))
     assert process.poll() is None, process.communicate()
     return process
 
@@ -432,7 +432,7 @@ def test_other_commands_are_left_to_the_client(place, words):
     assert place.by_server(*words)[0] == FELL_BACK
 
 
-@pytest.mark.parametrize("variable", [VARIABLE, "LD_PRELOAD", "LD_AUDIT"])
+@pytest.mark.parametrize("variable", [MARKS_VARIABLE, "LD_PRELOAD", "LD_AUDIT"])
 def test_commands_of_steps_and_those_with_libraries_of_others_take_no_part(place, variable):
     assert place.by_server("status", **{variable: "mark"})[0] == FELL_BACK
 
@@ -710,3 +710,15 @@ def test_the_store_is_where_commands_look_for_it(monkeypatch, variables):
 def test_a_request_names_the_version(monkeypatch):
     assert __version__.encode() in identity()
     assert identity() in encode_request(identity())
+
+
+def test_a_command_that_a_block_starts_belongs_to_it(place, server):
+    handle = treesnap.open(place.root, place.store)
+    handle.create(name="before")
+    with handle.rollback_on_error():
+        (place.root / "made").write_text("in the block")
+        process = started(place, "restore", "before", "--wait", "0")
+        process.communicate(timeout=TIMEOUT_S)
+
+    assert process.returncode == 0
+    assert not (place.root / "made").exists()

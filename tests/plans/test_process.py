@@ -13,7 +13,8 @@ import pytest
 from plan_bench import end, is_alive
 from treesnap import Busy, ErrorCode, NotFound, OperationFailed
 from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.processes import VARIABLE, end_leftovers
+from treesnap.ops.context import MARKS_VARIABLE
+from treesnap.ops.processes import end_leftovers
 from treesnap.plans.process import StepWork, attempt, keep_output
 
 MARK = f"plan/0/1/{os.getpid()}"
@@ -321,9 +322,9 @@ class TestLeftoversOfAKilledRunner:
 
 
 def test_a_step_within_a_step_belongs_to_both(place, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "outer/0/1/ef")
+    monkeypatch.setenv(MARKS_VARIABLE, "outer/0/1/ef")
 
-    place.shell(f"echo ${VARIABLE}")
+    place.shell(f"echo ${MARKS_VARIABLE}")
 
     assert place.heard.decode() == f"outer/0/1/ef {MARK}\n"
 

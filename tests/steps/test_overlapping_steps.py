@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextvars
 import errno
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 
 import treesnap
 from treesnap.events import CollectingMonitor
+from treesnap.ops import position
 from treesnap.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.doubles import Fault, FaultyFileSystem
@@ -82,7 +85,29 @@ def plan(handle: treesnap.Handle) -> None:
     Planner(handle).run("plan", [Step(name="step", run="true")])
 
 
+def restore(handle: treesnap.Handle) -> None:
+    handle.restore("first", ["data"])
+
+
+def undo(handle: treesnap.Handle) -> None:
+    handle.undo()
+
+
+def redo(handle: treesnap.Handle) -> None:
+    handle.undo()
+    handle.redo()
+
+
+def revert(handle: treesnap.Handle) -> None:
+    handle.revert("first..second")
+
+
+def rollback(handle: treesnap.Handle) -> None:
+    position.rollback(handle.context, "first")
+
+
 STEPS = pytest.mark.parametrize("step", [block, run, plan])
+RESTORES = pytest.mark.parametrize("change", [restore, undo, redo, revert, rollback])
 
 
 @STEPS
@@ -105,6 +130,83 @@ def test_step_inside_of_a_block_belongs_to_it(handle, root, step):
     fail_after(handle, act)
 
     assert not (root / "made").exists()
+
+
+@pytest.fixture
+def with_history(handle: treesnap.Handle, root: Path) -> treesnap.Handle:
+    """A root with something to go back to, by every way."""
+    for name in ("first", "second"):
+        (root / "data" / "file").write_text(name)
+        handle.create(name=name)
+    handle.restore("first")
+    handle.undo()
+    handle.restore("first")
+    (root / "data" / "file").write_text("second")
+    return handle
+
+
+@RESTORES
+def test_a_restore_does_not_walk_into_a_block_that_may_go_back(with_history, root, change):
+    before = {path: path.read_text() for path in root.rglob("*") if path.is_file()}
+    with (
+        with_history.rollback_on_error("first"),
+        pytest.raises(treesnap.Busy, match=r"is in use by process \d+: rollback_on_error"),
+    ):
+        elsewhere(lambda: change(with_history))
+
+    assert {path: path.read_text() for path in root.rglob("*") if path.is_file()} == before
+    elsewhere(lambda: change(with_history))
+
+
+@RESTORES
+def test_a_restore_inside_of_a_block_belongs_to_it(with_history, root, change):
+    fail_after(with_history, lambda: change(with_history))
+
+    assert (root / "data" / "file").read_text() == "second"
+
+
+def test_a_restore_of_other_paths_than_a_block_goes_on(with_history, root):
+    with with_history.rollback_on_error("first", paths=["figures"]):
+        elsewhere(lambda: restore(with_history))
+
+    assert (root / "data" / "file").read_text() == "first"
+
+
+SNAP = f"{sys.executable} -m treesnap -q --store ../store"
+
+
+@pytest.mark.parametrize("prefix", ["", "setsid "], ids=["a child", "a session of its own"])
+def test_a_restore_that_a_command_starts_belongs_to_it(prefix, with_history, root):
+    script = f"({prefix}{SNAP} restore first; echo $? > ../code) & wait; exit 1"
+
+    with_history.run(["sh", "-c", script])
+
+    assert (root.parent / "code").read_text() == "0\n"
+    assert (root / "data" / "file").read_text() == "second"
+
+
+def test_a_restore_that_an_orphan_of_a_step_starts_belongs_to_it(with_history, root):
+    os.mkfifo(root.parent / "fifo")
+    inner = f"{SNAP} restore first; echo $? > ../code; echo > ../fifo"
+    script = f"(setsid sh -c '{inner}' &); cat ../fifo"
+
+    plan = Planner(with_history).run("plan", [Step(name="step", run=script)])
+
+    assert plan.state == PlanState.COMPLETED
+    assert (root.parent / "code").read_text() == "0\n"
+    assert (root / "data" / "file").read_text() == "first"
+
+
+def test_a_restore_waits_for_a_block_and_goes_on_after_it(with_history, root, tmp_path):
+    patient = treesnap.open(root, tmp_path / "store", wait_s=60)
+    with ThreadPoolExecutor(1) as pool:
+        with with_history.rollback_on_error("first"):
+            waiting = pool.submit(restore, patient)
+            (root / "data" / "file").write_text("made by the block")
+            assert not waiting.done()
+        waiting.result(60)
+
+    assert (root / "data" / "file").read_text() == "first"
 
 
 OTHER = """

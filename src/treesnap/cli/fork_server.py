@@ -28,6 +28,7 @@ from pkgutil import walk_packages
 from typing import NoReturn
 
 import treesnap
+from treesnap import own_process
 from treesnap.cli import streams
 from treesnap.cli.client import (
     GO,
@@ -315,6 +316,7 @@ class ForkServer:
             raise _Refused
         self._fs.lstat(f"{facts}/status")  # there is no such process if it has ended
         self._fs.close(client_fd)
+        own_process.stand_for(client)
 
 
 def _received_request(connection: socket.socket) -> tuple[bytes, int, list[int]]:

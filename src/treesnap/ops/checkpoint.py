@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from stat import S_ISDIR
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from treesnap.errors import (
     ErrorCode,
@@ -36,7 +35,14 @@ from treesnap.fs.os_errors import error_text, reported
 from treesnap.model import Retag, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
-from treesnap.ops.claim import Claim, Overlap, Overlapping, entered
+from treesnap.ops.claim import (
+    MARK_DIGITS,
+    Claim,
+    Overlap,
+    entered,
+    refuse_overlap,
+    when_alone,
+)
 from treesnap.ops.context import Context
 from treesnap.ops.interruption import Interruptions, defer_signals, raise_first_signal
 from treesnap.quantities import first_few
@@ -49,8 +55,6 @@ if TYPE_CHECKING:
     from treesnap.results import CreateResult
     from treesnap.store.plan_files import PlanMove
 
-_Result = TypeVar("_Result")
-_PAUSE_S = 0.05
 _SHORT_NAME_BYTES = 100
 """Names of so many bytes fit on every file system."""
 
@@ -93,7 +97,7 @@ def _run(
     restored: RestoreResult | None = None
     for attempt in range(1, retries + 2):
         running = Command(
-            context, command, f"run/{held.made.id[:16]}/{attempt}", held.claim.mark_path
+            context, command, f"run/{held.made.id[:MARK_DIGITS]}/{attempt}", held.claim.mark_path
         )
         try:
             exit_code = running.run(interruptions.deferred)
@@ -150,7 +154,7 @@ def held_checkpoint(
     try:  # an interrupted maintenance, after the snapshot is held, must not leave the root in use
         wait_s = context.wait_s if overlap == Overlap.WAIT else 0
         mount = mount_of(context.fs, context.root)
-        made = _when_alone(lambda: create(context, request, claim), wait_s)
+        made = when_alone(lambda: create(context, request, claim), wait_s)
         entered.set(entered.get() | {made.id})
         try:
             yield HeldCheckpoint(context, made, claim, mount)
@@ -173,26 +177,14 @@ def held_snapshot(context: Context, snapshot_id: SnapshotId, operation: str) -> 
             opened(context, operation, writing=True, recover=False) as session,
             locked_root(session, operation),
         ):
-            claim.refuse_overlap(session, None)
+            refuse_overlap(session, None)
             claim.take(session, snapshot_id, None)
 
     try:
-        _when_alone(take, context.wait_s)
+        when_alone(take, context.wait_s)
         yield
     finally:
         claim.release()
-
-
-def _when_alone(take: Callable[[], _Result], wait_s: float) -> _Result:
-    """Returns the outcome of ``take`` as soon as no other block is over the same paths."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            return take()
-        except Overlapping:
-            if not time.monotonic() < deadline:
-                raise
-            time.sleep(_PAUSE_S)
 
 
 def go_back(

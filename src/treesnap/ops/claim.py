@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from enum import StrEnum
+from typing import TypeVar
 
+from treesnap import own_process
 from treesnap.codec.root_files import HoldRecord
 from treesnap.errors import Busy, WarningCode, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import error_text
 from treesnap.model import SnapshotId
-from treesnap.ops.context import Session
+from treesnap.ops.context import Session, own_marks
 from treesnap.store.records import LockedRecord
 from treesnap.store.reserve import Reserve
 from treesnap.treepath import is_within
+
+MARK_DIGITS = 16
+"""Of the id of a checkpoint, which is one of the words between slashes of a mark."""
+_PAUSE_S = 0.05
+_Result = TypeVar("_Result")
 
 
 class Overlap(StrEnum):
@@ -57,26 +66,6 @@ class Claim:
             self.hold.release()
         self.hold = None
 
-    def refuse_overlap(self, session: Session, scope: tuple[bytes, ...] | None) -> None:
-        """Raises Overlapping; the caller holds the root's lock."""
-        inside = entered.get()
-        others = {key: item for key, item in session.root.holds().items() if key not in inside}
-        if not others:
-            return
-        ancestors = _ancestors(session.fs)
-        for record in others.values():
-            if record is None:
-                raise Overlapping("The root is in use by another command that may go back")
-            if record.process_id in ancestors:
-                continue
-            path = _common_path(scope, record.scope)
-            if path is not None:
-                raise Overlapping(
-                    f"{quoted(path or session.root.path)} is in use by process "
-                    f"{record.process_id}: {record.operation}",
-                    path=path or session.root.path,
-                )
-
     def take(
         self,
         session: Session,
@@ -100,6 +89,51 @@ class Claim:
             )
 
 
+def refuse_overlap(session: Session, scope: tuple[bytes, ...] | None) -> None:
+    """Raises Overlapping if another block may go back over some paths.
+
+    What the caller is inside of does not count: blocks that it entered, and commands that started
+    it, at whatever distance. The caller holds the root's lock.
+    """
+    inside = entered.get()
+    marks = {word for mark in own_marks() for word in mark.split("/")}
+    others = {
+        key: item
+        for key, item in session.root.holds().items()
+        if key not in inside and key[:MARK_DIGITS] not in marks
+    }
+    if not others:
+        return
+    ancestors = _ancestors(session.fs)
+    for record in others.values():
+        if record is None:
+            raise Overlapping("The root is in use by another command that may go back")
+        if record.process_id in ancestors:
+            continue
+        path = _common_path(scope, record.scope)
+        if path is not None:
+            raise Overlapping(
+                f"{quoted(path or session.root.path)} is in use by process "
+                f"{record.process_id}: {record.operation}",
+                path=path or session.root.path,
+            )
+
+
+def when_alone(take: Callable[[], _Result], wait_s: float) -> _Result:
+    """Returns the outcome of ``take`` as soon as no other block is over the same paths.
+
+    Raises Overlapping when the wait runs out.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return take()
+        except Overlapping:
+            if not time.monotonic() < deadline:
+                raise
+            time.sleep(_PAUSE_S)
+
+
 def _common_path(one: tuple[bytes, ...] | None, other: tuple[bytes, ...] | None) -> bytes | None:
     """Returns a path that both scopes hold, or None."""
     for left in one if one is not None else (b"",):
@@ -112,12 +146,12 @@ def _common_path(one: tuple[bytes, ...] | None, other: tuple[bytes, ...] | None)
 
 
 def _ancestors(fs: FileSystem) -> set[int]:
-    """Returns the ancestors of this process.
+    """Returns the ancestors of this process, or of the client for which it does the work.
 
     What a command does inside of another one's block belongs to that block.
     """
     found: set[int] = set()
-    process_id = os.getppid()
+    process_id = own_process.client_id or os.getppid()
     while process_id > 1 and process_id not in found:
         found.add(process_id)
         try:

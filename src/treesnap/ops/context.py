@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # a command that asks no watcher needs none of it
     from treesnap.store.snapshots import RecordCache
     from treesnap.store.store import Store
 
+MARKS_VARIABLE = "SNAP_STEP"
+"""Names the commands that a process belongs to, each by its mark; nested ones are all named."""
 WAIT_DEFAULT_S = 30.0
 """How long an operation waits for another one in the same root."""
 SYSTEM_DIRECTORIES = frozenset(
@@ -416,3 +418,8 @@ def identity_of(fs: FileSystem, path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_dev, stat.st_ino
+
+
+def own_marks() -> list[str]:
+    """Returns the marks of the commands that this process belongs to, from the outermost on."""
+    return os.environ.get(MARKS_VARIABLE, "").split()

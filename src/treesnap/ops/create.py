@@ -35,6 +35,7 @@ from treesnap.model import (
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import Capture, latest
+from treesnap.ops.claim import refuse_overlap
 from treesnap.ops.config import Settings
 from treesnap.ops.context import Context, Session, check_root
 from treesnap.ops.maintenance import maintain, settings_or_defaults, with_room
@@ -178,7 +179,7 @@ def _create(
         with locked_root(session, "create"):
             session.root.note_identity()
             if claim is not None:
-                claim.refuse_overlap(session, scope)
+                refuse_overlap(session, scope)
             settled = request.settle(session) if request.settle is not None else request
             if isinstance(settled, Snapshot):
                 return CreateResult(settled, unchanged=True, skipped=(), absent=(), stats=_NO_STATS)

@@ -16,6 +16,7 @@ from treesnap.errors import ErrorCode, InvalidArgument, Refused, StoreMissing, q
 from treesnap.model import IgnoreRules, Retag, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import publish_again, uncaptured
+from treesnap.ops.claim import when_alone
 from treesnap.ops.context import Context, Session, check_root
 from treesnap.ops.create import CreateRequest, check_name, check_words, create, metadata_of
 from treesnap.ops.diff import status
@@ -116,6 +117,22 @@ def rollback(
     """
     if not keep_files:
         refuse_dangerous_restore(context, force=False)
+    result = when_alone(
+        lambda: _rolled_back(context, ref, of_session, retag, keep_files=keep_files),
+        context.wait_s,
+    )
+    maintain(context)
+    return result
+
+
+def _rolled_back(
+    context: Context,
+    ref: str,
+    of_session: str | None,
+    retag: Retag | None,
+    *,
+    keep_files: bool,
+) -> PositionResult:
     with (
         opened(context, "roll back", writing=True, recover=False) as session,
         locked_root(session, "rollback"),
@@ -134,7 +151,6 @@ def rollback(
             stands_at = _published(session, goal.snapshot, metadata_of(request))
         if retag is not None:
             retag_restored(session, goal.snapshot, retag)
-    maintain(context)
     return PositionResult(snapshot=goal.snapshot, position=stands_at, restore=restored)
 
 

@@ -24,12 +24,10 @@ from treesnap.fs import process_files
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import reported
+from treesnap.ops.context import MARKS_VARIABLE, own_marks
 
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
-
-VARIABLE = "SNAP_STEP"
-"""Names the command that a process belongs to; nested commands are all named."""
 
 ENDING_MIN_S = 10.0
 """How long killed processes may take to disappear, even if the caller waits less."""
@@ -45,8 +43,7 @@ _LAST_LINE_BYTES = 4096
 
 def marked_environment(mark: str) -> dict[str, str]:
     """Returns this process's environment with one more mark."""
-    marks = " ".join([*os.environ.get(VARIABLE, "").split(), mark])
-    return {**os.environ, VARIABLE: marks}
+    return {**os.environ, MARKS_VARIABLE: " ".join([*own_marks(), mark])}
 
 
 class Command:
@@ -220,7 +217,7 @@ def _memory_bytes(status: Sequence[bytes]) -> int:
 
 
 def _has_mark(fs: FileSystem, directory: str, mark: str) -> bool:
-    start = f"{VARIABLE}=".encode()
+    start = f"{MARKS_VARIABLE}=".encode()
     variables = _environment(fs, directory).split(b"\0")
     return any(
         item.startswith(start) and mark.encode() in item.removeprefix(start).split()

@@ -15,6 +15,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.ops.access import locked_root, opened, recover
+from treesnap.ops.claim import when_alone
 from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.history import retag_restored
 from treesnap.ops.maintenance import maintain
@@ -43,20 +44,11 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
         raise InvalidArgument(f"conflicts is 'keep' or 'overwrite', not {request.conflicts!r}")
     if request.bases and request.to is not None:
         raise InvalidArgument("base is about the files in the root, so it excludes to")
-    changes_root = request.to is None and not request.dry_run
+    if request.to is None and not request.dry_run:
+        return when_alone(lambda: _restore_root(context, request), context.wait_s)
     if request.dry_run:
         recover(context)
-    with opened(context, "restore", writing=True, recover=not changes_root) as session:
-        if changes_root:
-            refuse_dangerous_restore(context, force=request.force)
-            with locked_root(session, "restore"):
-                goal = goal_of(session, request)
-                result = restore_to(session, goal)
-                if request.retag is not None:
-                    retag_restored(session, goal.snapshot, request.retag)
-            if result.safety_id is not None:
-                maintain(context)
-            return result
+    with opened(context, "restore", writing=True) as session:
         goal = goal_of(session, request)
         with ExitStack() as stack:
             for snapshot in (goal.snapshot, *goal.bases):
@@ -64,6 +56,19 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
             if request.to is not None:
                 return export(session, goal, request.to, dry_run=request.dry_run)
             return dry_run(session, goal)
+
+
+def _restore_root(context: Context, request: RestoreRequest) -> RestoreResult:
+    with opened(context, "restore", writing=True, recover=False) as session:
+        refuse_dangerous_restore(context, force=request.force)
+        with locked_root(session, "restore"):
+            goal = goal_of(session, request)
+            result = restore_to(session, goal)
+            if request.retag is not None:
+                retag_restored(session, goal.snapshot, request.retag)
+        if result.safety_id is not None:
+            maintain(context)
+        return result
 
 
 def undo(context: Context, *, is_dry_run: bool = False) -> RestoreResult:
@@ -93,6 +98,10 @@ def _dry_step(context: Context, verb: str, history_step: HistoryStep) -> Restore
 
 
 def _step(context: Context, verb: str, history_step: HistoryStep) -> RestoreResult:
+    return when_alone(lambda: _step_alone(context, verb, history_step), context.wait_s)
+
+
+def _step_alone(context: Context, verb: str, history_step: HistoryStep) -> RestoreResult:
     refuse_dangerous_restore(context, force=True)
     try:
         with opened(context, verb, writing=True, recover=False) as session:

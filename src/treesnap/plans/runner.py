@@ -37,6 +37,7 @@ from treesnap.ops.checkpoint import (
     held_snapshot,
     warn_of_untouched,
 )
+from treesnap.ops.claim import MARK_DIGITS
 from treesnap.ops.diff import diff
 from treesnap.ops.processes import end_leftovers
 from treesnap.plans import process
@@ -89,7 +90,7 @@ def log_path(context: Context, plan: Plan, step_index: int, attempt: int) -> str
 
 def mark_of(plan: Plan, attempt: Attempt) -> str:
     """Returns the unique mark of an attempt: equal numbers differ in their snapshots."""
-    return f"{plan.id}/{attempt.step_index}/{attempt.number}/{attempt.snapshot_id[:16]}"
+    return f"{plan.id}/{attempt.step_index}/{attempt.number}/{attempt.snapshot_id[:MARK_DIGITS]}"
 
 
 def check_runnable(steps: tuple[Step, ...], runner: str | None, calls: Calls) -> None:

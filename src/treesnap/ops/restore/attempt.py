@@ -45,6 +45,7 @@ from treesnap.fs.durable import ensure_directories
 from treesnap.fs.os_errors import error_text, is_full
 from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind
 from treesnap.ops.capture import Capture, preview, publish_again
+from treesnap.ops.claim import refuse_overlap
 from treesnap.ops.context import Context, Session
 from treesnap.ops.restore.plan import (
     Goal,
@@ -149,9 +150,14 @@ class _LookAgain(Exception):
 def restore_to(session: Session, goal: Goal) -> RestoreResult:
     """Makes the root as the goal says. The caller holds the root's lock.
 
+    Raises Overlapping while another block may go back over the same paths: it would take the
+    restore back without a word.
+
     With ``force`` everything is read. The way back from a failed step tries first with
     what the cache and a watcher know, because it is common.
     """
+    if goal.way_back is None:
+        refuse_overlap(session, goal.scope)
     fresh = goal.force and goal.way_back is None
     revealed: frozenset[bytes] = frozenset()
     why = ""
