@@ -16,8 +16,8 @@ from treesnap.ops.access import opened
 from treesnap.ops.context import Context
 from treesnap.ops.object_recovery import ObjectRecovery
 from treesnap.results import Problem, RecoveredObject, VerifyResult
+from treesnap.store.fence import maintain
 from treesnap.store.layout import Layout
-from treesnap.store.lock import held
 from treesnap.store.maintenance.check.checker import ALL, Checker, Sample
 from treesnap.store.maintenance.check.metadata_files import CheckPlace
 from treesnap.store.store import Store
@@ -74,20 +74,16 @@ def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
 
     with (
         opened(context, "repair the store", writing=True, recover=False) as session,
-        held(
-            context.fs,
-            session.store.layout.collector_lock,
-            operation="verify",
-            what="The garbage collector",
-            wait_s=context.wait_s,
-        ),
+        maintain(session.store, operation="verify", wait_s=context.wait_s) as maintaining,
     ):
         store = session.store
 
         def recover_objects() -> list[RecoveredObject]:
             return ObjectRecovery(context, store, found.lost).run(found.damaged)
 
-        repair = Repair(store, found, monitor=context.monitor, recover_objects=recover_objects)
+        repair = Repair(
+            store, found, maintaining, monitor=context.monitor, recover_objects=recover_objects
+        )
         repair.run()
     with opened(context, "verify the store", recover=False) as session:
         again = Checker(session.store, asked.sample, _place(context), read_data=asked.read_data)

@@ -1,6 +1,7 @@
 """Where a repair moves damaged files, so that nothing is lost for good.
 
-treesnap never reads what lies there. A person may look at it, and remove it.
+A later repair reads the packs that lie there, where snapshots miss something. A person may look
+at all of it, and remove it.
 """
 
 from __future__ import annotations

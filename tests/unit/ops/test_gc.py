@@ -21,7 +21,7 @@ from treesnap.store.lock import held
 from treesnap.store.slot import acquire
 from treesnap.store.store import Store
 from treesnap.store.writer import EpochChanged, Writer
-from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, WrappedFileSystem
+from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, Killed, WrappedFileSystem
 from treesnap.testing.state import tree_state
 
 ROOT_ID = "0" * 32
@@ -371,10 +371,8 @@ class TestLeftovers:
         self, handle, make_handle, store, root, store_path
     ):
         add_garbage(handle, root, store_path)
-        fault = Fault(
-            methods=frozenset({"unlink"}), errno=5, where=lambda call: "packs" in call.path
-        )
-        with pytest.raises(Exception, match="Input/output error"):
+        fault = Fault(methods=frozenset({"unlink"}), where=lambda call: "packs" in call.path)
+        with pytest.raises(Killed):
             make_handle(fs=FaultyFileSystem(fault)).gc()
         assert read_state(store.fs, store.layout).condemned
 
@@ -382,6 +380,19 @@ class TestLeftovers:
 
         assert read_state(store.fs, store.layout).condemned == frozenset()
         assert len(pack_files(store_path)) == 1
+
+    def test_a_failed_collection_pardons_what_it_condemned(
+        self, handle, make_handle, store, root, store_path
+    ):
+        add_garbage(handle, root, store_path)
+        fault = Fault(
+            methods=frozenset({"unlink"}), errno=5, where=lambda call: "packs" in call.path
+        )
+        with pytest.raises(Exception, match="Input/output error"):
+            make_handle(fs=FaultyFileSystem(fault)).gc()
+
+        assert read_state(store.fs, store.layout).condemned == frozenset()
+        assert len(pack_files(store_path)) == 2
 
     def test_what_a_dead_collection_condemned_is_pardoned_when_it_is_needed(self, handle, store):
         condemned = frozenset(store.packs.sizes())

@@ -17,35 +17,25 @@ full disk the first round deletes dead packs, which makes room for the next.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 
 from treesnap.codec.pack import IndexEntry
 from treesnap.codec.snapshot import RECORD_SIZE_MAX
 from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Monitor, Phase
-from treesnap.fs.durable import open_lock, read_file, sweep_temporary, unlink_if_present
+from treesnap.fs.durable import read_file, sweep_temporary
 from treesnap.fs.os_errors import is_full
 from treesnap.model import ObjectId, SnapshotId
 from treesnap.quantities import count_text
 from treesnap.results import GcResult
-from treesnap.store.collector import (
-    CollectorState,
-    oldest_epoch_possible,
-    read_state,
-    write_collected_size,
-    write_state,
-)
-from treesnap.store.lock import held
+from treesnap.store.collector import write_collected_size
+from treesnap.store.fence import Maintaining, maintain
 from treesnap.store.maintenance.pack_usage import PackUsage, StoreUsage
 from treesnap.store.maintenance.reachability import Reachability
-from treesnap.store.reserve import Reserve
-from treesnap.store.slot import is_slot_name, slot_states, sweep_pending
+from treesnap.store.slot import is_slot_name, sweep_pending
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
-DRAIN_WAIT_S = 2.0
-"""How long to wait for older writers at most, so that they need not capture again."""
 _COPY_OVERHEAD_SIZE = 64 << 10
 _ENTRY_OVERHEAD_SIZE = 128
 """What a copied object takes at most in the table and in the index."""
@@ -58,14 +48,8 @@ def collect(
 
     An automatic collection deletes nothing when it meets damage, and returns why.
     """
-    reserve = Reserve(store.fs, store.layout)
-    lock_path = store.layout.collector_lock
-    reserve.back(lambda: store.fs.close(open_lock(store.fs, lock_path)))
-    what = "The garbage collector"
-    with held(store.fs, lock_path, operation="gc", what=what, wait_s=wait_s):
-        collection = _Collection(
-            store, reserve, monitor=monitor, wait_s=wait_s, is_automatic=is_automatic
-        )
+    with maintain(store, operation="gc", wait_s=wait_s) as maintaining:
+        collection = _Collection(store, maintaining, monitor=monitor, is_automatic=is_automatic)
         return collection.run(dry_run=dry_run)
 
 
@@ -75,17 +59,16 @@ class _Collection:
     def __init__(
         self,
         store: Store,
-        reserve: Reserve,
+        maintaining: Maintaining,
         *,
         monitor: Monitor,
-        wait_s: float,
         is_automatic: bool,
     ) -> None:
         self._monitor = monitor
-        self._wait_s = wait_s
         self._fs = store.fs
         self._store = store
-        self._reserve = reserve
+        self._maintaining = maintaining
+        self._reserve = maintaining.reserve
         self._reachable = Reachability(store, around_damage=True)
         self._is_automatic = is_automatic
         self._damaged: dict[SnapshotId, None] = {}
@@ -213,9 +196,7 @@ class _Collection:
                 if not is_full(error):
                     raise
                 self._postponed.append("there is no room to write the index")
-        state = read_state(self._fs, self._store.layout)
-        if state.condemned:
-            self._write_state(CollectorState(epoch=state.epoch))
+        self._maintaining.finish()
         sweep_temporary(self._fs, self._store.layout.temporary)
         self._store.snapshots.finish_forgetting()
         self._reserve.fill()
@@ -260,40 +241,15 @@ class _Collection:
             yield from pack.needed
 
     def _delete(self, condemned: frozenset[bytes]) -> None:
-        """Condemns, looks again, deletes what nothing new needs.
+        """Deletes packs but those that something new needs. Copies are durable before."""
 
-        Copies are durable before. The deletion itself is not synced: a pack that a power cut
-        brings back is collected again. The epoch is raised beyond that of
-        every writer at work, so that an old state that was copied back misleads none of them.
-        """
-        layout = self._store.layout
-        seen = oldest_epoch_possible(self._fs, layout)
-        epoch = max(read_state(self._fs, layout).epoch, seen) + 1
-        self._write_state(CollectorState(epoch=epoch, condemned=condemned))
-        self._let_writers_finish(epoch)
-        self._write_state(CollectorState(epoch=epoch + 1, condemned=condemned))
-        self._store.index.refresh()
-        self._new += self._mark()
-        if self._must_not_delete():
-            return
-        going = condemned - self._spared(condemned)
-        for pack_id in going:
-            unlink_if_present(self._fs, self._store.layout.pack(pack_id))
-        self._store.packs.close()  # a file takes room for as long as it is open
-        self._deleted |= going
+        def settle() -> frozenset[bytes]:
+            self._new += self._mark()
+            if self._must_not_delete():
+                return frozenset()
+            return condemned - self._spared(condemned)
 
-    def _write_state(self, state: CollectorState) -> None:
-        self._reserve.back(lambda: write_state(self._fs, self._store.layout, state))
-
-    def _let_writers_finish(self, epoch: int) -> None:
-        """Waits a little for writers of an older epoch; correctness does not need it."""
-        deadline = time.monotonic() + min(DRAIN_WAIT_S, self._wait_s)
-        while self._has_older_writer(epoch) and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-    def _has_older_writer(self, epoch: int) -> bool:
-        states = slot_states(self._fs, self._store.layout)
-        return any(state.is_busy and state.epoch < epoch for state in states)
+        self._deleted |= self._maintaining.retire(condemned, settle)
 
     def _spared(self, condemned: frozenset[bytes]) -> frozenset[bytes]:
         """Returns the condemned packs that hold the only copy of something newly needed."""

@@ -22,10 +22,12 @@ from treesnap.errors import Corrupt, TreesnapError, WarningCode
 from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
 from treesnap.fs.os_errors import error_text
-from treesnap.model import SnapshotId
+from treesnap.model import ObjectId, SnapshotId
 from treesnap.quantities import count_text
 from treesnap.results import RecoveredObject
+from treesnap.store.fence import Maintaining
 from treesnap.store.layout import is_hex
+from treesnap.store.maintenance.check.quarantined import quarantined_objects
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.slot import slot_states
 from treesnap.store.store import Store
@@ -42,6 +44,7 @@ class Repair:
         self,
         store: Store,
         found: Checker,
+        maintaining: Maintaining,
         *,
         monitor: Monitor,
         recover_objects: Callable[[], list[RecoveredObject]],
@@ -51,6 +54,7 @@ class Repair:
         self._find_objects = recover_objects
         self._store = store
         self._found = found
+        self._maintaining = maintaining
         self._quarantine = Quarantine(store.fs, store.layout)
         self.repaired: list[str] = []
         """A sentence for everything that was done."""
@@ -69,6 +73,7 @@ class Repair:
             "damaged-object",
         }:
             self._try(self._empty_bad_packs)
+            self._try(self._read_quarantine)
             self._try(self._rebuild_index)
             self._try(self._recover_objects)
 
@@ -89,10 +94,22 @@ class Repair:
         old = [*index.parts, *index.damaged]
         entries: list[IndexEntry] = []
         covered = {}
+        known = index.covered()
+        busy = {
+            state.pack_id for state in slot_states(self._fs, self._store.layout) if state.is_busy
+        }
         for pack_id in self._store.packs.sizes():
             sound = self._store.sound(pack_id)
-            covered[pack_id] = sound.covered
-            entries += [entry for entry in sound.indexed if entry not in self._found.bad_objects]
+            # The tail of a pack that a writer has open is the writer's: it may truncate it.
+            end = (
+                sound.covered if pack_id not in busy else min(known.get(pack_id, 0), sound.covered)
+            )
+            covered[pack_id] = end
+            entries += [
+                entry
+                for entry in sound.indexed
+                if entry.offset < end and entry not in self._found.bad_objects
+            ]
         self._store.replace_index([sorted(entries)], covered, old)
         return (
             f"Rebuilt the index from {count_text(len(covered), 'pack')} "
@@ -102,31 +119,62 @@ class Repair:
     def _empty_bad_packs(self) -> str | None:
         """Copies intact objects out of damaged packs, durably, and moves the packs to quarantine.
 
-        Packs that a writer has open stay.
+        Copies first, as long as that takes, and behind the fence what was appended meanwhile.
         """
-        present = self._store.packs.sizes()
-        busy = {
-            state.pack_id for state in slot_states(self._fs, self._store.layout) if state.is_busy
-        }
-        bad = sorted(self._found.bad_packs & present.keys() - busy)
+        bad = frozenset(self._found.bad_packs & self._store.packs.sizes().keys())
         if not bad:
             return None
+        copied: set[ObjectId] = set()
+        self._copy_intact(bad, copied)
+
+        def settle() -> frozenset[bytes]:
+            self._copy_intact(bad, copied)
+            return bad
+
+        going = self._maintaining.retire(bad, settle, self._quarantine)
+        self._maintaining.finish()
+        return (
+            f"Moved {count_text(len(going), 'damaged pack')} to quarantine, after copying "
+            f"{count_text(len(copied), 'object')} in good order from there"
+        )
+
+    def _copy_intact(self, packs: frozenset[bytes], copied: set[ObjectId]) -> None:
+        """Copies what is intact in some packs and was not copied yet, durably."""
         right = [
             entry
-            for pack_id in bad
-            for entry in self._store.inventory(pack_id).entries
-            if self._store.packs.is_right(entry)
+            for pack_id in sorted(packs)
+            for entry in self._entries(pack_id)
+            if entry.id not in copied and self._store.packs.is_right(entry)
         ]
+        if not right:
+            return
         self._monitor.begin(Phase.REWRITE, len(right), None)
         with Writer(self._store) as writer:
-            writer.copy(right, frozenset(bad))
-        self._store.packs.close()
-        for pack_id in bad:
-            self._quarantine.take(self._store.layout.pack(pack_id))
-        return (
-            f"Moved {count_text(len(bad), 'damaged pack')} to quarantine, after copying "
-            f"{count_text(len(right), 'object')} in good order from there"
-        )
+            writer.copy(right, packs)
+        copied.update(entry.id for entry in right)
+
+    def _entries(self, pack_id: bytes) -> list[IndexEntry]:
+        try:
+            return self._store.inventory(pack_id).entries
+        except FileNotFoundError:
+            return []
+
+    def _read_quarantine(self) -> str | None:
+        """Stores again what is intact in quarantined packs, and lost to the store otherwise.
+
+        What lost directories need is not known before they are found, so everything is stored
+        that the store lacks; the next collection removes what nothing needs.
+        """
+        if not self._found.lost:
+            return None
+        with Writer(self._store) as writer:
+            for kind, content in quarantined_objects(self._store):
+                writer.put(kind, content)
+            writer.flush()
+            added = writer.objects_added
+        if not added:
+            return None
+        return f"Took {count_text(added, 'intact object')} back from quarantine"
 
     def _recover_objects(self) -> str | None:
         """Recovers lost objects from live trees; a capture after this reads every file."""

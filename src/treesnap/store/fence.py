@@ -1,0 +1,135 @@
+"""The fence of a store: how whoever takes something away from it keeps out of others' way.
+
+Announce, fence, look again, act. Say where others look before they rely on something; pass a
+fence, behind which everyone who relied on it before is visible or will withdraw; decide by what
+is there now; only then take away. Who looked before and acts later has looked in vain.
+
+Packs are relied on without a lock, so an epoch is their fence, and :meth:`Maintaining.retire` is
+the only way by which one is removed or moved. Its proof is that of
+:mod:`treesnap.store.collector`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from treesnap.errors import Corrupt
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import open_lock, unlink_if_present
+from treesnap.store.collector import (
+    CollectorState,
+    oldest_epoch_possible,
+    read_state,
+    write_state,
+)
+from treesnap.store.layout import Layout
+from treesnap.store.lock import held
+from treesnap.store.quarantine import Quarantine
+from treesnap.store.reserve import Reserve
+from treesnap.store.slot import slot_states
+from treesnap.store.store import Store
+
+DRAIN_WAIT_S = 2.0
+"""How long to wait for older writers at most, so that they need not capture again."""
+_PAUSE_S = 0.02
+
+
+class Maintaining:
+    """The power to take packs away; :func:`maintain` alone makes it."""
+
+    def __init__(self, store: Store, *, wait_s: float) -> None:
+        self._store = store
+        self._fs = store.fs
+        self._wait_s = wait_s
+        self._has_condemned = False
+        self.reserve = Reserve(store.fs, store.layout)
+
+    def retire(
+        self,
+        packs: frozenset[bytes],
+        settle: Callable[[], frozenset[bytes]],
+        to: Quarantine | None = None,
+    ) -> frozenset[bytes]:
+        """Removes packs, or moves them to quarantine; returns those that went.
+
+        What is needed of them is durable elsewhere before. ``settle`` is called behind the
+        fence, when no writer can begin to rely on them any more: it looks again, copies what
+        came to be needed meanwhile if it likes, and returns which may go. None goes when it
+        raises. Removing is not synced: a pack that a power cut brings back is collected again.
+
+        The epoch is raised beyond that of every writer at work, so that an old state that was
+        copied back misleads none of them.
+        """
+        store = self._store
+        seen = oldest_epoch_possible(self._fs, store.layout)
+        epoch = max(read_state(self._fs, store.layout).epoch, seen) + 1
+        self._has_condemned = True
+        self._write_state(CollectorState(epoch=epoch, condemned=packs))
+        self._let_writers_finish(epoch)
+        self._write_state(CollectorState(epoch=epoch + 1, condemned=packs))
+        store.index.refresh()
+        store.packs.close()  # what was read of them before may be less than there is now
+        going = settle() & packs
+        for pack_id in sorted(going):
+            path = store.layout.pack(pack_id)
+            if to is None:
+                unlink_if_present(self._fs, path)
+            else:
+                with suppress(FileNotFoundError):
+                    to.take(path)
+        store.packs.close()  # a file takes room for as long as it is open
+        return going
+
+    def finish(self) -> None:
+        """Lets writers rely on all packs again that are still there."""
+        state = read_state(self._fs, self._store.layout)
+        if state.condemned:
+            self._write_state(CollectorState(epoch=state.epoch))
+        self._has_condemned = False
+
+    def close(self) -> None:
+        """Does the same where :meth:`finish` was not reached, as far as that is possible."""
+        if self._has_condemned:
+            with suppress(OSError, Corrupt):
+                self.finish()
+
+    def _write_state(self, state: CollectorState) -> None:
+        self.reserve.back(lambda: write_state(self._fs, self._store.layout, state))
+
+    def _let_writers_finish(self, epoch: int) -> None:
+        """Waits a little for writers of an older epoch; correctness does not need it."""
+        deadline = time.monotonic() + min(DRAIN_WAIT_S, self._wait_s)
+        while self._has_older_writer(epoch) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+
+    def _has_older_writer(self, epoch: int) -> bool:
+        states = slot_states(self._fs, self._store.layout)
+        return any(state.is_busy and state.epoch < epoch for state in states)
+
+
+@contextmanager
+def collector_locked(
+    fs: FileSystem, layout: Layout, *, operation: str, wait_s: float
+) -> Iterator[None]:
+    """Keeps all others out that take packs away while the body runs; raises Busy."""
+    lock_path = layout.collector_lock
+    Reserve(fs, layout).back(lambda: fs.close(open_lock(fs, lock_path)))
+    what = "The garbage collector"
+    with held(fs, lock_path, operation=operation, what=what, wait_s=wait_s):
+        yield
+
+
+@contextmanager
+def maintain(store: Store, *, operation: str, wait_s: float) -> Iterator[Maintaining]:
+    """Holds the collector's lock while the body runs, and gives the power over packs.
+
+    Raises Busy. What was condemned and is still there does not stay condemned.
+    """
+    with collector_locked(store.fs, store.layout, operation=operation, wait_s=wait_s):
+        maintaining = Maintaining(store, wait_s=wait_s)
+        try:
+            yield maintaining
+        finally:
+            maintaining.close()

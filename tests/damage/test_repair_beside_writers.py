@@ -1,0 +1,146 @@
+"""``verify --repair`` while others capture: what they were told is kept, is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garbage import pack_files
+from treesnap.errors import TreesnapError
+from treesnap.ops.context import context_at
+from treesnap.ops.handle import Handle
+from treesnap.store.layout import Layout
+from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
+
+
+class Beside(WrappedFileSystem):
+    """Does something once, just before the n-th call for a path under the collector's lock."""
+
+    def __init__(
+        self, method: str, path: Path, action: Callable[[], object], *, number: int = 1
+    ) -> None:
+        super().__init__(UnsyncedFileSystem())
+        self.method, self.path, self.action, self.left = method, str(path), action, number
+        self.is_locked = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.left <= 0
+
+    def around(self, call: Call) -> Any:
+        """Makes the call, after the action where it is its turn."""
+        if call.method == "lock" and call.path.endswith("collector/lock"):
+            self.is_locked = True
+        if self.is_locked and call.method == self.method and call.path == self.path:
+            self.left -= 1
+            if self.left == 0:
+                self.action()
+        return call.proceed()
+
+
+class Roots:
+    """Two roots with one store, of which the only pack has a damaged block."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.store = base, base / "store"
+        self.contents: dict[str, bytes] = {}
+        for name in ("one", "two"):
+            (base / name).mkdir()
+        self.capture("one", "first", b"lost " * 100)
+        self.capture("one", "second", os.urandom(3000))
+        (name,) = pack_files(self.store)
+        self.pack = self.store / "packs" / name
+        data = bytearray(self.pack.read_bytes())
+        data[data.index(b"TSBK") + 40] ^= 1
+        self.pack.write_bytes(data)
+        del self.contents["first"]
+
+    def handle(self, root: str, **options: Any) -> Handle:
+        defaults = {"fs": UnsyncedFileSystem(), "wait_s": 0.0}
+        context = context_at(self.base / root, str(self.store), **defaults | options)
+        return Handle(context)
+
+    def capture(self, root: str, name: str, content: bytes) -> None:
+        (self.base / root / "file").write_bytes(content)
+        self.handle(root).create(name=name)
+        (self.base / root / "file").write_bytes(b"other")  # a repair finds content in live trees
+        self.contents[name] = content
+
+    def lost(self) -> list[str]:
+        """Returns the names of snapshots that do not come back as they were."""
+        found = []
+        for number, (name, content) in enumerate(self.contents.items()):
+            root = "two" if name.startswith("two") else "one"
+            target = self.base / "back" / str(number)
+            try:
+                self.handle(root).restore(name, to=target)
+                is_right = (target / "file").read_bytes() == content
+            except TreesnapError as error:
+                found.append(f"{name}: {error}")
+                continue
+            found += [] if is_right else [name]
+        return found
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    return Roots(tmp_path)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_a_capture_that_resumes_a_damaged_pack_meanwhile_loses_nothing(roots, number):
+    """It comes before each look at the slots: one of them is that of the copy."""
+    content = os.urandom(2000)
+    fs = Beside(
+        "list_names",
+        roots.store / "slots",
+        lambda: roots.capture("two", "two", content),
+        number=number,
+    )
+
+    roots.handle("one", fs=fs).verify(read_data=True, repair=True)
+
+    assert fs.is_done
+    assert roots.lost() == []
+    assert not roots.pack.exists()
+
+
+def test_a_writer_that_has_a_damaged_pack_open_begins_again(roots):
+    """It has appended to the pack, and the repair runs before that is synced."""
+    content = os.urandom(2000)
+    path = roots.base / "two" / "file"
+    path.write_bytes(content)
+
+    def repair() -> None:
+        path.write_bytes(b"other")
+        roots.handle("one").verify(read_data=True, repair=True)
+        path.write_bytes(content)
+
+    fs = Beside("sync_data", roots.pack, repair)
+    fs.is_locked = True
+    roots.handle("two", fs=fs).create(name="two")
+    path.write_bytes(b"other")
+    roots.contents["two"] = content
+
+    assert fs.is_done
+    assert roots.lost() == []
+    assert not roots.pack.exists()
+
+
+def test_what_an_earlier_repair_moved_away_is_read_again(roots):
+    """As one did that looked once, and then worked for long: intact objects went with it."""
+    layout = Layout(str(roots.store))
+    roots.capture("two", "two", os.urandom(2000))
+    os.mkdir(layout.quarantine)
+    roots.pack.rename(Path(layout.quarantine, f"packs.{roots.pack.name}"))
+
+    (roots.base / "one" / "file").unlink()
+
+    result = roots.handle("one").verify(read_data=True, repair=True)
+
+    assert roots.lost() == []
+    assert any("quarantine" in done for done in result.repaired)
