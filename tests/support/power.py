@@ -169,6 +169,7 @@ class PoweredFileSystem(WrappedFileSystem):
 
     def _place(self, name: Name, dir_fd: int | None) -> DiskPlace | None:
         """Returns the place of a name, or None outside of the directory."""
+        name, dir_fd = self._from_outside(name, dir_fd)
         path = os.fsencode(name)
         node: int | None = TOP
         if path.startswith(_PROC):
@@ -186,10 +187,17 @@ class PoweredFileSystem(WrappedFileSystem):
             node = link.node if link is not None else None
         return DiskPlace(node, last) if node is not None else None
 
+    def _from_outside(self, name: Name, dir_fd: int | None) -> tuple[Name, int | None]:
+        """Returns a name as it is; one below a directory outside as an absolute path."""
+        if dir_fd is None or dir_fd in self._opened:
+            return name, dir_fd
+        return self._located(name, dir_fd), None
+
     def _node(self, name: Name | int, dir_fd: int | None = None) -> int | None:
         """Returns the node of a descriptor or a name, or None outside of the directory."""
         if isinstance(name, int):
             return self._opened.get(name)
+        name, dir_fd = self._from_outside(name, dir_fd)
         if os.fsencode(name) == self._directory:
             return TOP
         place = self._place(name, dir_fd)

@@ -117,7 +117,7 @@ class FileSystem(Protocol):
         Numbers are used again after an unmount. See statx(2).
         """
 
-    def birth_time_ns(self, name: Name) -> int | None:
+    def birth_time_ns(self, name: Name | int) -> int | None:
         """Returns when a file or directory was made, or None if the file system does not tell.
 
         A renamed directory keeps it. See statx(2).

@@ -192,7 +192,7 @@ class LocalFileSystem:
             return None
         return _number(facts, _MOUNT, 8)
 
-    def birth_time_ns(self, name: Name) -> int | None:
+    def birth_time_ns(self, name: Name | int) -> int | None:
         facts = _statx(name, None, _STATX_BTIME)
         if facts is None or not _number(facts, _MASK, 4) & _STATX_BTIME:
             return None

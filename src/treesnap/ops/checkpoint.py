@@ -32,6 +32,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.fs.os_errors import error_text, reported
+from treesnap.fs.real_path import opened_real
 from treesnap.model import Retag, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
@@ -294,15 +295,21 @@ def warn_of_untouched(context: Context, result: RestoreResult) -> None:
 
 def _clear_place(context: Context) -> None:
     """Moves what has taken the root's place, and is not a directory, beside it."""
+    fs = context.fs
+    above, name = os.path.split(context.root)
     try:
-        is_in_the_way = not S_ISDIR(context.fs.lstat(context.root).st_mode)
+        is_in_the_way = not S_ISDIR(fs.lstat(context.root).st_mode)
     except OSError:  # there is nothing
         return
     if is_in_the_way:
         names = (_beside(context.root, f".left-{number}") for number in count(1))
-        aside = next(name for name in names if not os.path.lexists(name))
-        with reported("move aside what is in the place of the root"):
-            context.fs.rename(context.root, aside)
+        with (
+            reported("move aside what is in the place of the root"),
+            opened_real(fs, above) as above_fd,
+        ):
+            aside = next(each for each in names if not os.path.lexists(each))
+            new = os.path.basename(aside)
+            fs.rename(name, new, source_dir_fd=above_fd, target_dir_fd=above_fd)
         context.monitor.warn(
             WarningCode.ROOT_MOVED_ASIDE,
             f"{quoted(context.root)} was no longer a directory; what it was is {quoted(aside)}",

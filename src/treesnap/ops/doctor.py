@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from treesnap.codec.journal import Journal
 from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError, WarningCode
+from treesnap.fs.real_path import open_real
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session, context_at
 from treesnap.ops.maintenance import failure_in_background
@@ -22,7 +23,6 @@ from treesnap.store.collector import read_state
 from treesnap.store.roots import read_journal, registered_roots
 from treesnap.store.store import Store
 from treesnap.worktree.apply.stage import remove_stages
-from treesnap.worktree.directory import OPEN_DIRECTORY
 
 _TO_CLEAN_UP = "the next command on this root removes what it had prepared; the tree is as before"
 _TO_COLLECT = "the next 'gc' goes on with it; no other command is kept from anything"
@@ -148,7 +148,7 @@ def _clear_stage(session: Session, journal: Journal) -> None:
                 f"What was put aside stays in {stage!r}: {error.message}",
             )
             return
-    root_fd = session.fs.open(session.context.root, OPEN_DIRECTORY)
+    root_fd = open_real(session.fs, session.context.root)
     try:
         remove_stages(session.fs, root_fd, journal.stage_name, journal.stage_tops)
     finally:

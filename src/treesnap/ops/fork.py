@@ -42,6 +42,7 @@ from treesnap.errors import (
 )
 from treesnap.facts import fork_tags
 from treesnap.fs.durable import read_file, replace_file
+from treesnap.fs.real_path import opened_real
 from treesnap.model import (
     Entry,
     EntryKind,
@@ -67,7 +68,6 @@ from treesnap.results import Fork, ForkOrigin, ForkResult
 from treesnap.store.roots import Root
 from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.worktree.apply.clones import CloneSource, ForkBuild, can_share
-from treesnap.worktree.directory import open_directory
 from treesnap.worktree.mounts import PRECISE_GRANULARITY_NS, Mounts
 from treesnap.worktree.scan.hard_links import load_groups
 from treesnap.worktree.scan.ignore import (
@@ -270,7 +270,7 @@ class _Forking:
             return None
         try:
             mapped = mapped_now(self._fs, root).inodes
-            root_fd = stack.enter_context(open_directory(self._fs, root))
+            root_fd = stack.enter_context(opened_real(self._fs, root))
         except OSError:
             return None
         source = CloneSource(self._fs, root_fd, cache, self._state.trees, mapped)
@@ -282,7 +282,7 @@ class _Forking:
         cache = load(self._fs, self._session.store.root(os.fsencode(place)).file("cache"))
         if cache is None:
             return None
-        root_fd = stack.enter_context(open_directory(self._fs, place))
+        root_fd = stack.enter_context(opened_real(self._fs, place))
         source = CloneSource(self._fs, root_fd, cache, self._state.trees)
         stack.callback(source.close)
         return source
@@ -382,7 +382,7 @@ class _Forking:
             if can_share(self._fs, self._session.context.root, directory):
                 continue
             copies = 1 if can_share(self._fs, directory, directory) else len(directories)
-            with open_directory(self._fs, directory) as fd:
+            with opened_real(self._fs, directory) as fd:
                 free = self._fs.free_bytes(fd)
             size = self._state.trees.totals(self._state.root.tree_id).size_bytes
             if copies * size <= free:

@@ -16,6 +16,7 @@ from treesnap import treepath
 from treesnap.codec.reader import Reference, TreeReader, read_segments, root_references
 from treesnap.errors import TreesnapError
 from treesnap.events import Phase
+from treesnap.fs.real_path import open_real
 from treesnap.hashing import object_id
 from treesnap.model import EntryKind, IgnoreRules, ObjectId, ObjectKind, Snapshot
 from treesnap.named_tuple import NamedTuple
@@ -26,7 +27,7 @@ from treesnap.results import RecoveredObject
 from treesnap.store.roots import RootRecord, registered_records
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
-from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.scan.scanner import Scanner, ScanResult
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class ObjectRecovery:
         if not paths:
             return
         try:
-            root_fd = self._fs.open(os.fsdecode(record.root_path), OPEN_DIRECTORY)
+            root_fd = open_real(self._fs, record.root_path)
         except OSError:
             return
         try:

@@ -23,6 +23,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.facts import is_fork_base
+from treesnap.fs.real_path import opened_real
 from treesnap.model import SnapshotKind
 from treesnap.ops.access import opened
 from treesnap.ops.context import (
@@ -41,7 +42,6 @@ from treesnap.store.fetched import history_at
 from treesnap.store.layout import is_hex
 from treesnap.store.lock import is_held
 from treesnap.store.roots import Root, read_journal, registered_records
-from treesnap.worktree.directory import open_directory
 
 if TYPE_CHECKING:
     from treesnap.store.store import Store
@@ -178,7 +178,7 @@ def _refuse_other_tree(context: Context, root: Root, path: str) -> None:
     journal = read_journal(root)
     if journal is None or journal.commit is None:
         return
-    with open_directory(context.fs, path) as fd:
+    with opened_real(context.fs, path) as fd:
         if is_its_tree(context.fs, fd, journal):
             return
     raise Refused(

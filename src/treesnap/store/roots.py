@@ -14,6 +14,7 @@ process that needs the lock of a root as well takes that one first.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -48,6 +49,7 @@ from treesnap.fs.durable import (
     sync_directory,
     unlink_if_present,
 )
+from treesnap.fs.real_path import opened_real
 from treesnap.hashing import root_id
 from treesnap.model import SnapshotId
 from treesnap.named_tuple import NamedTuple
@@ -542,12 +544,19 @@ def _inode_copy(layout: Layout, record: RootRecord) -> str | None:
     return layout.root_at_inode(record.device, record.inode)
 
 
+_NOT_LOOKED_AT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
+"""Why it is not known which directory a root is: there is none, or a link is in its place."""
+
+
 def identified(fs: FileSystem, record: RootRecord) -> RootRecord:
     """Returns a record with what tells which directory is at its path now, if there is one."""
     try:
-        stat = fs.lstat(record.path)
-        birth_ns = fs.birth_time_ns(record.path)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        with opened_real(fs, record.path) as fd:
+            stat = fs.fstat(fd)
+            birth_ns = fs.birth_time_ns(fd)
+    except OSError as error:
+        if error.errno not in _NOT_LOOKED_AT:
+            raise
         return record
     return record._replace(device=stat.st_dev, inode=stat.st_ino, birth_ns=birth_ns)
 

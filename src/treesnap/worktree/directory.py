@@ -20,17 +20,17 @@ from treesnap import treepath
 from treesnap.errors import ErrorCode, NotFound, Refused, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import opened_file
+from treesnap.fs.real_path import OPEN_DIRECTORY, open_real, opened_real
 
-OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors that say that a path does not lead through directories alone."""
 _OPEN_MAX = 48
 
 
 def open_root(fs: FileSystem, root: str) -> int:
-    """Returns a descriptor of a root; raises NotFound, Refused, OSError."""
+    """Returns a descriptor of a root, by its real path; raises NotFound, Refused, OSError."""
     try:
-        return fs.open(root, OPEN_DIRECTORY)
+        return open_real(fs, root)
     except FileNotFoundError:
         raise NotFound(
             f"There is no directory {printable(root)!r}", code=ErrorCode.ROOT_NOT_FOUND, path=root
@@ -46,14 +46,17 @@ def open_root(fs: FileSystem, root: str) -> int:
 def open_directory(
     fs: FileSystem, path: str | bytes, dir_fd: int | None = None
 ) -> AbstractContextManager[int]:
-    """Yields a descriptor of a directory, closed afterwards; raises OSError."""
+    """Yields a descriptor of a directory, closed afterwards; raises OSError.
+
+    A link above a path follows: for one below a root take :func:`opened_real`, or a ``dir_fd``.
+    """
     return opened_file(fs, path, OPEN_DIRECTORY, dir_fd)
 
 
 @contextmanager
 def open_chain(fs: FileSystem, root: str | bytes) -> Iterator[DirectoryChain]:
     """Yields a chain of open directories that begins at a root; raises OSError."""
-    with open_directory(fs, root) as root_fd, DirectoryChain(fs, root_fd) as chain:
+    with opened_real(fs, root) as root_fd, DirectoryChain(fs, root_fd) as chain:
         yield chain
 
 

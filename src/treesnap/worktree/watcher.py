@@ -48,9 +48,9 @@ from treesnap.fs.notifier import (
     Notifier,
     Report,
 )
+from treesnap.fs.real_path import OPEN_DIRECTORY
 from treesnap.worktree.directory import (
     NO_DIRECTORY,
-    OPEN_DIRECTORY,
     DirectoryChain,
     open_directory,
 )

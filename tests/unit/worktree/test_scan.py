@@ -60,7 +60,7 @@ def handle_on(root: Path, tmp_path: Path) -> Callable[..., Handle]:
 
 
 class Before(WrappedFileSystem):
-    """Does something before the first call of a method with a name."""
+    """Does something before the first call of a method with a name or a whole path."""
 
     def __init__(self, method: str, name: bytes | str, action: Callable[[], object]) -> None:
         super().__init__(UnsyncedFileSystem())
@@ -68,7 +68,10 @@ class Before(WrappedFileSystem):
         self._action: Callable[[], object] | None = action
 
     def around(self, call: Call) -> object:
-        if self._action is not None and self._place == (call.method, call.arguments[0]):
+        if self._action is not None and self._place in {
+            (call.method, call.arguments[0]),
+            (call.method, call.path),
+        }:
             action, self._action = self._action, None
             action()
         return super().around(call)

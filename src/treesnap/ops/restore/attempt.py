@@ -41,8 +41,8 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import ensure_directories
 from treesnap.fs.os_errors import error_text, is_full
+from treesnap.fs.real_path import ensure_real, opened_real
 from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind
 from treesnap.ops.capture import Capture, preview, publish_again
 from treesnap.ops.claim import refuse_overlap
@@ -66,7 +66,7 @@ from treesnap.store.writer import Added, retry_overtaken
 from treesnap.worktree.apply.preconditions import Observed, conflict
 from treesnap.worktree.apply.protection import refuse_flags, unlock_paths
 from treesnap.worktree.apply.step import key_of
-from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain, open_directory
+from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
 
 ATTEMPTS = 5
 """How often a restore is tried when another process keeps changing the tree."""
@@ -74,7 +74,7 @@ ATTEMPTS = 5
 
 def _refuse_unchangeable(context: Context) -> None:
     """Raises OSError or OperationFailed for a root in which nothing can be made or removed."""
-    with open_directory(context.fs, context.root) as fd:
+    with opened_real(context.fs, context.root) as fd:
         if context.fs.is_read_only(fd):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), context.root)
         refuse_flags(context.fs, fd, treepath.ROOT)
@@ -193,7 +193,7 @@ def _attempt(
     transaction = Transaction(session)
     was_absent = not os.path.lexists(context.root)
     if was_absent:
-        ensure_directories(session.fs, os.path.dirname(context.root))
+        session.fs.close(ensure_real(session.fs, os.path.dirname(context.root)))
     session.root.register()
     try:
         transaction.ensure_root()
@@ -416,7 +416,7 @@ def _carry_out_in_place(session: Session, journal: Journal) -> None:
     """Does what recovery would do; raises OperationFailed where the rest is left to that."""
     root = session.context.root
     try:
-        with open_directory(session.fs, root) as root_fd:
+        with opened_real(session.fs, root) as root_fd:
             Completion(session, journal).run(root_fd)
     except (TreesnapError, OSError) as error:
         raise OperationFailed(

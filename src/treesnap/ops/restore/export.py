@@ -49,8 +49,9 @@ from treesnap.errors import (
 from treesnap.events import Phase
 from treesnap.facts import is_fork_base
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import ensure_directories, read_all, write_all
+from treesnap.fs.durable import read_all, write_all
 from treesnap.fs.os_errors import error_text
+from treesnap.fs.real_path import opened_real
 from treesnap.model import ChangeKind, Entry
 from treesnap.ops.context import Context, Session
 from treesnap.ops.restore.plan import (
@@ -169,11 +170,10 @@ class Export:
             self._fill(os.path.realpath(target_path))
             return
         parent, names = _existing_parent(target_path)
-        ensure_directories(fs, parent)
         parent = os.path.realpath(parent)
         stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
         with (
-            open_directory(fs, parent) as parent_fd,
+            opened_real(fs, parent) as parent_fd,
             self._recorded(parent_fd, os.path.join(os.fsencode(parent), stage_name)),
         ):
             try:
@@ -195,7 +195,7 @@ class Export:
         fs = self._fs
         stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
         stage_path = os.path.join(os.fsencode(place), stage_name)
-        with open_directory(fs, place) as place_fd:
+        with opened_real(fs, place) as place_fd:
             before = fs.fstat(place_fd)
             with self._recorded(place_fd, stage_path, in_place=True):
                 try:

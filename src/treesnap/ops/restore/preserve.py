@@ -16,6 +16,7 @@ from treesnap.codec.journal import Journal
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
 from treesnap.errors import ErrorCode, Refused, WarningCode, quoted
+from treesnap.fs.real_path import opened_real
 from treesnap.model import (
     Entry,
     ObjectId,
@@ -34,7 +35,6 @@ from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.treepath import without_nested
 from treesnap.worktree.apply.stage import RESERVE, is_building
 from treesnap.worktree.apply.step import number_of
-from treesnap.worktree.directory import open_directory
 from treesnap.worktree.scan.scanner import Scanner, ScanResult
 
 
@@ -96,7 +96,7 @@ class _ForeignEdits:
         fs = self._session.fs
         try:
             fs.lstat(self._stage_path)
-            with open_directory(fs, self._root_stage_path) as stage_fd:
+            with opened_real(fs, self._root_stage_path) as stage_fd:
                 return not is_building(fs, stage_fd)
         except FileNotFoundError:
             return False

@@ -28,6 +28,7 @@ from treesnap.errors import (
     WarningCode,
     quoted,
 )
+from treesnap.fs.real_path import open_real
 from treesnap.model import Snapshot, SnapshotId
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import Capture, preview
@@ -47,7 +48,7 @@ from treesnap.worktree.apply.stage import (
     remove_stages,
     remove_subvolume_stages,
 )
-from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain
+from treesnap.worktree.directory import DirectoryChain
 
 if TYPE_CHECKING:
     from treesnap.fs.base import FileSystem
@@ -117,7 +118,7 @@ def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes,
 def _opened_root(context: Context) -> Iterator[int]:
     """Yields a descriptor of the root; raises Refused for what is not a directory."""
     try:
-        root_fd = context.fs.open(context.root, OPEN_DIRECTORY)
+        root_fd = open_real(context.fs, context.root)
     except FileNotFoundError:
         raise
     except OSError as error:

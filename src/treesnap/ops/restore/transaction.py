@@ -22,8 +22,9 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.events import NullMonitor, Phase
-from treesnap.fs.durable import Prepared, sync_directory
+from treesnap.fs.durable import Prepared
 from treesnap.fs.os_errors import error_text
+from treesnap.fs.real_path import opened_real
 from treesnap.model import Entry, IgnoreRules, Totals
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import scan_settings
@@ -53,7 +54,7 @@ from treesnap.worktree.apply.stage import (
     stage_places,
 )
 from treesnap.worktree.apply.step import UNSEEN, Action, RestoreStep, kept_name, staged_name
-from treesnap.worktree.directory import DirectoryChain, open_directory, path_of_root
+from treesnap.worktree.directory import DirectoryChain, path_of_root
 from treesnap.worktree.scan.scanner import Scanner
 
 if TYPE_CHECKING:
@@ -107,10 +108,13 @@ class Transaction:
     def _backed(self, write: Callable[[], _Result]) -> _Result:
         return Reserve(self._fs, self._session.store.layout).back(write)
 
-    def _begin(self, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()) -> None:
+    def _begin(
+        self, place_fd: int, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()
+    ) -> None:
         """Writes the journal that undoes everything, unless :meth:`ensure_root` did.
 
-        :meth:`abandon` removes it again. Raises Refused while an earlier restore is not cleaned
+        ``place_fd`` is the root, or the directory above one that is absent. :meth:`abandon` removes
+        the journal again. Raises Refused while an earlier restore is not cleaned
         up after: its staging directory is found through its journal only.
         """
         if self._journal is not None:
@@ -121,13 +125,12 @@ class Transaction:
                 code=ErrorCode.RESTORE_INTERRUPTED,
                 path=self._root,
             )
-        place = self._root if root_before else os.path.dirname(self._root)
-        status = self._fs.lstat(place)
+        status = self._fs.fstat(place_fd)
         self._journal = Journal(
             root_id=self._session.root.id,
             stage_name=new_stage_name(),
             root_before=root_before,
-            file_system=self._fs.file_system_id(place),
+            file_system=self._fs.file_system_id(place_fd),
             device=status.st_dev,
             inode=status.st_ino if root_before else None,
             started_at_ns=self._session.context.clock_ns(),
@@ -141,8 +144,10 @@ class Transaction:
         What is staged in it is synced with the file system, and its name with that.
         """
         if not os.path.lexists(self._root):
-            self._begin(None)
-            self._fs.make_directory(self._root)
+            above, name = os.path.split(self._root)
+            with opened_real(self._fs, above) as above_fd:
+                self._begin(above_fd, None)
+                self._fs.make_directory(name, dir_fd=above_fd)
 
     def abandon(self, root_fd: int | None = None) -> None:
         """Ends a transaction that was not committed; does nothing when none was begun."""
@@ -156,11 +161,11 @@ class Transaction:
         the next operation to finish.
         """
         steps = Steps(self._session, work, commit.paths)
-        with open_directory(self._fs, self._root) as root_fd:
+        with opened_real(self._fs, self._root) as root_fd:
             places = stage_places(self._fs, root_fd, work.plan.touched)
             subvolumes = self._subvolumes(work, places)
             commit = commit._replace(directories=work.plan.finishes)
-            self._begin(work.current.root, subvolumes)
+            self._begin(root_fd, work.current.root, subvolumes)
             try:
                 self._run(root_fd, steps, places, commit)
             except BaseException:
@@ -184,8 +189,9 @@ class Transaction:
         When this raises, neither has changed, or the journal is left for the next operation.
         """
         assert not commit.paths
-        self._begin(current.root)
-        with open_directory(self._fs, self._root) as root_fd, self._prepared(commit) as prepared:
+        with opened_real(self._fs, self._root) as root_fd, ExitStack() as stack:
+            self._begin(root_fd, current.root)
+            prepared = stack.enter_context(self._prepared(commit))
             journal = self._committed(root_fd, commit)
             self._commit(journal)
             self._record_finished(journal, prepared)
@@ -245,11 +251,11 @@ class Transaction:
         journal out, in this process or another. Raises OperationFailed for what not even its
         owner may remove.
         """
-        with open_directory(self._fs, self._root) as root_fd:
+        with opened_real(self._fs, self._root) as root_fd:
             refuse_protected(self._fs, root_fd, work.plan.removed)
             places = stage_places(self._fs, root_fd, work.plan.touched)
             subvolumes = self._subvolumes(work, places)
-            self._begin(work.current.root, subvolumes)
+            self._begin(root_fd, work.current.root, subvolumes)
             commit = commit._replace(directories=work.plan.finishes)
             self._write(self._committed(root_fd, commit))
         return self._open_journal
@@ -263,7 +269,7 @@ class Transaction:
         """
         journal, commit = self._open_journal, self._open_commit
         steps = Steps(self._session, work, commit.paths)
-        with open_directory(self._fs, self._root) as root_fd, self._prepared(commit) as prepared:
+        with opened_real(self._fs, self._root) as root_fd, self._prepared(commit) as prepared:
             places = stage_places(self._fs, root_fd, work.plan.touched)
             known = {item.path: item for item in journal.subvolumes}
             new = [item for item in self._subvolumes(work, places) if item.path not in known]
@@ -450,7 +456,7 @@ class Transaction:
             self._unstage(root_fd, journal)
         else:
             try:
-                with open_directory(self._fs, self._root) as opened_fd:
+                with opened_real(self._fs, self._root) as opened_fd:
                     self._unstage(opened_fd, journal)
             except FileNotFoundError:
                 self.forget()
@@ -478,16 +484,17 @@ class Transaction:
 
     def remove_root(self) -> None:
         """Removes a root that was absent before, unless something is in it by now."""
+        above, name = os.path.split(self._root)
         try:
-            self._fs.remove_directory(self._root)
+            with opened_real(self._fs, above) as above_fd:
+                self._fs.remove_directory(name, dir_fd=above_fd)
+                self._fs.sync(above_fd)
         except OSError as error:
             if error.errno not in _IS_NEEDED:
                 self._session.monitor.warn(
                     WarningCode.LEFT_ALONE,
                     f"The root was absent before, and could not be removed: {error_text(error)}",
                 )
-            return
-        sync_directory(self._fs, os.path.dirname(self._root))
 
 
 _IS_NEEDED = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT})

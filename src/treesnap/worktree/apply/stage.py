@@ -30,6 +30,7 @@ from treesnap.events import ADVANCE_SIZE, LargeFileProgress, Monitor, NullMonito
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import opened_file, sync_directory, write_all_at
 from treesnap.fs.forked import helper_count, share_out
+from treesnap.fs.real_path import OPEN_DIRECTORY
 from treesnap.model import Entry, EntryKind, ObjectKind, Totals
 from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.apply.removal import remove_below
@@ -40,7 +41,7 @@ from treesnap.worktree.attributes import (
     read_xattrs,
     unlent_mode,
 )
-from treesnap.worktree.directory import OPEN_DIRECTORY, DirectoryChain, current_path
+from treesnap.worktree.directory import DirectoryChain, current_path
 from treesnap.worktree.folding import collision, spelled
 from treesnap.worktree.scan.hard_links import Groups
 

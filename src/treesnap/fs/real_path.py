@@ -1,0 +1,78 @@
+"""Reaching a directory by its real path, through no symbolic link.
+
+The path of a root is resolved once, when an operation begins. At any moment after that, whoever
+may write in a directory above the root can put a link there. So each component is opened below
+the one before it, and a link anywhere is an error instead of another directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from treesnap.fs.base import FileSystem
+
+OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
+"""Opens a directory of which only the names below it are wanted: that takes no right to read it."""
+
+
+def open_real(fs: FileSystem, path: str | bytes) -> int:
+    """Returns a descriptor of a directory by its real, absolute path.
+
+    Raises OSError: NotADirectoryError or ELOOP where a component is a link. Costs an open for
+    each component, about a microsecond.
+    """
+    return _opened(fs, os.fsdecode(path), makes=False)
+
+
+def ensure_real(fs: FileSystem, path: str | bytes) -> int:
+    """Like :func:`open_real`, but makes what is missing; all of it is durable after return."""
+    return _opened(fs, os.fsdecode(path), makes=True)
+
+
+@contextmanager
+def opened_real(fs: FileSystem, path: str | bytes) -> Iterator[int]:
+    """Yields a descriptor of :func:`open_real`, closed afterwards; raises OSError."""
+    fd = open_real(fs, path)
+    try:
+        yield fd
+    finally:
+        fs.close(fd)
+
+
+def _opened(fs: FileSystem, path: str, *, makes: bool) -> int:
+    names = [name for name in path.split("/") if name]
+    fd = fs.open("/", _SEARCH if names else OPEN_DIRECTORY)
+    try:
+        for position, name in enumerate(names, 1):
+            flags = OPEN_DIRECTORY if position == len(names) else _SEARCH
+            try:
+                below = fs.open(name, flags, dir_fd=fd)
+            except FileNotFoundError:
+                if not makes:
+                    raise
+                _make(fs, name, fd)
+                below = fs.open(name, flags, dir_fd=fd)
+            above, fd = fd, below
+            fs.close(above)
+    except OSError as error:
+        fs.close(fd)
+        error.filename = path  # a component alone would tell nobody where it is
+        raise
+    except BaseException:
+        fs.close(fd)
+        raise
+    return fd
+
+
+def _make(fs: FileSystem, name: str, above_fd: int) -> None:
+    """Makes a directory, durably; one that another process makes meanwhile serves as well."""
+    with suppress(FileExistsError):
+        fs.make_directory(name, dir_fd=above_fd)
+    fd = fs.open(".", OPEN_DIRECTORY, dir_fd=above_fd)  # one for search alone cannot be synced
+    try:
+        fs.sync(fd)
+    finally:
+        fs.close(fd)
