@@ -272,13 +272,14 @@ def world(tmp_path: Path) -> Iterator[WatchedWorld]:
 
 
 @pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """A directory that everybody may use."""
+def open_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory that everybody may use, and that is named as safe."""
     path = Path(tempfile.mkdtemp(prefix="open-"))
     path.chmod(0o777)
     closed = [item for item in path.parents if not item.stat().st_mode & 0o001]
     if closed:
         shutil.rmtree(path)
         pytest.skip(f"nobody but the owner may look into {closed[0]}")
+    monkeypatch.setenv("SNAP_SAFE_DIRECTORIES", str(path))
     yield path
     shutil.rmtree(path)

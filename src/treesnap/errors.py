@@ -55,6 +55,7 @@ class ErrorCode(StrEnum):
     NOTHING_TO_UNDO = "nothing-to-undo"
     COMMAND_NOT_FOUND = "command-not-found"
     DANGEROUS_ROOT = "dangerous-root"
+    FOREIGN_OWNER = "foreign-owner"
     NAME_TAKEN = "name-taken"
     ROOT_TAKEN = "root-taken"
     NAMES_COLLIDE = "names-collide"

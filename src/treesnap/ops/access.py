@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from treesnap.errors import Busy, StoreMissing, TreesnapError, WarningCode, printable, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.ops.context import Context, Session, replaced_by_link
+from treesnap.ops.trust import refuse_foreign
 from treesnap.store.lock import is_held
 from treesnap.store.store import Store
 
@@ -119,6 +120,7 @@ def _open_session(
     Takes over the history of a root that was moved here. Turns OSError into OperationFailed or
     StorageFull.
     """
+    refuse_foreign(context)
     with (
         reported(doing),
         Store.open(context.fs, context.store_path, create=create, writing=writing) as store,

@@ -14,6 +14,7 @@ from itertools import islice
 
 from treesnap.model import Snapshot
 from treesnap.ops.context import Context, Session
+from treesnap.ops.trust import refuse_foreign
 from treesnap.store.layout import Layout
 from treesnap.store.store import Store
 
@@ -71,5 +72,6 @@ def names_in(context: Context, ref: str, directory: bytes) -> list[tuple[bytes, 
 @contextmanager
 def _looking(context: Context) -> Iterator[Session]:
     """Opens the store for reading, and leaves the root as it is, an interrupted restore as well."""
+    refuse_foreign(context)
     with Store.open(context.fs, context.store_path) as store:
         yield Session(context, store, store.root(os.fsencode(context.root)))

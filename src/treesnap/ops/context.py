@@ -221,6 +221,21 @@ def is_store_given() -> bool:
     return bool(os.environ.get("SNAP_STORE"))
 
 
+def safe_directories() -> list[str]:
+    """Returns the directories whose owners this user trusts, from ``$SNAP_SAFE_DIRECTORIES``.
+
+    They are absolute and stand between colons; each stands for all that lies below it, too.
+    """
+    words = os.environ.get("SNAP_SAFE_DIRECTORIES", "").split(os.pathsep)
+    return [word for word in words if os.path.isabs(word)]
+
+
+def sudo_caller_id() -> int | None:
+    """Returns the user that called this command by sudo(8), or None."""
+    caller = os.environ.get("SUDO_UID", "")
+    return int(caller) if caller.isascii() and caller.isdigit() else None
+
+
 def is_disabled_for_agents() -> bool:
     """Returns whether the user has switched off all that is captured for agents."""
     return bool(os.environ.get("SNAP_DISABLE"))

@@ -1,0 +1,118 @@
+"""Which stores and roots are used: those that no other user controls, and those named as safe.
+
+Whoever controls a store says what is restored, and where. Whoever controls a directory above a
+root can put another one in its place while an operation works. For the superuser either would be
+a way to lend its rights to someone else. Git asks the same of repositories (safe.directory in
+git-config(1)).
+
+What an ordinary user does in another user's root is done with rights that both may lack, and no
+link leads it elsewhere (:mod:`treesnap.fs.real_path`): only its store is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from stat import S_IMODE, S_ISVTX, S_IWGRP, S_IWOTH
+
+from treesnap.errors import ErrorCode, Refused, quoted
+from treesnap.ops.context import Context, safe_directories, sudo_caller_id
+
+_SUPERUSER_ID = 0
+
+
+def refuse_foreign(context: Context) -> None:
+    """Raises Refused for a store, or for the superuser a root, that another user controls.
+
+    Costs a look at the store; the superuser pays one for each directory above both.
+    """
+    store = os.path.realpath(context.store_path)
+    why = _store_problem(store)
+    if why is not None and not _is_safe(store):
+        raise Refused(
+            f"The store {quoted(context.store_path)} {why}",
+            code=ErrorCode.FOREIGN_OWNER,
+            path=context.store_path,
+        )
+    why = _root_problem(context.root)
+    if why is not None and not _is_safe(context.root):
+        raise Refused(
+            f"The root {quoted(context.root)} {why}",
+            code=ErrorCode.FOREIGN_OWNER,
+            path=context.root,
+        )
+
+
+def _is_safe(path: str) -> bool:
+    """Returns whether the user has named a directory, or one above it, as safe."""
+    return any(
+        path == each or path.startswith(each.rstrip(os.sep) + os.sep)
+        for each in map(os.path.realpath, safe_directories())
+    )
+
+
+def _trusted_ids() -> frozenset[int]:
+    """Returns the users who may control what this one works on.
+
+    The superuser trusts the user that called it by sudo(8), who could do all of this anyway.
+    """
+    user_id = os.geteuid()
+    caller = sudo_caller_id() if user_id == _SUPERUSER_ID else None
+    return frozenset({_SUPERUSER_ID, user_id if caller is None else caller})
+
+
+def _store_problem(store: str) -> str | None:
+    """Returns why a store may not be used, or None; an absent one can be made."""
+    found = _status(store)
+    if found is not None:
+        if found.st_uid not in _trusted_ids():
+            return f"belongs to {_user(found.st_uid)}, who may have written anything into it"
+        if found.st_mode & (S_IWGRP | S_IWOTH):
+            return f"can be written to by other users: its mode is {S_IMODE(found.st_mode):04o}"
+    return _problem_above(store) if os.geteuid() == _SUPERUSER_ID else None
+
+
+def _root_problem(root: str) -> str | None:
+    """Returns why the superuser may not work in a root, or None."""
+    if os.geteuid() != _SUPERUSER_ID:
+        return None
+    found = _status(root)
+    if found is not None and found.st_uid not in _trusted_ids():
+        return f"belongs to {_user(found.st_uid)}"
+    return _problem_above(root)
+
+
+def _problem_above(path: str) -> str | None:
+    """Returns who could put another directory in the place of one, or None."""
+    trusted = _trusted_ids()
+    for above in _above(path):
+        found = _status(above)
+        if found is None:
+            continue
+        if found.st_uid not in trusted:
+            return f"lies in {quoted(above)}, which belongs to {_user(found.st_uid)}"
+        if found.st_mode & S_IWOTH and not found.st_mode & S_ISVTX:
+            return f"lies in {quoted(above)}, in which every user can rename it"
+    return None
+
+
+def _above(path: str) -> Iterator[str]:
+    while (above := os.path.dirname(path)) != path:
+        yield above
+        path = above
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:  # there is none, or opening it says why it cannot be looked at
+        return None
+
+
+def _user(user_id: int) -> str:
+    import pwd
+
+    try:
+        return f"user {pwd.getpwuid(user_id).pw_name}"
+    except KeyError:
+        return f"user {user_id}"

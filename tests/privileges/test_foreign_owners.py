@@ -1,0 +1,146 @@
+"""Whose root, whose store: what another user controls is not used in silence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from privileges import NOBODY_ID, as_nobody, everything_is_loaded
+from treesnap.errors import ErrorCode, Refused
+from treesnap.testing.state import tree_state
+
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser changes owners")
+SAFE = "SNAP_SAFE_DIRECTORIES"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root of this user."""
+    root = tmp_path / "mine"
+    root.mkdir()
+    (root / "file").write_text("private")
+    return root
+
+
+def refused(root: Path, store: Path) -> Refused:
+    """Returns the error with which a create is refused; nothing is written."""
+    before = tree_state(store) if store.exists() else None
+    with pytest.raises(Refused) as caught:
+        treesnap.open(root, store).create()
+    assert caught.value.code == ErrorCode.FOREIGN_OWNER
+    assert (tree_state(store) if store.exists() else None) == before
+    return caught.value
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_a_store_that_others_can_write_to_is_refused(tmp_path, root, mode):
+    store = tmp_path / "store"
+    treesnap.open(root, store).create()
+    store.chmod(mode)
+
+    error = refused(root, store)
+
+    assert error.message.endswith(f"can be written to by other users: its mode is {mode:04o}")
+
+
+def test_a_directory_that_is_named_as_safe_is_used(tmp_path, root, monkeypatch):
+    store = tmp_path / "store"
+    treesnap.open(root, store).create()
+    store.chmod(0o770)
+    monkeypatch.setenv(SAFE, f"/nowhere:{tmp_path}")
+
+    assert treesnap.open(root, store).create().complete
+
+
+@pytest.mark.parametrize("words", ["", "relative", "/nowhere", "{store}-not"])
+def test_no_other_directory_is_safe(tmp_path, root, monkeypatch, words):
+    store = tmp_path / "store"
+    treesnap.open(root, store).create()
+    store.chmod(0o770)
+    monkeypatch.setenv(SAFE, words.format(store=store))
+
+    refused(root, store)
+
+
+@ONLY_ROOT
+class TestTheSuperuser:
+    def test_does_not_use_the_store_of_another_user(self, tmp_path, root):
+        store = tmp_path / "store"
+        store.mkdir(mode=0o700)
+        os.chown(store, NOBODY_ID, NOBODY_ID)
+
+        error = refused(root, store)
+
+        assert "who may have written anything into it" in error.message
+
+    @pytest.mark.parametrize("place", ["store", "mine"])
+    def test_uses_nothing_in_a_directory_of_another_user(self, tmp_path, root, place):
+        above = tmp_path / "above"
+        above.mkdir(mode=0o755)
+        root.rename(above / "mine")
+        os.chown(above, NOBODY_ID, NOBODY_ID)
+        places = {"store": tmp_path / "store", "mine": above / "mine"}
+        if place == "store":
+            (above / "mine").rename(root)
+            places = {"store": above / "store", "mine": root}
+
+        error = refused(places["mine"], places["store"])
+
+        assert f"lies in {str(above)!r}, which belongs to user" in error.message
+
+    def test_does_not_work_in_the_root_of_another_user(self, tmp_path, root):
+        os.chown(root, NOBODY_ID, NOBODY_ID)
+
+        error = refused(root, tmp_path / "store")
+
+        assert "belongs to user" in error.message
+        assert not (tmp_path / "store").exists()
+
+    def test_uses_nothing_that_every_user_can_rename(self, tmp_path, root):
+        tmp_path.chmod(0o777)
+
+        refused(root, tmp_path / "store")
+        tmp_path.chmod(0o1777)
+
+        assert treesnap.open(root, tmp_path / "store").create().complete
+
+    def test_trusts_the_user_that_called_it(self, tmp_path, root, monkeypatch):
+        os.chown(root, NOBODY_ID, NOBODY_ID)
+        monkeypatch.setenv("SUDO_UID", str(NOBODY_ID))
+
+        assert treesnap.open(root, tmp_path / "store").create().complete
+
+    @pytest.mark.parametrize("verb", ["list", "recover", "gc", "status", "undo"])
+    def test_refuses_to_look_as_well(self, tmp_path, root, verb):
+        """Looking finishes an interrupted restore, and a journal can be forged."""
+        store = tmp_path / "store"
+        treesnap.open(root, store).create()
+        os.chown(store, NOBODY_ID, NOBODY_ID)
+
+        with pytest.raises(Refused) as caught:
+            getattr(treesnap.open(root, store), verb)()
+
+        assert caught.value.code == ErrorCode.FOREIGN_OWNER
+
+
+@ONLY_ROOT
+def test_a_user_does_not_use_the_store_of_another_one(open_directory, monkeypatch):
+    everything_is_loaded(open_directory)
+    store, root = open_directory / "of-another", open_directory / "root"
+    store.mkdir()
+    os.chown(store, NOBODY_ID - 1, NOBODY_ID - 1)
+    store.chmod(0o755)
+    os.chown(open_directory, NOBODY_ID, NOBODY_ID)
+    monkeypatch.delenv(SAFE)
+
+    def create() -> None:
+        root.mkdir()
+        (root / "file").write_text("private")
+        refused(root, store)
+
+    as_nobody(create)
+
+    assert list(store.iterdir()) == []
