@@ -812,6 +812,7 @@ def test_a_hook_that_a_watcher_carries_out_imports_hardly_anything(root, environ
     ours = [
         "treesnap",
         *(f"treesnap.cli{name}" for name in ("", ".client", ".hook_client", ".start")),
+        "treesnap.ending_signals",
     ]
     assert started.stdout.decode().split() == ["__future__", "_socket", "select", *ours]
     assert [item["phase"] for item in listed(snap)] == ["pre"]

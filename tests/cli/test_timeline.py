@@ -1,6 +1,8 @@
 """``snap timeline``: the page that it writes, and when it refuses."""
 
+import os
 import sys
+import threading
 
 import pytest
 
@@ -69,3 +71,18 @@ def test_without_the_extra_it_says_how_to_install_it(snap, captured, monkeypatch
 
     assert result.code == 1
     assert "type: pip install 'treesnap[ui]'\n" in result.err
+
+
+def test_what_is_no_file_is_written_to_and_stays(snap, captured, tmp_path):
+    """A rename by root would make an ordinary file of /dev/null, for every program."""
+    pipe, written = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: written.append(pipe.read_bytes()))
+    reader.start()
+
+    result = snap("timeline", "--html", pipe)
+    reader.join()
+
+    assert result.code == 0
+    assert pipe.is_fifo()
+    assert b"<html" in written[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from io import BytesIO
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from treesnap.events import Monitor
+    from treesnap.fs.base import FileSystem
     from treesnap.model import Change
     from treesnap.ops.handle import Handle
 
@@ -77,7 +79,6 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
 
 
 def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
-    from treesnap.fs.durable import replace_file
     from treesnap.fs.os_errors import reported
     from treesnap.ops.context import absolute
     from treesnap.ui.page import HistoryPage
@@ -87,8 +88,7 @@ def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
         content = "".join(made.pieces()).encode()
         path = os.path.abspath(absolute(file))
         with reported("write the page"):
-            fs = handle.context.fs
-            replace_file(fs, path, content, temporary=os.path.dirname(path), durable=False)
+            _write(handle.context.fs, path, content)
         line = (
             f"Wrote {printable(file)}: {count_text(made.snapshots, 'snapshot')}, "
             f"{count_text(made.differences, 'difference')}, {size_text(len(content))}"
@@ -104,6 +104,21 @@ def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
         invocation.output.result("timeline", lambda: fields, [line])
         if made.left_out:
             invocation.output.note(f"Left out: {made.left_out}; --max-size SIZE allows more")
+
+
+def _write(fs: FileSystem, path: str, content: bytes) -> None:
+    """Writes a file whole or not at all; into a device or a pipe that is there."""
+    from treesnap.fs.durable import opened_file, replace_file, write_all
+
+    try:
+        is_file = S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        is_file = True
+    if is_file:
+        replace_file(fs, path, content, temporary=os.path.dirname(path), durable=False)
+        return
+    with opened_file(fs, os.path.realpath(path), os.O_WRONLY) as fd:  # as of /dev/stdout
+        write_all(fs, fd, content)
 
 
 def lines_of_patches(
