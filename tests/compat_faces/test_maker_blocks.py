@@ -179,7 +179,7 @@ class TestTheListOfFiles:
             ("* a\n+ b\n• c\n1. d\n2) e\n- f\n", ["a", "b", "c", "d", "e", "f"]),
             ("src/a.ts\nsrc/b c.ts".replace(" ", "_"), ["src/a.ts", "src/b_c.ts"]),
             ("- a\nb\n", ["a", "b"]),
-            ("Files to be modified:\n\n- a b\n", ["a b"]),
+            ("Files to be modified:\n\n- a b.md\n", ["a b.md"]),
             ("```\n- a\n- b\n```\n", ["a", "b"]),
             ("- `src/a.ts`\n- \"b c\"\n- 'd'\n", ["src/a.ts", "b c", "d"]),
             ("- `src/a.ts` - add a handler\n- `b`: new\n", ["src/a.ts", "b"]),

@@ -316,7 +316,7 @@ class TestMalformed:
             ("step_number: 1\n", "step_number: 1\nstep_number: 2\n"),
             ("task_id: task\n", "task_id:\n"),
             ("- a\n", "nothing in particular\n"),
-            ("- a\n", "- a\nand some more\n"),
+            ("- a\n", "- N/A\n- none\n- ...\n- the usual ones\n"),
             ("- a\n", "-\n"),
             ("- a\n", "- /etc/passwd\n"),
             ("- a\n", "- C:/a\n"),

@@ -43,7 +43,7 @@ from treesnap.errors import (
 )
 from treesnap.facts import fact_tags, facts_of, rolled_back
 from treesnap.fs.os_errors import error_text
-from treesnap.model import ChangeKind, Skipped, Snapshot, utc_time
+from treesnap.model import ChangeKind, Skipped, Snapshot, SnapshotId, utc_time
 from treesnap.ops.context import absolute
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.handle import Handle
@@ -116,21 +116,30 @@ def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
         present = _named(handle, request.checkpoint_id)
         snapshot_id = present.id if present is not None else None
         _refuse_foreign_metadata(handle, request.checkpoint_id, snapshot_id)
+    found: Snapshot | None = None
     try:
         made = create(handle.context, _create_request(request))
     except Refused as error:
         if error.code != ErrorCode.NAME_TAKEN:
             raise
-        return _created(handle, request, _same(handle, request, error), with_metadata=with_metadata)
+        found = _repeated(handle, request, error)
+        if set(_files_of(found)) == set(request.files):
+            return _created(handle, request, found, with_metadata=with_metadata)
+        made = create(handle.context, _create_request(request, replaces=found.id))
     try:
         _refuse_missed(_paths(request.files), made.skipped)
-        return _created(handle, request, made.snapshot, with_metadata=with_metadata)
+        if found is not None:
+            _remove_metadata(handle, request.checkpoint_id, found.id)
+        created = _created(handle, request, made.snapshot, with_metadata=with_metadata)
     except BaseException:
         handle.delete(made.id)
         raise
+    if found is not None:  # a kill before this leaves both; the newer one has the name
+        handle.delete(found.id)
+    return created
 
 
-def _create_request(request: Create) -> CreateRequest:
+def _create_request(request: Create, replaces: SnapshotId | None = None) -> CreateRequest:
     is_as_given = request.files == _texts(treepath.without_nested(_paths(request.files)))
     of_step = f": {request.step_name}" if request.step_name else ""
     return CreateRequest(
@@ -145,6 +154,7 @@ def _create_request(request: Create) -> CreateRequest:
             files=None if is_as_given else json.dumps(request.files),
         ),
         complete_only=True,
+        replaces=replaces,
         options=CreateOptions(allow_absent=True),  # a step may create files that it lists
     )
 
@@ -160,6 +170,7 @@ def _created(
             FileState(path, "captured" if os.fsencode(path) in held else "did_not_exist")
             for path in request.files
         ),
+        unclear=request.unclear,
         metadata_location=(
             _metadata_location(request.checkpoint_id)
             if with_metadata
@@ -172,18 +183,24 @@ def _created(
     return created
 
 
-def _same(handle: Handle, request: Create, taken: Refused) -> Snapshot:
-    """Returns the existing checkpoint that a repeated CREATE asks for, or raises ``taken``.
+def _repeated(handle: Handle, request: Create, taken: Refused) -> Snapshot:
+    """Returns the existing checkpoint that a CREATE asks for again, or raises ``taken``.
 
-    The sender may have lost the first answer. The checkpoint must list the same files, and
-    nothing but their times may have changed since.
+    The sender may have lost the first answer, or tries its step again with more files. The
+    request must list all files of the checkpoint, of which nothing but times may have changed:
+    so it holds what the checkpoint holds.
     """
     found = _named(handle, request.checkpoint_id)
     if found is None:
         raise taken
-    wanted = (request.task_id, request.step_number, set(request.files))
-    is_same = (found.record.session, found.record.step, set(_files_of(found))) == wanted
-    if not is_same or not all(map(is_time_alone, handle.diff(found.id))):
+    is_same_step = (found.record.session, found.record.step) == (
+        request.task_id,
+        request.step_number,
+    )
+    listed = set(_files_of(found))
+    if not is_same_step or not listed <= set(request.files):
+        raise taken
+    if not all(map(is_time_alone, handle.diff(found.id))):
         raise taken
     return found
 

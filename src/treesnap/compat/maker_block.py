@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from treesnap.compat.listed_files import listed_files
 from treesnap.errors import InvalidArgument
 
 BLOCK_SIZE_MAX = 4 << 20
@@ -27,15 +27,20 @@ _FENCE = re.compile(r"(?:```|~~~)[^`]*")
 _MARKUP = re.compile(r"^(?:>[ \t]*)*(?:#{1,6}[ \t]+)?")
 _HEADING = re.compile(r"CHECKPOINT[ _]OPERATION[ \t]*:[ \t]*(\S+)", re.IGNORECASE)
 _SECTION = re.compile(r"\[([A-Z][A-Z_ -]*)\][ \t]*:?[ \t]*(.*)", re.IGNORECASE)
+_BOLD_TITLE = re.compile(
+    r"(?P<mark>\*{1,3}|_{1,3}|`)(?P<open>\[?)[*_`]*(?P<title>[A-Z][A-Z_ -]*?)[*_`]*(?P<close>\]?)"
+    r"(?P<colon>:?)(?P=mark)[ \t]*:?[ \t]*(?P<rest>.*)",
+    re.IGNORECASE,
+)
+_BOLD_INSIDE = re.compile(
+    r"\[[*_`]{1,3}([A-Z][A-Z_ -]*?)[*_`]{1,3}\][ \t]*:?[ \t]*(.*)", re.IGNORECASE
+)
 _OTHER_SECTION = re.compile(r"\[[A-Z_ ]{3,}\]:?")
 _BULLET = re.compile(r"(?:[-*+\u2022\u2013](?:[ \t]+|$)|\d{1,4}[.)][ \t]+)(.*)")
 _QUOTED = re.compile(r"(?P<mark>[`\"'])(?P<word>.+?)(?P=mark)(?P<rest>.*)")
-_COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+?):?[ \t]+(?:[(#:\u2013\u2014]|-{1,2}[ \t])")
-_COLON_COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+):[ \t]")
 _CHECKPOINT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,99}")
 _NUMBER = re.compile(r"\d{1,18}")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-_AFTER_QUOTED = " \t:,("
 _NO_VALUE = frozenset({"", "-", "none", "n/a", "null"})
 
 
@@ -81,6 +86,8 @@ class Create:
     """Empty if the block has none."""
     files: tuple[str, ...]
     """Relative to the working directory, normalised, each once, in the order given."""
+    unclear: tuple[str, ...] = ()
+    """Lines of the list of which nothing exists, and which do not read as a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +119,13 @@ def parse(block: bytes, root: str | None = None) -> Request:
     """
     operation, sections = _read(block, has_root=root is not None)
     is_restore = operation is Operation.RESTORE
-    directory = _directory(sections, root, takes_first=is_restore)
+    directory, foreign = _directory(sections, root, takes_first=is_restore)
     if operation is Operation.CLEANUP:
         return _cleanup(sections, directory)
     checkpoint_id = _checkpoint_id(sections["CHECKPOINT_ID"], takes_first=is_restore)
     if is_restore:
         return Restore(working_directory=directory, checkpoint_id=checkpoint_id)
-    return _create(sections, directory, checkpoint_id)
+    return _create(sections, directory, checkpoint_id, foreign)
 
 
 def subject(block: bytes) -> tuple[Operation | None, str | None]:
@@ -138,18 +145,22 @@ def subject(block: bytes) -> tuple[Operation | None, str | None]:
     return operation, word
 
 
-def _create(sections: dict[str, list[str]], directory: str, checkpoint_id: str) -> Create:
+def _create(
+    sections: dict[str, list[str]], directory: str, checkpoint_id: str, foreign: str | None
+) -> Create:
     step = _fields(sections, "STEP_INFO")
-    files = dict.fromkeys(_files(sections["FILES_TO_CHECKPOINT"], directory))
-    if not files:
-        raise InvalidArgument("[FILES_TO_CHECKPOINT] names no file")
+    listed = listed_files(sections["FILES_TO_CHECKPOINT"], directory, foreign)
+    if not listed.has_path:
+        said = f": {_quoted(listed.unclear[0])} is no path" if listed.unclear else ""
+        raise InvalidArgument(f"[FILES_TO_CHECKPOINT] names no file{said}")
     return Create(
         working_directory=directory,
         checkpoint_id=checkpoint_id,
         task_id=_needed(step, "STEP_INFO", "task_id"),
         step_number=_number(step, "STEP_INFO", "step_number"),
         step_name=step.get("step_name", ""),
-        files=tuple(files),
+        files=listed.files,
+        unclear=listed.unclear,
     )
 
 
@@ -245,7 +256,10 @@ def _section(line: str) -> tuple[str, str] | None:
 
     A name that MAKER does not define counts only in capitals: ``[slug]/page.tsx`` may be a path.
     """
-    found = _SECTION.fullmatch(_bare(line))
+    bold = _BOLD_TITLE.fullmatch(line)
+    if bold is not None and _title(bold["title"]) in _NAMES:
+        return _title(bold["title"]), bold["rest"]
+    found = _SECTION.fullmatch(_bare(line)) or _BOLD_INSIDE.fullmatch(line)
     if found is None:
         return None
     title = _title(found[1])
@@ -328,22 +342,31 @@ def _checkpoint_id(lines: list[str], *, takes_first: bool) -> str:
     return found[0]
 
 
-def _directory(sections: dict[str, list[str]], root: str | None, *, takes_first: bool) -> str:
+def _directory(
+    sections: dict[str, list[str]], root: str | None, *, takes_first: bool
+) -> tuple[str, str | None]:
+    """Returns the working directory, and the Windows path that the block calls it by, or None.
+
+    A sender on Windows, whose files are mounted here, knows no other name: with ``root`` that is
+    the directory.
+    """
     lines = sections.get("WORKING_DIRECTORY")
     if not lines:
-        return os.path.abspath(root or "")
+        return os.path.abspath(root or ""), None
     words = [_value(line) for line in lines]
     paths = list(dict.fromkeys(word for word in words if word[:1] == "/" or _DRIVE.match(word)))
     if len(paths) > 1 and not takes_first:
         raise InvalidArgument(f"[WORKING_DIRECTORY] has {len(paths)} paths, but must have one")
     directory = (paths or words)[0]
     if _DRIVE.match(directory):
+        if root is not None:
+            return os.path.abspath(root), directory
         raise InvalidArgument(
             f"The working directory {_quoted(directory)} is a Windows path; it must begin with '/'"
         )
     if not directory.startswith("/"):
         raise InvalidArgument(f"The working directory {_quoted(directory)} is not absolute")
-    return directory
+    return directory, None
 
 
 def _fields(sections: dict[str, list[str]], name: str) -> dict[str, str]:
@@ -376,58 +399,3 @@ def _number(fields: dict[str, str], name: str, key: str) -> int:
     if not _NUMBER.fullmatch(text) or not text.isascii():
         raise InvalidArgument(f"{key} must be a number of at most 18 digits, not {_quoted(text)}")
     return int(text)
-
-
-def _files(lines: list[str], directory: str) -> Iterator[str]:
-    """Yields the paths of a list of files."""
-    for line in lines:
-        bullet = _BULLET.fullmatch(line)
-        given = (bullet[1] if bullet is not None else line).strip(_BLANKS)
-        if bullet is None and given.endswith(":") and " " in given:
-            continue  # introduces the list
-        if bullet is None and " " in given:
-            raise InvalidArgument(
-                f"[FILES_TO_CHECKPOINT] needs lines of the form '- path', not {_quoted(line)}"
-            )
-        if given:
-            yield from _paths(given, directory)
-
-
-def _paths(given: str, directory: str) -> Iterator[str]:
-    """Yields the path in a line; both readings if a comment may be part of the name."""
-    quoted = _QUOTED.fullmatch(given)
-    if quoted is not None and (not quoted["rest"] or quoted["rest"][0] in _AFTER_QUOTED):
-        yield _path(quoted["word"], directory)
-        return
-    yield _path(given, directory)
-    comment = _COMMENT.match(given) or _COLON_COMMENT.match(given)
-    if comment is not None:
-        yield _path(comment[1], directory)
-
-
-def _path(given: str, directory: str) -> str:
-    """Returns a path relative to the working directory, of which only links are read."""
-    if _DRIVE.match(given):
-        raise InvalidArgument(f"The path {_quoted(given)} is absolute; it must be relative")
-    if "\\" in given:  # or a Windows path would silently name an absent file
-        raise InvalidArgument(f"The path {_quoted(given)} has a backslash; use '/' between names")
-    path = os.path.normpath(given)
-    if "\0" in path:
-        raise InvalidArgument(f"The path {_quoted(given)} contains a NUL byte")
-    if path.startswith("/"):
-        bases = (os.path.normpath(directory), os.path.realpath(directory))
-        base = next(
-            (base for base in bases if (path + "/").startswith(base.rstrip("/") + "/")), None
-        )
-        if base is None:
-            raise InvalidArgument(
-                f"The path {_quoted(given)} is absolute and outside {directory!r}"
-            )
-        path = os.path.relpath(path, base)
-    if path == ".." or path.startswith("../"):
-        raise InvalidArgument(f"The path {_quoted(given)} leads outside the working directory")
-    if path == ".":
-        raise InvalidArgument(
-            f"The path {_quoted(given)} is the working directory, not a file in it"
-        )
-    return path

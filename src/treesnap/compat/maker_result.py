@@ -52,6 +52,8 @@ class Created:
     strategy: str = STRATEGY
     created_at: str
     files: tuple[FileState, ...]
+    unclear: tuple[str, ...] = ()
+    """Lines of the list that name nothing that exists and do not read as a path."""
     metadata_location: str
     snapshot_id: str
 
@@ -216,7 +218,12 @@ def _created(result: Created) -> str:
             ("RESTORE COMMAND", command),
         )
 
-    return whole(_listed(rows, _ROOM - _cost(whole([]))))
+    if not result.unclear:
+        return whole(_listed(rows, _ROOM - _cost(whole([]))))
+    title = "Unclear, nothing of it exists:"
+    unclear = _listed([(line, "") for line in result.unclear], (_ROOM - _cost(whole([title]))) // 2)
+    files = _listed(rows, _ROOM - _cost(whole([title, *unclear])) - 1)
+    return whole([*files, title, *unclear])
 
 
 def _restored(result: Restored) -> str:

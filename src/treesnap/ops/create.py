@@ -28,6 +28,7 @@ from treesnap.model import (
     EntryKind,
     SkipReason,
     Snapshot,
+    SnapshotId,
     SnapshotKind,
     SnapshotRecord,
     Totals,
@@ -92,6 +93,9 @@ class CreateRequest(NamedTuple):
     complete_only: bool = False
     """Whether nothing is published when something could not be read."""
     options: CreateOptions = CreateOptions()
+    replaces: SnapshotId | None = None
+    """The snapshot that may have the name already: its caller deletes it then, and until that
+    the name stands for the new one."""
     settle: Callable[[Session], Snapshot | CreateRequest] | None = None
     """Asked under the root's lock, before anything is read: what to publish after all, or the
     snapshot that is there already and makes another one needless."""
@@ -184,7 +188,7 @@ def _create(
             if isinstance(settled, Snapshot):
                 return CreateResult(settled, unchanged=True, skipped=(), absent=(), stats=_NO_STATS)
             if settled.name is not None:
-                check_name(session, settled.name)
+                check_name(session, settled.name, settled.replaces)
 
             def attempt(earlier: Mapping[bytes, Added]) -> CreateResult:
                 capture = Capture(
@@ -240,12 +244,13 @@ def check_words(request: CreateRequest) -> None:
     SNAPSHOT.payload(SnapshotRecord(**_NOTHING, **metadata_of(request)))
 
 
-def check_name(session: Session, name: str) -> None:
-    """Raises Refused when a snapshot of the root has a name already.
+def check_name(session: Session, name: str, replaces: SnapshotId | None = None) -> None:
+    """Raises Refused when another snapshot of the root than ``replaces`` has a name already.
 
     The caller holds the root's lock.
     """
-    if find_named(session, name, update=True) is not None:
+    found = find_named(session, name, update=True)
+    if found is not None and found.id != replaces:
         raise Refused(
             f"A snapshot of this root is named {name!r} already", code=ErrorCode.NAME_TAKEN
         )

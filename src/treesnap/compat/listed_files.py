@@ -1,0 +1,357 @@
+"""The files that a list names: what its lines read as, and what of them exists in the tree.
+
+Models decorate the lines of a list in more ways than a grammar can hold: emphasis, links, check
+boxes, labels, arrows, remarks. So the tree has the last word. Whatever run of whole tokens in a
+line is a path that exists is named, the longest run first, beside what the line reads as. A line
+that is neither is *unclear*; the caller says so.
+
+The tree is looked at one directory at a time, never through a link, and only in directories that
+a line leads to; a line costs no system call for names that are listed already.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from urllib.parse import unquote
+
+from treesnap.errors import InvalidArgument
+from treesnap.named_tuple import NamedTuple
+
+MATCHES_MAX = 10_000
+"""The most paths that the patterns of one line may match."""
+_ALTERNATIVES_MAX = 100
+_NAME_LENGTH_MAX = 255
+_BLANKS = " \t\r"
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_BULLET = re.compile(r"(?:[-*+\u2022\u2013](?:[ \t]+|$)|\d{1,4}[.)][ \t]+)(.*)")
+_BOX = re.compile(r"\[[ xX]?\][ \t]+")
+_QUOTED = re.compile(r"(?P<mark>[`\"'])(?P<word>.+?)(?P=mark)(?P<rest>.*)")
+_COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+?):?[ \t]+(?:[(#:\u2013\u2014]|-{1,2}[ \t])")
+_COLON_COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+):[ \t]")
+_REMARK = re.compile(r"(?=[^\s]*[./])(\S+?)[:,]?\s+(?:->|=>|//|[\u2190-\u21ff]|\(|#).*")
+_VERBS = "new|add|create|created|modify|modified|edit|change|update|delete|remove|(?-i:[DMRU])"
+_LABEL = re.compile(rf"(?:file|path|name|{_VERBS})[ \t]*[:=][ \t]*(?=\S)", re.IGNORECASE)
+_VERB = re.compile(rf"(?:file|{_VERBS})[ \t]+(?=\S*[./])", re.IGNORECASE)
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)\)")
+_LINES = re.compile(r":\d+(?:[-:,]\d+)*$")
+_EMPHASIS = ("***", "**", "~~", "*")
+_AFTER_QUOTED = " \t:,("
+_NO_PATH = frozenset(
+    {"", "-", "none", "n/a", "null", "nothing", "tbd", "todo", "...", "etc", "etc."}
+)
+_IS_PATH = re.compile(r"[^\s*?<>|\"`,;{}\\]+")
+_IS_PATH_WITH_BLANKS = re.compile(r"[^\t*?<>|\"`,;{}\\]*(?:/[^*?<>|\"`,;{}\\]*|\.[A-Za-z0-9]{1,8})")
+_PATTERN = re.compile(r"[^\s`\"'<>|;]*[*?\[{][^\s`\"'<>|;]*")
+_ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_ESCAPED = re.compile(r"\\(?=[\\`*_{}\[\]()#+.!~<>|-])")
+_SOFT = frozenset("._-~!?")
+"""What may surround a token, and may also be the beginning or end of a name."""
+
+
+class ListedFiles(NamedTuple):
+    """What a list of files names."""
+
+    files: tuple[str, ...]
+    """Relative to the directory, normalised, each once, in the order of the lines."""
+    unclear: tuple[str, ...]
+    """Lines of which nothing exists, and which do not read as a path."""
+    has_path: bool
+    """Whether any line names what exists, or reads as a path."""
+
+
+def listed_files(lines: list[str], directory: str, foreign: str | None = None) -> ListedFiles:
+    r"""Returns what a list names in a directory; raises InvalidArgument for a path outside of it.
+
+    ``foreign`` is the name that the writer of the list knows the directory by, such as
+    ``C:/project``: paths below it are meant. Then ``\`` separates names as well.
+    """
+    reader = _ListReader(directory, foreign)
+    files: dict[str, None] = {}
+    unclear: dict[str, None] = {}
+    has_path = False
+    for line in lines:
+        named = reader.named(line)
+        files.update(dict.fromkeys(named.paths))
+        if named.is_clear:
+            has_path = has_path or bool(named.paths)
+        else:
+            unclear[line] = None
+    return ListedFiles(tuple(files), tuple(unclear), has_path)
+
+
+class _Named(NamedTuple):
+    paths: list[str]
+    is_clear: bool
+
+
+def _introduces(line: str) -> bool:
+    """Returns whether a line says what the following ones are, as ``Files to modify:`` does."""
+    return _BULLET.fullmatch(line) is None and line.rstrip("*_").endswith(":")
+
+
+class _ListReader:
+    """Reads lines; remembers the names in the directories that it looked into."""
+
+    def __init__(self, directory: str, foreign: str | None) -> None:
+        self._directory = directory
+        self._bases = tuple(
+            dict.fromkeys((os.path.normpath(directory), os.path.realpath(directory)))
+        )
+        self._foreign = foreign.replace("\\", "/").rstrip("/") if foreign is not None else None
+        self._names: dict[str, frozenset[str]] = {}
+
+    def named(self, line: str) -> _Named:
+        """Returns the paths that a line names, those it reads as first."""
+        bullet = _BULLET.fullmatch(line)
+        given = (bullet[1] if bullet is not None else line).strip()
+        if self._foreign is not None:
+            given = self._without_foreign(given)
+        existing = list(dict.fromkeys((*self._tokens(given), *self._matches(given))))
+        if not given or (bullet is None and _introduces(given)):
+            return _Named(existing, is_clear=True)
+        paths = list[str]()
+        is_clear = bool(existing)
+        for text in self._readings(given):
+            path = self._path(text, must_be_inside=not existing or not _has_blank(text))
+            if path is None:
+                continue
+            if _reads_as_path(path):
+                is_clear = True
+            elif existing:
+                continue
+            paths.append(path)
+        if bullet is None and _has_blank(given) and not existing:
+            return _Named([], is_clear=False)  # prose: it is no item of the list
+        return _Named(list(dict.fromkeys((*paths, *existing))), is_clear=is_clear)
+
+    def _readings(self, given: str) -> Iterator[str]:
+        """Yields what a line may read as; both readings if a remark may be part of the name."""
+        bare = _undecorated(given)
+        quoted = _QUOTED.fullmatch(bare)
+        if quoted is not None and (not quoted["rest"] or quoted["rest"][0] in _AFTER_QUOTED):
+            yield quoted["word"]
+            return
+        yield bare
+        verb = _VERB.match(bare)
+        if verb is not None:
+            bare = bare[verb.end() :]
+            yield bare
+        comment = _COMMENT.match(bare) or _COLON_COMMENT.match(bare) or _REMARK.match(bare)
+        if comment is not None:
+            yield _undecorated(comment[1])
+
+    def _path(self, given: str, *, must_be_inside: bool) -> str | None:
+        """Returns a path relative to the directory; None for one outside, or raises."""
+        try:
+            return self._relative(given)
+        except InvalidArgument:
+            if must_be_inside:
+                raise
+            return None
+
+    def _relative(self, given: str) -> str:
+        shown = repr(given if len(given) <= 100 else given[:100] + "...")
+        if _DRIVE.match(given):
+            raise InvalidArgument(f"The path {shown} is absolute; it must be relative")
+        if "\\" in given:  # or a Windows path would silently name an absent file
+            raise InvalidArgument(f"The path {shown} has a backslash; use '/' between names")
+        if "\0" in given:
+            raise InvalidArgument(f"The path {shown} contains a NUL byte")
+        path = os.path.normpath(given)
+        if any(len(os.fsencode(name)) > _NAME_LENGTH_MAX for name in path.split("/")):
+            raise InvalidArgument(f"The path {shown} has a name that is too long")
+        if path.startswith("/"):
+            base = next((base for base in self._bases if _is_below(path, base)), None)
+            if base is None:
+                raise InvalidArgument(
+                    f"The path {shown} is absolute and outside {self._directory!r}"
+                )
+            path = os.path.relpath(path, base)
+        if path == ".." or path.startswith("../"):
+            raise InvalidArgument(f"The path {shown} leads outside the working directory")
+        if path == ".":
+            raise InvalidArgument(f"The path {shown} is the working directory, not a file in it")
+        return path
+
+    def _without_foreign(self, text: str) -> str:
+        text = text.replace("\\", "/")
+        assert self._foreign is not None
+        return re.sub(re.escape(self._foreign) + "/", "", text, flags=re.IGNORECASE)
+
+    def _tokens(self, line: str) -> Iterator[str]:
+        """Yields the paths that exist among the runs of whole tokens of a line."""
+        forms = [line, _ESCAPED.sub("", line)]
+        if "%" in line:
+            forms.append(unquote(line, errors="surrogateescape"))
+        for text in dict.fromkeys(forms):
+            yield from self._runs(self._below_bases(text))
+
+    def _below_bases(self, text: str) -> str:
+        """Returns a text in which absolute paths below the directory are relative ones."""
+        for base in self._bases:
+            if base != "/":
+                text = text.replace(base + "/", "\n")
+        return text
+
+    def _runs(self, text: str) -> Iterator[str]:
+        starts, ends = _boundaries(text)
+        place = 0
+        while place < len(text):
+            end, path = self._longest("", text, place, ends) if starts[place] else (place, None)
+            if path:
+                yield path
+            place = max(end, place + 1)
+
+    def _longest(
+        self, above: str, text: str, start: int, ends: list[bool]
+    ) -> tuple[int, str | None]:
+        """Returns where the longest existing path at a place ends, and the path; "" for ``.``."""
+        slash = text.find("/", start, start + _NAME_LENGTH_MAX + 1)
+        if slash > start:
+            name = text[start:slash]
+            below = above if name == "." else os.path.join(above, name)
+            if name == "." or (name in self._listed(above) and self._listed(below)):
+                end, path = self._longest(below, text, slash + 1, ends)
+                if path:
+                    return end, path
+                is_whole = ends[slash + 1] and text[slash + 1 : slash + 2] not in set("*?[{")
+                if name != "." and is_whole:
+                    return slash + 1, below
+        names = self._listed(above)
+        last = min(slash if slash >= 0 else len(text), start + _NAME_LENGTH_MAX, len(text))
+        for end in range(last, start, -1):
+            if ends[end] and text[start:end] in names:
+                return end, os.path.join(above, text[start:end])
+        return start, None
+
+    def _listed(self, path: str) -> frozenset[str]:
+        """Returns the names in a directory; none for what is no directory, or cannot be read."""
+        if path not in self._names:
+            where = os.path.join(self._directory, path)
+            try:
+                is_link = bool(path) and os.path.islink(where)
+                self._names[path] = frozenset() if is_link else frozenset(os.listdir(where))
+            except (OSError, ValueError):
+                self._names[path] = frozenset()
+        return self._names[path]
+
+    def _matches(self, given: str) -> list[str]:
+        """Returns the existing paths that the patterns in a line match."""
+        found: dict[str, None] = {}
+        for word in _PATTERN.findall(given):
+            for text in _expanded(_undecorated(self._below_bases(word).strip("\n,:()"))):
+                parts = [part for part in text.split("/") if part not in ("", ".")]
+                if not parts or ".." in parts or text.startswith("/"):
+                    continue
+                if len(parts) == 1 and set(parts[0]) <= {"*", "?"}:
+                    continue  # a bullet, or emphasis that lost its word
+                for path in self._matching("", parts):
+                    found[path] = None
+                    if len(found) > MATCHES_MAX:
+                        raise InvalidArgument(
+                            f"The pattern {text!r} matches more than {MATCHES_MAX:,} paths"
+                        )
+        return list(found)
+
+    def _matching(self, above: str, parts: list[str]) -> Iterator[str]:
+        first, rest = parts[0], parts[1:]
+        if first == "**":
+            if rest:
+                yield from self._matching(above, rest)
+            for name in sorted(self._listed(above)):
+                below = os.path.join(above, name)
+                if self._listed(below):
+                    yield from self._matching(below, parts)
+                elif not rest:
+                    yield below
+            return
+        for name in sorted(self._listed(above)):
+            if name == first or fnmatchcase(name, first):
+                below = os.path.join(above, name)
+                if not rest:
+                    yield below
+                else:
+                    yield from self._matching(below, rest)
+
+
+def _boundaries(text: str) -> tuple[list[bool], list[bool]]:
+    """Returns at which places of a text a token may start, and at which it may end."""
+    size = len(text)
+    starts, ends = [False] * (size + 1), [False] * (size + 1)
+    is_after = True  # a separator, or the soft characters after one
+    for place in range(size):
+        starts[place] = is_after
+        is_after = _separates(text[place]) or (is_after and text[place] in _SOFT)
+        if text[place] == "." and text[place + 1 : place + 2] in {".", "/"}:
+            is_after = False  # "../x" leads elsewhere
+    is_before = True
+    for place in range(size, 0, -1):
+        ends[place] = is_before
+        is_before = _separates(text[place - 1]) or (is_before and text[place - 1] in _SOFT)
+    return starts, ends
+
+
+def _separates(character: str) -> bool:
+    return not (character.isalnum() or character in "/._-~!?\\" or _is_surrogate(character))
+
+
+def _undecorated(text: str) -> str:
+    """Returns a text without check boxes, emphasis, labels, a link's marks, and line numbers."""
+    while True:
+        before, text = text, text.strip()
+        text = _BOX.sub("", text, count=1) if _BOX.match(text) else text
+        link = _LINK.fullmatch(text)
+        text = link[1] if link is not None else text
+        for mark in _EMPHASIS:
+            if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
+                inside = text[len(mark) : -len(mark)]
+                text = text if mark in inside else inside
+        if len(text) > 2 and text[0] == "<" and text[-1] == ">":
+            text = text[1:-1]
+        label = _LABEL.match(text)
+        text = text[label.end() :] if label is not None else text
+        while (
+            text and not text[0].isascii() and not text[0].isalnum() and not _is_surrogate(text[0])
+        ):
+            text = text[1:].strip()  # an emoji, a dash, a mark of its own
+        if text.endswith((",", ";")) and not _has_blank(text):
+            text = text[:-1]
+        text = _LINES.sub("", text) if "/" in text or "." in text else text
+        if text == before:
+            return text
+
+
+def _is_surrogate(character: str) -> bool:
+    return 0xD800 <= ord(character) <= 0xDFFF
+
+
+def _has_blank(text: str) -> bool:
+    return any(character.isspace() for character in text)
+
+
+def _reads_as_path(text: str) -> bool:
+    """Returns whether a text can be meant as a path that does not exist yet."""
+    if text.lower() in _NO_PATH or not any(c.isalnum() or _is_surrogate(c) for c in text):
+        return False
+    return bool(_IS_PATH.fullmatch(text) or _IS_PATH_WITH_BLANKS.fullmatch(text))
+
+
+def _is_below(path: str, base: str) -> bool:
+    return (path + "/").startswith(base.rstrip("/") + "/")
+
+
+def _expanded(pattern: str) -> list[str]:
+    """Returns the patterns that one with alternatives in braces stands for."""
+    found, waiting = list[str](), [pattern]
+    while waiting and len(found) + len(waiting) <= _ALTERNATIVES_MAX:
+        text = waiting.pop()
+        braces = _ALTERNATIVES.search(text)
+        if braces is None:
+            found.append(text)
+            continue
+        before, after = text[: braces.start()], text[braces.end() :]
+        waiting += [before + word.strip() + after for word in braces[1].split(",")]
+    return found
