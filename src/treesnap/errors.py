@@ -137,6 +137,7 @@ class WarningCode(StrEnum):
     CHECKPOINT_NOT_HELD = "checkpoint-not-held"
     PROCESSES_LEFT = "processes-left"
     STEP_UNDONE = "step-undone"
+    STEP_KILLED = "step-killed"
     SNAPSHOT_DAMAGED = "snapshot-damaged"
     DAMAGED_SNAPSHOT_DELETED = "damaged-snapshot-deleted"
     NOT_REPAIRED = "not-repaired"

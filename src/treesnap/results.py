@@ -354,6 +354,8 @@ class UnfinishedWork(StrEnum):
     """A restore to another directory."""
     COLLECTION = "collection"
     PLAN = "plan"
+    STEP = "step"
+    """A command of ``run``, or a block that is rolled back when it fails."""
     MAINTENANCE = "maintenance"
     """What automatic maintenance in the background failed to do."""
 
@@ -371,7 +373,8 @@ class Unfinished(Record):
     started_at_ns: int | None = None
     """Nanoseconds since 1970 in UTC, or None where it was not recorded."""
     target_id: SnapshotId | None = None
-    """The snapshot that was being restored, once the restore had been committed."""
+    """The snapshot that was being restored, once the restore had been committed; of a step the one
+    that would have been."""
     safety_id: SnapshotId | None = None
     """The snapshot of the state before."""
     paths: int = 0

@@ -152,7 +152,7 @@ class TestWhatIsBlocked:
         forgotten = snap("doctor", "--forget")
 
         assert forgotten.code == 0
-        assert "Forgot the interrupted restore" in forgotten.out
+        assert "Forgot what was interrupted" in forgotten.out
         assert snap("create").code == 0
         assert snap("restore", "before").code == 0
         assert (root / "two").read_text() == "two"

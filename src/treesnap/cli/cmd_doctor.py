@@ -20,6 +20,7 @@ _WORDS = {
     UnfinishedWork.EXPORT: "restore to another directory, with the history",
     UnfinishedWork.COLLECTION: "garbage collection",
     UnfinishedWork.PLAN: "plan",
+    UnfinishedWork.STEP: "step",
     UnfinishedWork.MAINTENANCE: "automatic maintenance",
 }
 _UNITS_S = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
@@ -51,7 +52,7 @@ def doctor(invocation: Invocation, *, forget: bool) -> None:
 def _lines(result: DoctorResult, program: str) -> Iterator[str]:
     """Yields a paragraph for each thing that was found."""
     if result.forgotten:
-        yield "Forgot the interrupted restore; the tree is as it was found"
+        yield "Forgot what was interrupted; the tree is as it was found"
     if not result.unfinished:
         yield "Nothing is unfinished"
     for item in result.unfinished:

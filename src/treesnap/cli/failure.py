@@ -237,6 +237,10 @@ WARNING_HINTS: dict[WarningCode, str] = {
     WarningCode.SETTINGS_IGNORED: "correct the file, or remove it to use the defaults",
     WarningCode.STAGE_FOUND: "remove it once no restore of that tree is under way",
     WarningCode.RESTORE_UNFINISHED: "'snap doctor' shows what it waits for",
+    WarningCode.STEP_KILLED: (
+        "'snap restore ID' goes back to that state, 'snap create' or 'snap doctor --forget' keeps "
+        "this one"
+    ),
     WarningCode.EDITS_PRESERVED: "'snap restore REF --to DIR' writes the files of that snapshot",
     WarningCode.NOT_CONVERTED: "'--no-textconv' runs no commands; 'snap config' shows them",
     WarningCode.GARBAGE_KEPT: (

@@ -65,6 +65,7 @@ class Output:
         self.hide_progress: Callable[[], None] | None = None
         """Takes progress off the terminal, which would be drawn over what is printed."""
         self._warnings: list[dict[str, str | None]] = []
+        self._said: set[tuple[WarningCode, str]] = set()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -157,7 +158,10 @@ class Output:
         os.close(null)
 
     def warn(self, code: WarningCode, message: str) -> None:
-        """Prints a warning and its hint; with JSON it is one of the warnings."""
+        """Prints a warning and its hint, once; with JSON it is one of the warnings."""
+        if (code, message) in self._said:
+            return
+        self._said.add((code, message))
         hint = hint_of(code, self.program)
         if self.as_json:
             self._warnings.append({"code": code, "message": printable(message), "hint": hint})

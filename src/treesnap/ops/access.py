@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from treesnap.errors import Busy, StoreMissing, TreesnapError, WarningCode, printable, quoted
+from treesnap.errors import (
+    Busy,
+    Corrupt,
+    NotFound,
+    StoreMissing,
+    TreesnapError,
+    WarningCode,
+    printable,
+    quoted,
+)
 from treesnap.fs.os_errors import reported
+from treesnap.model import Snapshot, SnapshotKind
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Context, Session, replaced_by_link
 from treesnap.ops.trust import refuse_foreign
 from treesnap.store.lock import is_held
@@ -26,8 +37,9 @@ def opened(
 ) -> Iterator[Session]:
     """Opens the store; finishes an interrupted restore of the root first.
 
-    Operations that write, and others with ``sweep``, remove what killed restores to other
-    directories left. That costs one listing of the root's files. Those that write also remove
+    Warns of steps that were killed and are still to be gone back from. That costs one listing of
+    the root's files. Operations that write, and others with ``sweep``, remove what killed restores
+    to other directories left. Those that write also remove
     the displaced files that a killed process should have removed: another listing.
 
     While another process works in the root, there is nothing to recover yet. A restore that
@@ -48,13 +60,48 @@ def opened(
                     WarningCode.RESTORE_UNFINISHED,
                     f"An interrupted restore could not be finished: {error}",
                 )
-        if (create or writing or sweep) and (names := session.root.export_names()):
+        names = session.root.names()
+        if (create or writing or sweep) and (exports := session.root.export_names(names)):
             from treesnap.ops.restore.export import sweep_exports
 
-            sweep_exports(session, names)
+            sweep_exports(session, exports)
+        told = killed_steps(session, names) if recover or create or writing else ()
+        for step in told:  # a doctor lists them
+            context.monitor.warn(WarningCode.STEP_KILLED, step.message(context.root))
         if create or writing:
             _sweep_displaced(session)
         yield session
+
+
+class KilledStep(NamedTuple):
+    """Something that would have been gone back from, if it had not been killed."""
+
+    checkpoint: Snapshot
+    operation: str
+    process_id: int
+
+    def message(self, root: str) -> str:
+        """Returns what happened, and where the way back leads."""
+        return (
+            f"Process {self.process_id} was killed in {quoted(root)}: {self.operation}. "
+            f"What that did was not taken back; the state before is {self.checkpoint.id[:12]}"
+        )
+
+
+def killed_steps(session: Session, names: Iterable[str]) -> list[KilledStep]:
+    """Returns the killed steps of the root of which the checkpoint is still there.
+
+    ``names`` are the root's files. Plans tell of their own steps, which they can continue.
+    """
+    found = []
+    for identity, record in session.root.killed(names).items():
+        with suppress(NotFound, Corrupt):
+            name = session.store.snapshots.listing(session.root.id).find(identity)
+            if name is not None:
+                checkpoint = session.store.snapshots.load(session.root.id, name)
+                if checkpoint.record.kind == SnapshotKind.RUN:
+                    found.append(KilledStep(checkpoint, record.operation, record.process_id))
+    return found
 
 
 def _sweep_displaced(session: Session) -> None:

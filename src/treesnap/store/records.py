@@ -81,15 +81,21 @@ class LockedRecord(Generic[T]):
         return cls(fs, path, fd, format_)
 
     @classmethod
-    def open(cls, fs: FileSystem, path: str, format_: Format[T]) -> Self | None:
-        """Returns the record in a file, locked if its writer is gone; None without a file."""
+    def open(
+        cls, fs: FileSystem, path: str, format_: Format[T], *, exclusive: bool = True
+    ) -> Self | None:
+        """Returns the record in a file, locked if its writer is gone; None without a file.
+
+        Without ``exclusive`` several processes may look at once, and none takes another one that
+        looks for the writer.
+        """
         try:
             fd = fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
         found = cls(fs, path, fd, format_)
         try:
-            found.is_abandoned = fs.lock(fd, exclusive=True)
+            found.is_abandoned = fs.lock(fd, exclusive=exclusive)
         except BaseException:
             fs.close(fd)
             raise

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, TypeVar
@@ -401,9 +401,9 @@ class Root:
         return left_bytes
 
     def _plan_names(self) -> list[str]:
-        return [name for name in self._names() if name.startswith(PLAN_PREFIX)]
+        return [name for name in self.names() if name.startswith(PLAN_PREFIX)]
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         """Returns the names of the root's files in the store, or none where it is not known."""
         try:
             return self._fs.list_names(self._layout.root_directory(self.id))
@@ -450,10 +450,7 @@ class Root:
         The caller holds the root's lock. Removes holds of dead processes first. Not synced: a
         process does not survive a power cut either. Raises OSError.
         """
-        live = self.holds()
-        for name in self._names_like(_HOLD_PREFIX, 64):
-            if name.removeprefix(_HOLD_PREFIX) not in live:
-                unlink_if_present(self._fs, self.file(name))
+        self.forget_killed()
         path = self.file(_HOLD_PREFIX + identity)
         return LockedRecord.create(self._fs, self._layout, path, HOLD, record, durable=False)
 
@@ -462,19 +459,40 @@ class Root:
 
         Costs one listing.
         """
-        found: dict[SnapshotId, HoldRecord | None] = {}
-        for name in self._names_like(_HOLD_PREFIX, 64):
-            with LockedRecord.open(self._fs, self.file(name), HOLD) or nullcontext() as hold:
-                if hold is not None and not hold.is_abandoned:
-                    identity = SnapshotId(name.removeprefix(_HOLD_PREFIX))
-                    found[identity] = None
-                    with suppress(Corrupt, UnsupportedFormat):
-                        found[identity] = hold.read()
-        return found
+        return {
+            identity: record for identity, record, is_live in self._holds(self.names()) if is_live
+        }
 
-    def export_names(self) -> list[str]:
-        """Returns the names of the records of restores to other directories. Costs one listing."""
-        return sorted(self._names_like(_EXPORT_PREFIX, 16))
+    def killed(self, names: Iterable[str]) -> dict[SnapshotId, HoldRecord]:
+        """Returns what processes would have gone back to that were killed, of the root's files."""
+        return {
+            identity: record
+            for identity, record, is_live in self._holds(names)
+            if not is_live and record is not None and record.scope != ()
+        }
+
+    def forget_killed(self) -> None:
+        """Removes the holds of dead processes. The caller holds the root's lock."""
+        for identity, _, is_live in self._holds(self.names()):
+            if not is_live:
+                unlink_if_present(self._fs, self.file(_HOLD_PREFIX + identity))
+
+    def _holds(self, names: Iterable[str]) -> Iterator[tuple[SnapshotId, HoldRecord | None, bool]]:
+        """Yields each hold, its record unless that is damaged, and whether its process lives."""
+        for name in _like(names, _HOLD_PREFIX, 64):
+            path = self.file(name)
+            with LockedRecord.open(self._fs, path, HOLD, exclusive=False) or nullcontext() as hold:
+                if hold is not None:
+                    record = None
+                    with suppress(Corrupt, UnsupportedFormat):
+                        record = hold.read()
+                    yield SnapshotId(name.removeprefix(_HOLD_PREFIX)), record, not hold.is_abandoned
+
+    def export_names(self, names: Iterable[str] | None = None) -> list[str]:
+        """Returns the names of the records of restores to other directories. Costs one listing,
+        unless the root's files are given.
+        """
+        return sorted(_like(self.names() if names is None else names, _EXPORT_PREFIX, 16))
 
     def begin_export(self, record: ExportRecord) -> LockedRecord[ExportRecord]:
         """Writes a record of a restore to another directory, durably, and holds its lock."""
@@ -490,13 +508,14 @@ class Root:
         record.close()
         return None
 
-    def _names_like(self, prefix: str, digits: int) -> list[str]:
-        """Returns the names of files that are a prefix and so many hex digits."""
-        return [
-            name
-            for name in self._names()
-            if name.startswith(prefix) and is_hex(name.removeprefix(prefix), digits)
-        ]
+
+def _like(names: Iterable[str], prefix: str, digits: int) -> list[str]:
+    """Returns the names of files that are a prefix and so many hex digits."""
+    return [
+        name
+        for name in names
+        if name.startswith(prefix) and is_hex(name.removeprefix(prefix), digits)
+    ]
 
 
 def step_output_bytes(fs: FileSystem, layout: Layout) -> int:

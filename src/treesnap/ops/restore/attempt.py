@@ -164,7 +164,10 @@ def restore_to(session: Session, goal: Goal) -> RestoreResult:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             restore_once = partial(_attempt, session, goal, fresh=fresh, revealed=revealed)
-            return retry_overtaken("the restore", restore_once)
+            result = retry_overtaken("the restore", restore_once)
+            if goal.scope is None:
+                session.root.forget_killed()  # it is the way back from what they left
+            return result
         except _LookAgain as found:
             revealed |= found.revealed
             why = f"What is in the way of the restore kept changing: {found}"
