@@ -301,6 +301,8 @@ class MergeResult(Record):
     dry_run: bool = False
     too_large: tuple[bytes, ...] = ()
     """Of the conflicts, the files that are too large to be merged line by line."""
+    left_out: tuple[Skipped, ...] = ()
+    """What was not merged, and stays as it is, because a side excludes it or could not read it."""
 
     def to_dict(self) -> Fields:
         """Returns what ``snap revert --json`` prints; ``json.dumps`` takes it."""

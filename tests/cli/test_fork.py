@@ -120,3 +120,21 @@ def test_snap_alone_in_a_fork_that_was_adopted_promises_no_undo(snap, root, plac
     assert "Stands at " in there
     assert f"(adopted into {root.name})" in there
     assert "undo" not in there
+
+
+@pytest.mark.parametrize("option", ["--as-it-is", "--dry-run", "--theirs"])
+def test_what_an_adoption_leaves_out_is_named(snap, root, place, option):
+    snap("create")
+    snap("fork", "latest", str(place / "fork"))
+    (place / "fork" / "out").write_text("of the fork")
+    (root / "out").write_text("of the root")
+    (root / ".snapignore").write_text("out\n")
+    snap("create")
+
+    document = snap("adopt", str(place / "fork"), option, "--json").json
+    snap("undo")
+    text = snap("adopt", str(place / "fork"), option)
+
+    assert document["left_out"] == [{"path": "out", "reason": "excluded"}]
+    assert "1 path left out:\n  out (excluded)\n" in text.out + text.err
+    assert (root / "out").read_text() == "of the root"

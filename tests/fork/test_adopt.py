@@ -9,6 +9,7 @@ import pytest
 
 from oracle import difference, record
 from treesnap.errors import ErrorCode, MergeConflict, NotFound, Refused
+from treesnap.model import SkipReason
 from treesnap.ops.handle import open as open_handle
 
 
@@ -292,3 +293,67 @@ class TestTheSecondTime:
         assert handle.adopt(fork).changes == ()
 
         assert difference(before, record(tree)) == []
+
+
+@pytest.mark.parametrize("as_it_is", [False, True])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_a_merge_leaves_out_is_listed(handle, tree, fork, as_it_is, dry_run):
+    """Here it is excluded, there it is not, or the other way round."""
+    (fork / "out").mkdir()
+    (fork / "out" / "file").write_text("of the fork")
+    (fork / "old").write_text("changed")
+    (fork / "new").write_text("new")
+    (fork / "made.o").write_text("object")
+    (fork / ".snapignore").write_text("*.o\n")
+    (tree / "out").mkdir()
+    (tree / "out" / "file").write_text("of the root")
+    (tree / ".snapignore").write_text("out/\nold\n")
+
+    result = handle.adopt(fork, as_it_is=as_it_is, conflicts="theirs", dry_run=dry_run)
+
+    left_out = {item.path: item.reason for item in result.left_out}
+    assert left_out == dict.fromkeys([b"made.o", b"old", b"out"], SkipReason.EXCLUDED)
+    assert (tree / "out" / "file").read_text() == "of the root"
+    assert (tree / "old").read_text() == "old"
+    assert (tree / "new").exists() == (not dry_run)
+
+
+def test_what_both_sides_exclude_is_not_listed(handle, tree, fork):
+    for directory in (tree, fork):
+        (directory / ".snapignore").write_text("out/\n")
+        (directory / "out").mkdir()
+        (directory / "out" / "file").write_text(directory.name)
+    (fork / "new").write_text("new")
+
+    assert handle.adopt(fork).left_out == ()
+
+
+def test_a_directory_that_was_moved_below_an_excluded_one_stays(handle, tree, tmp_path):
+    """There is no room for it where it went, and it would be nowhere."""
+    (tree / ".snapignore").write_text("out/\n")
+    (tree / "out").mkdir()
+    handle.create()
+    handle.fork("latest", [tmp_path / "fork"])
+    fork = tmp_path / "fork"
+    (fork / ".snapignore").write_text("")
+    (fork / "texts" / "more").write_text("more")
+    (fork / "out").mkdir()
+    (fork / "texts").rename(fork / "out" / "texts")
+
+    result = handle.adopt(fork)
+
+    assert (tree / "texts" / "lines").read_text() == "1\n2\n3\n4\n5\n"
+    assert (tree / "texts" / "more").read_text() == "more"
+    assert [item.path for item in result.left_out] == [b"out"]
+
+
+def test_what_was_left_out_is_merged_once_it_is_no_longer_excluded(handle, tree, fork):
+    (fork / "old").write_text("changed")
+    (tree / ".snapignore").write_text("old\n")
+    assert [item.path for item in handle.adopt(fork).left_out] == [b"old"]
+    assert [item.path for item in handle.adopt(fork).left_out] == [b"old"]
+    (tree / ".snapignore").unlink()
+
+    assert handle.adopt(fork).left_out == ()
+
+    assert (tree / "old").read_text() == "changed"

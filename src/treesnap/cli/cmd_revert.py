@@ -10,7 +10,7 @@ import click
 from treesnap.cli.advice import advising_on_absent, advising_on_paths
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.text_output import change_lines, short_id
+from treesnap.cli.text_output import change_lines, short_id, skipped_lines
 from treesnap.errors import printable
 from treesnap.quantities import count_text, first_lines
 from treesnap.three_way import TEXT_SIZE_MAX
@@ -167,7 +167,7 @@ def _summary(name: str, result: MergeResult) -> str:
     if name == "revert":
         what += ".." + ("now" if result.base_id is None else short_id(result.base_id))
     if not result.changes:
-        why = "" if result.conflicts else ": the root has it already"
+        why = "" if result.conflicts or result.left_out else ": the root has it already"
         return f"Nothing to {name} of {what}{why}"
     if result.dry_run:
         return f"Would {name} {what}: {paths}"
@@ -196,5 +196,6 @@ def _notes(result: MergeResult, rule: str | None, invocation: Invocation) -> Ite
         yield f"{count_text(len(result.kept), 'path')} changed meanwhile by others, and kept:"
         for text in first_lines(list(change_lines(result.kept)), str, _SHOWN_MAX):
             yield f"  {text}"
+    yield from skipped_lines(result.left_out, "left out")
     if result.safety_id is not None:
         yield f"To go back: {invocation.command_text('undo')}"

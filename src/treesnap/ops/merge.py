@@ -33,6 +33,7 @@ from treesnap.model import (
     ChangeList,
     Entry,
     EntryKind,
+    Skipped,
     Snapshot,
     SnapshotId,
     SnapshotKind,
@@ -101,6 +102,8 @@ class MergeOutcome(NamedTuple):
     """What differs from my side."""
     too_large: tuple[bytes, ...] = ()
     """Of the conflicts, the texts that are too large to be merged line by line."""
+    left_out: tuple[Skipped, ...] = ()
+    """What the other side changed at paths that either side skipped, and what stays as it is."""
 
 
 def merge(
@@ -159,6 +162,7 @@ def merge(
             )
             conflicts = tuple(sorted(set(work.conflicts)))
             too_large = tuple(sorted(work.too_large))
+            left_out = tuple(sorted(work.left_out))
             changes = compared(
                 State(mine.record.root, trees, load_groups(mine.record.links, writer.get)),
                 State(top, trees, groups),
@@ -167,10 +171,11 @@ def merge(
             is_refused = bool(conflicts) and request.rule is ConflictRule.REFUSE
             is_same = (top, record.links) == (mine.record.root, mine.record.links)
             if request.dry_run or is_refused or (is_same and not request.keeps_record):
-                return MergeOutcome(None, conflicts, changes, too_large)
+                return MergeOutcome(None, conflicts, changes, too_large, left_out)
             sequence = store.snapshots.listing(root.id).next_sequence
             _, name = writer.publish(record, root.id, sequence)
-        return MergeOutcome(store.snapshots.load(root.id, name), conflicts, changes, too_large)
+        merged = store.snapshots.load(root.id, name)
+        return MergeOutcome(merged, conflicts, changes, too_large, left_out)
 
     return retry_overtaken("the merge", publish)
 
@@ -215,7 +220,8 @@ class _Sides:
         again.run(mine, later, base)
         taken: dict[bytes, Entry | None] = {}
         metadata: dict[bytes, Entry] = {}
-        for path in {*again.taken, *again.metadata, *again.conflicts}:
+        left_out = {item.path for item in again.left_out}
+        for path in {*again.taken, *again.metadata, *again.conflicts, *left_out}:
             before = self._trees.find(base, path)
             if not again.has_entered(path):
                 taken[path] = before
@@ -270,12 +276,21 @@ class _Sides:
             self._move({_BASE: {source: goal}, **({side: {other: goal}} if goal != other else {})})
         mine_alone = {source: here[source] for source in sorted(here.keys() - both)}
         theirs_alone = {source: there[source] for source in sorted(there.keys() - both)}
+        for source, target in list(theirs_alone.items()):
+            if self._is_closed(_MINE, target):  # it cannot come there, so it stays
+                self._move({_THEIRS: {target: source}})
+                del theirs_alone[source]
         for source, target in mine_alone.items():
             self._move({_THEIRS: {source: target}, _BASE: {source: target}})
         for source, target in theirs_alone.items():
             if are_apart({source: target}, here):
                 self._move({_MINE: {source: target}, _BASE: {source: target}})
         return conflicts
+
+    def _is_closed(self, number: int, path: bytes) -> bool:
+        """Returns whether a tree skipped a path, or something above it."""
+        above = (self._trees.find(self.roots[number], at) for at in (path, *treepath.parents(path)))
+        return any(entry is not None and entry.is_skipped for entry in above)
 
     def _moves(self, base: Entry, side: Entry, request: MergeRequest) -> Moves:
         found = find_moves(self._trees, base, side)
@@ -340,6 +355,8 @@ class _Merge:
         """Directories that are not here and hold something of what is taken."""
         self.conflicts: list[bytes] = []
         self.too_large: set[bytes] = set()
+        self.left_out: list[Skipped] = []
+        """What is not merged, because a side skipped it."""
         self._entered: set[bytes] = set()
 
     def has_entered(self, path: bytes) -> bool:
@@ -362,10 +379,13 @@ class _Merge:
             ]
             for name in by_name[0].keys() | by_name[1].keys():
                 mine, theirs, *bases = (entries.get(name) for entries in by_name)
-                if mine == theirs or theirs in bases or _is_skipped(mine) or _is_skipped(theirs):
+                if mine == theirs or theirs in bases:
                     continue
                 below = _MergePlace(treepath.join(place.path, name), mine, theirs, bases)
                 if not _is_concerned(below.path, self._request.paths):
+                    continue
+                if _is_skipped(mine) or _is_skipped(theirs):
+                    self._leave_out(below)
                     continue
                 is_wanted = _is_wanted(below.path, self._request.paths)
                 if not is_wanted:
@@ -379,6 +399,16 @@ class _Merge:
                     self.conflicts.append(below.path)
         for place in reversed(halves):  # what lies deeper comes first
             self._settle(place)
+
+    def _leave_out(self, place: _MergePlace) -> None:
+        """Notes what a side skipped, if it may be that the other side changed something there."""
+        mine, theirs, bases = place.mine, place.theirs, place.bases
+        known = [base for base in bases if not _is_skipped(base)]
+        if (theirs is None and not any(known)) or self._is_alike_any(theirs, known):
+            return
+        skipped = mine if mine is not None and mine.is_skipped else theirs
+        assert skipped is not None
+        self.left_out.append(Skipped(place.path, skipped.skip_reason))
 
     def _is_blocked(self, place: _MergePlace) -> bool:
         """Returns whether a path cannot come here because what is above it is not a directory."""

@@ -1,18 +1,19 @@
 """Directories that were moved between two states of a tree, told by the files that went along.
 
 Nothing records a move. A directory counts as moved when it is gone, and at least half of its files
-lie in one directory that was not there before, under the same names and with the same bytes.
+lie in one directory that was not there before, under the same names and with the same bytes. What
+a state skipped counts as not there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.compare import differing
-from treesnap.model import Entry, EntryKind
+from treesnap.model import Entry, EntryKind, ObjectId
 
 Moves = dict[bytes, bytes]
 """Where directories went, by where they were. None lies in another one."""
@@ -24,7 +25,11 @@ def find_moves(trees: TreeReader, old: Entry, new: Entry) -> Moves:
         return {}
     gone: dict[bytes, Entry] = {}
     came: dict[bytes, Entry] = {}
-    for path, before, after in differing(old, new, trees.entries, trees.entries):
+
+    def known(tree_id: ObjectId) -> Iterator[Entry]:
+        return (entry for entry in trees.entries(tree_id) if not entry.is_skipped)
+
+    for path, before, after in differing(old, new, known, known):
         if before is not None and (after is None or before.kind != after.kind):
             gone[path] = before
         if after is not None and (before is None or before.kind != after.kind):

@@ -215,6 +215,7 @@ def merge_into_root(
             None,
             dry_run=asked.dry_run,
             too_large=found.too_large,
+            left_out=found.left_out,
         )
     request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), force=asked.force)
     done = restore(context, request)
@@ -228,6 +229,7 @@ def merge_into_root(
         done.safety_id,
         done.conflicts,
         too_large=found.too_large,
+        left_out=found.left_out,
     )
 
 
