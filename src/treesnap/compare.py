@@ -73,8 +73,8 @@ def is_time_alone(change: Change) -> bool:
 
 
 def differing(
-    old_root: Entry,
-    new_root: Entry,
+    old_root: Entry | None,
+    new_root: Entry | None,
     old_entries: Entries,
     new_entries: Entries,
 ) -> Iterator[tuple[bytes, Entry | None, Entry | None]]:

@@ -22,10 +22,11 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context
 from treesnap.ops.references import resolve_in
-from treesnap.ops.restore.plan import KEEP, OVERWRITE, RestoreRequest, restored_ref
+from treesnap.ops.restore.plan import KEEP, OVERWRITE, RestoreRequest
 from treesnap.ops.undo import restore
 from treesnap.quantities import count_text
 from treesnap.results import RestoreResult
+from treesnap.store.snapshots import restored_ref
 
 _PROMPTS_DIGITS_MAX = 3
 """More digits are the beginning of an id, which takes four at least."""

@@ -195,7 +195,7 @@ def look_back(session: Session, event: Event) -> Before:
 def _is_before_restore(snapshot: Snapshot) -> bool:
     if snapshot.kind != SnapshotKind.SAFETY:
         return False
-    from treesnap.ops.restore.plan import restored_ref
+    from treesnap.store.snapshots import restored_ref
 
     return restored_ref(snapshot) is not None
 

@@ -36,6 +36,7 @@ from treesnap.quantities import first_few
 from treesnap.store.roots import read_journal, registered_roots
 from treesnap.store.snapshots import SnapshotListing
 from treesnap.store.writer import Added, Writer, retry_overtaken
+from treesnap.worktree.scan.listing import NOTHING_REVEALED, Revealed
 from treesnap.worktree.scan.scanner import Scanner, ScanResult, ScanSettings
 from treesnap.worktree.scan.statcache import StatCache, StatCacheBuilder, load
 
@@ -108,7 +109,7 @@ def preview(
     *,
     observes: bool = False,
     heeds_ignore_files: bool = True,
-    revealed: frozenset[bytes] = frozenset(),
+    revealed: Revealed = NOTHING_REVEALED,
 ) -> Capture:
     """Walks the root without writing anything; keeps what a restore compares if it ``observes``."""
     with Capture(
@@ -186,7 +187,7 @@ class Capture:
         earlier: Mapping[bytes, Added] | None = None,
         heeds_ignore_files: bool = True,
         rules_of_id: SnapshotId | None = None,
-        revealed: frozenset[bytes] = frozenset(),
+        revealed: Revealed = NOTHING_REVEALED,
         keeps_nothing: bool = False,
         is_shared: bool = False,
     ) -> None:
@@ -195,8 +196,8 @@ class Capture:
         With ``keeps_nothing`` no byte is written, and nothing can be published.
 
         With ``heeds_ignore_files`` off only the given rules count; those of a snapshot are if
-        ``rules_of_id`` is its id. Then the stat cache is read, but not written. Nothing is
-        excluded below ``revealed`` directories.
+        ``rules_of_id`` is its id. What is ``revealed`` is captured even if it is excluded. In
+        both cases the stat cache is read, but not written.
         """
         self._session = session
         self._scope = scope
@@ -264,7 +265,8 @@ class Capture:
         is_partial = known.changed is not None
         if self._builder is not None:
             self._builder.discard()
-        if self._scope is None and self._heeds_ignore_files and not self._keeps_nothing:
+        is_usual = self._heeds_ignore_files and not self._revealed
+        if self._scope is None and is_usual and not self._keeps_nothing:
             self._builder = StatCacheBuilder(
                 context.fs, temporary, self.cache, is_partial=is_partial
             )
@@ -277,9 +279,10 @@ class Capture:
             is_same = self.cache is not None and self.cache.snapshot_id == self._rules_of_id
             settings = settings._replace(
                 heeds_ignore_files=False,
-                cached_rules_hold=is_same and not self._revealed,
-                revealed=self._revealed,
+                cached_rules_hold=is_same,
             )
+        if self._revealed:
+            settings = settings._replace(cached_rules_hold=False, revealed=self._revealed.tree())
         self._started_ns = settings.started_ns
         scanner = Scanner(
             context.fs,

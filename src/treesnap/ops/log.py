@@ -35,12 +35,11 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
 from treesnap.ops.references import Filter, paths_in_history, resolve_in
-from treesnap.ops.restore.plan import restored_ref
 from treesnap.ops.state import compared, recorded_state
 from treesnap.quantities import parse_moment
 from treesnap.results import HistoryGap, LogEntry, PlanStep, WaysBack
 from treesnap.store.roots import load_history
-from treesnap.store.snapshots import SnapshotName
+from treesnap.store.snapshots import SnapshotName, restored_ref
 from treesnap.worktree.directory import absent_paths
 
 _AFTER_STEP = {

@@ -36,10 +36,11 @@ from treesnap.ops.log import is_before_step
 from treesnap.ops.merge import ConflictRule, MergeOutcome, MergeRequest, merge
 from treesnap.ops.origin import base_of, origin_in
 from treesnap.ops.references import reading, resolve_in
-from treesnap.ops.restore.plan import RestoreRequest, restored_ref
+from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import refuse_dangerous_restore, restore
 from treesnap.quantities import count_text, first_few
 from treesnap.results import MergeResult
+from treesnap.store.snapshots import restored_ref
 from treesnap.three_way import TEXT_SIZE_MAX, Labels
 from treesnap.treepath import PathLike
 

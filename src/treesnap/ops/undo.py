@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from treesnap.codec.root_files import RestoreHistory
 from treesnap.errors import (
+    Corrupt,
     ErrorCode,
     InvalidArgument,
     NotFound,
@@ -14,6 +15,7 @@ from treesnap.errors import (
     StoreMissing,
     quoted,
 )
+from treesnap.model import Snapshot
 from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.claim import when_alone
 from treesnap.ops.context import Context, Session, refuse_dangerous
@@ -33,6 +35,7 @@ from treesnap.ops.restore.plan import (
 from treesnap.results import RestoreResult
 from treesnap.store.plan_files import move_to
 from treesnap.store.roots import load_history
+from treesnap.store.snapshots import restored_ref
 
 _VERBS = {"undo": "restore", "redo": "undo"}
 """What each command undoes."""
@@ -91,7 +94,9 @@ def _dry_step(context: Context, verb: str, history_step: HistoryStep) -> Restore
     try:
         with opened(context, verb, writing=True) as session:
             goal = _goal_of_step(session, verb, history_step)
-            with reading(session, goal.snapshot):
+            with ExitStack() as stack:
+                for snapshot in filter(None, (goal.snapshot, goal.left_by)):
+                    stack.enter_context(reading(session, snapshot))
                 return dry_run(session, goal)
     except StoreMissing as error:
         raise _nothing(verb) from error
@@ -149,11 +154,23 @@ def _goal_of_step(session: Session, verb: str, history_step: HistoryStep) -> Goa
         ) from error
     return Goal(
         snapshot=snapshot,
+        left_by=_restored_after(session, snapshot),
         scope=moment.scope,
         label=f"before {verb} to",
         history_step=history_step,
         removes_root=moment.is_absent,
     )
+
+
+def _restored_after(session: Session, safety: Snapshot) -> Snapshot | None:
+    """Returns what was restored after a safety snapshot was taken; None if that was deleted."""
+    ref = restored_ref(safety)
+    if ref is None:
+        return None
+    found = session.store.snapshots.listing(session.root.id).beginning(ref)
+    with suppress(NotFound, Corrupt):
+        return session.store.snapshots.load(session.root.id, found[0]) if found else None
+    return None
 
 
 def _nothing(verb: str) -> NotFound:

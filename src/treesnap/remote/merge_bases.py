@@ -8,9 +8,9 @@ from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.model import Snapshot, SnapshotId
 from treesnap.ops.context import Session
 from treesnap.ops.merge import merged_id
-from treesnap.ops.restore.plan import restored_ref
 from treesnap.remote.histories import oldest_first
 from treesnap.store.roots import Root, load_history
+from treesnap.store.snapshots import restored_ref
 
 
 def merge_bases(session: Session, there: Root, there_name: str) -> list[Snapshot]:

@@ -43,6 +43,8 @@ from treesnap.store.records import read_record, write_record
 _FILE_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})\Z")
 FORGOTTEN_PREFIX = "forgotten-"
 """Prefix of the directories that hold the snapshots of a forgotten root."""
+_BEFORE = {"before restore", "before undo to", "before redo to"}
+"""What the safety snapshots of restores, undo and redo are labelled with, before an id."""
 SEQUENCE_MAX = (1 << 64) - 1
 """The largest number that a file name has room for."""
 
@@ -76,6 +78,12 @@ def position_in(snapshots: Iterable[Snapshot]) -> Snapshot | None:
         if snapshot.kind != SnapshotKind.SAFETY and snapshot.record.scope is None:
             return snapshot
     return None
+
+
+def restored_ref(safety: Snapshot) -> str | None:
+    """Returns the beginning of the id of what was restored after a safety snapshot, or None."""
+    label, _, ref = (safety.record.label or "").rpartition(" ")
+    return ref if safety.kind == SnapshotKind.SAFETY and label in _BEFORE else None
 
 
 def _decoded(path: str, expected: SnapshotId | None, data: bytes) -> SnapshotRecord:
@@ -122,6 +130,11 @@ class SnapshotListing:
     def __contains__(self, identity: object) -> bool:
         """Returns whether a snapshot has this id."""
         return self.find(str(identity)) is not None
+
+    def beginning(self, ref: str) -> list[SnapshotName]:
+        """Returns the names whose ids begin so; neither parses the others nor sorts them."""
+        found = (_parsed(name) for name in self._file_names if f"-{ref}" in name)
+        return [name for name in found if name is not None and name.id.startswith(ref)]
 
     def find(self, identity: str) -> SnapshotName | None:
         """Returns the name with this id, or None; neither parses the others nor sorts them."""

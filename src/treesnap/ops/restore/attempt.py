@@ -28,7 +28,7 @@ from stat import S_ISDIR
 
 from treesnap import treepath
 from treesnap.codec.journal import Commit, Journal
-from treesnap.codec.root_files import HISTORY, Moment, RestoreHistory
+from treesnap.codec.root_files import HISTORY, Moment
 from treesnap.codec.snapshot import state_hash
 from treesnap.errors import (
     Busy,
@@ -44,6 +44,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.os_errors import error_text, is_full
 from treesnap.fs.real_path import ensure_real, opened_real
 from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import Capture, preview, publish_again
 from treesnap.ops.claim import refuse_overlap
 from treesnap.ops.context import Context, Session
@@ -67,6 +68,7 @@ from treesnap.worktree.apply.preconditions import Observed, conflict
 from treesnap.worktree.apply.protection import refuse_flags, unlock_paths
 from treesnap.worktree.apply.step import key_of
 from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
+from treesnap.worktree.scan.listing import NOTHING_REVEALED, Revealed
 
 ATTEMPTS = 5
 """How often a restore is tried when another process keeps changing the tree."""
@@ -97,20 +99,27 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
     """Returns what a restore would do; writes nothing."""
     target = goal.state(session)
     seen: Capture | None = None
-    if os.path.lexists(session.context.root):
-        seen = preview(session, goal.scope, goal.rules)
-        current = seen.state
-    else:
-        current = empty_state(session, target.root)
-    require_paths(goal.paths, current, target)
-    plan = make_plan(
-        current,
-        target,
-        goal.scope,
-        list_changes=goal.list_changes,
-        bases=goal.base_states(session),
-        overwrites=goal.overwrites,
-    )
+    view = _View()
+    while True:
+        if os.path.lexists(session.context.root):
+            seen = preview(session, goal.scope, goal.rules, revealed=view.revealed)
+            current = seen.state
+        else:
+            current = empty_state(session, target.root)
+        require_paths(goal.paths, current, target)
+        plan = make_plan(
+            current,
+            target,
+            goal.scope,
+            _made_since(session.context, goal, target) if goal.is_step else frozenset(),
+            list_changes=goal.list_changes,
+            bases=goal.base_states(session),
+            overwrites=goal.overwrites,
+        )
+        wider = view.with_written(goal, session, seen, plan)
+        if wider == view:
+            break
+        view = wider
     refuse_blocked(plan)
     _refuse_in_the_way(session.context, plan, goal.scope)
     _ask_approval(goal, seen)
@@ -140,11 +149,36 @@ class _Stale(Exception):
 
 
 class _LookAgain(Exception):
-    """More can be captured now than was; ``revealed`` are directories without exclusions."""
+    """More can be captured now than was, or less; None stands for the same view."""
 
-    def __init__(self, path: bytes, revealed: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, path: bytes, view: _View | None = None) -> None:
         super().__init__(quoted(path))
-        self.revealed = revealed
+        self.view = view
+
+
+class _View(NamedTuple):
+    """What a restore looks at although it is excluded."""
+
+    revealed: Revealed = NOTHING_REVEALED
+    left_alone: frozenset[bytes] = frozenset()
+    """What stays excluded, because what is excluded by now is in it."""
+
+    def with_written(
+        self, goal: Goal, session: Session, seen: Capture | None, plan: RestorePlan
+    ) -> _View:
+        """Returns the view with all that the operation wrote that the goal undoes.
+
+        Except where something that is excluded is in the way: that stays, and is listed.
+        """
+        in_the_way = self.revealed.paths.intersection(plan.blocked)
+        if in_the_way:
+            paths = self.revealed.paths - in_the_way
+            return _View(self.revealed._replace(paths=paths), self.left_alone | in_the_way)
+        if seen is None:
+            return self
+        written = goal.written(session, seen.result.skipped)
+        paths = written.paths - self.left_alone
+        return self._replace(revealed=self.revealed.plus(Revealed(paths=paths)))
 
 
 def restore_to(session: Session, goal: Goal) -> RestoreResult:
@@ -159,17 +193,17 @@ def restore_to(session: Session, goal: Goal) -> RestoreResult:
     if goal.way_back is None:
         refuse_overlap(session, goal.scope)
     fresh = goal.force and goal.way_back is None
-    revealed: frozenset[bytes] = frozenset()
+    view = _View()
     why = ""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            restore_once = partial(_attempt, session, goal, fresh=fresh, revealed=revealed)
+            restore_once = partial(_attempt, session, goal, fresh=fresh, view=view)
             result = retry_overtaken("the restore", restore_once)
             if goal.scope is None:
                 session.root.forget_killed()  # it is the way back from what they left
             return result
         except _LookAgain as found:
-            revealed |= found.revealed
+            view = found.view or view
             why = f"What is in the way of the restore kept changing: {found}"
         except _Stale as error:
             if attempt == ATTEMPTS:
@@ -188,7 +222,7 @@ def _attempt(
     earlier: Mapping[bytes, Added],
     *,
     fresh: bool,
-    revealed: frozenset[bytes],
+    view: _View,
 ) -> RestoreResult:
     """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
     context, way_back = session.context, goal.way_back
@@ -208,14 +242,16 @@ def _attempt(
             earlier=earlier,
             heeds_ignore_files=way_back is None,
             rules_of_id=goal.snapshot.id,
-            revealed=revealed,
+            revealed=view.revealed,
             fresh=fresh,
             keeps_nothing=goal.not_kept is not None,
         ) as capture:
             current, observed = capture.state, capture.observed
             target.trees.share(current.trees)
             require_paths(goal.paths, current, target)
-            made = _made_since(context, goal, target) if way_back is not None else frozenset()
+            made: frozenset[bytes] = frozenset()
+            if way_back is not None or goal.is_step:
+                made = _made_since(context, goal, target)
             bases = goal.base_states(session)
             if was_absent:  # this restore made the root: its metadata is no change by others
                 bases = tuple(
@@ -232,8 +268,10 @@ def _attempt(
                 overwrites=goal.overwrites,
             )
             if way_back is not None:
-                new = [path for path in plan.blocked if path not in revealed]
-                _make_way(context, target, capture.result.skipped, new)
+                _make_way(context, target, capture.result.skipped, plan, view)
+            wider = view.with_written(goal, session, capture, plan)
+            if wider != view:
+                raise _LookAgain(min(wider.revealed.paths ^ view.revealed.paths), wider)
             refuse_blocked(plan)
             _refuse_in_the_way(context, plan, goal.scope)
             _ask_approval(goal, None if was_absent else capture)
@@ -288,6 +326,7 @@ def _attempt(
                 target=target,
                 observed=observed,
                 rules=goal.rules,
+                revealed=view.revealed,
                 touch=goal.touch,
             )
             if removes_first:
@@ -310,7 +349,11 @@ def _attempt(
 
 
 def _make_way(
-    context: Context, target: State, skipped: Iterable[Skipped], blocked: Iterable[bytes]
+    context: Context,
+    target: State,
+    skipped: Iterable[Skipped],
+    plan: RestorePlan,
+    view: _View,
 ) -> None:
     """Raises _LookAgain when something that is in the way back can be captured after all.
 
@@ -321,9 +364,10 @@ def _make_way(
     wanted = [path for path in closed if not _is_left_out(target, path)]
     if wanted and unlock_paths(context.fs, context.root, wanted):
         raise _LookAgain(wanted[0])
-    revealed = frozenset(blocked)
-    if revealed:
-        raise _LookAgain(min(revealed), revealed)
+    new = frozenset(plan.blocked) - view.revealed.whole
+    if new:
+        wider = view._replace(revealed=view.revealed.plus(Revealed(whole=new)))
+        raise _LookAgain(min(new), wider)
 
 
 def _is_left_out(target: State, path: bytes) -> bool:
@@ -332,9 +376,10 @@ def _is_left_out(target: State, path: bytes) -> bool:
 
 
 def _made_since(context: Context, goal: Goal, target: State) -> frozenset[bytes]:
-    """Returns the directories above the scope that the failed step made and that hold nothing else.
+    """Returns the directories above the scope that were made since, and that hold nothing else.
 
-    The goal's snapshot has all directories above its paths that were there.
+    A failed step made them, or the operation that is undone. The goal's snapshot has all
+    directories above its paths that were there.
     """
     scope = goal.scope or ()
     above = sorted(treepath.ancestors(scope) - {treepath.ROOT}, reverse=True)
@@ -437,6 +482,6 @@ def _moved(move: PlanMove | None, safety: Snapshot) -> PlanCopy | None:
 
 def _record_history(session: Session, goal: Goal, moment: Moment) -> None:
     """Moves undo and redo on when there was nothing to do; a plain restore leaves no trace."""
-    if goal.history_step is not RestoreHistory.restored:
+    if goal.is_step:
         history = goal.history_step(load_history(session.root), moment)
         session.root.write("history", HISTORY, history)

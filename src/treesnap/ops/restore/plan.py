@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from stat import S_ISGID, S_ISUID
 
 from treesnap import treepath
@@ -34,7 +35,15 @@ from treesnap.compare import (
     is_time_alone,
     kind_of_change,
 )
-from treesnap.errors import ErrorCode, InvalidArgument, Refused, WarningCode, quoted
+from treesnap.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    WarningCode,
+    quoted,
+)
 from treesnap.fs.owner import may_give_owners
 from treesnap.model import (
     Change,
@@ -43,9 +52,9 @@ from treesnap.model import (
     IgnoreRules,
     Retag,
     Skipped,
+    SkipReason,
     Snapshot,
     SnapshotId,
-    SnapshotKind,
 )
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
@@ -55,6 +64,7 @@ from treesnap.quantities import first_few
 from treesnap.results import RestoreResult
 from treesnap.store.plan_files import PlanMove
 from treesnap.worktree.scan.hard_links import Groups
+from treesnap.worktree.scan.listing import NOTHING_REVEALED, Revealed
 
 HistoryStep = Callable[[RestoreHistory, Moment], RestoreHistory]
 Approve = Callable[[str], None]
@@ -64,8 +74,6 @@ KEEP, OVERWRITE = "keep", "overwrite"
 """What may become of conflicts."""
 
 _SET_IDS = S_ISUID | S_ISGID
-_LABELS = {"before restore", "before undo to", "before redo to"}
-"""What the safety snapshots of restores, undo and redo are labelled with, before an id."""
 REPOSITORIES = {b".git": b"index", b".hg": b"dirstate"}
 """Names of directories that hold a repository, each with its index."""
 _INSIDE = {ChangeKind.REMOVED, ChangeKind.METADATA}
@@ -128,6 +136,8 @@ class Goal(NamedTuple):
     overwrites: bool = False
     """Whether conflicts are restored like all else."""
     approve: Approve | None = None
+    left_by: Snapshot | None = None
+    """What the operation that this undoes made the root like; None if it undoes none."""
 
     @property
     def rules(self) -> tuple[IgnoreRules, ...]:
@@ -143,20 +153,51 @@ class Goal(NamedTuple):
         """Returns the snapshot's tree, with nothing but the paths in scope."""
         return recorded_state(session, self.snapshot.record, self.scope)
 
+    @property
+    def is_step(self) -> bool:
+        """Whether this undoes another operation."""
+        return self.history_step is not RestoreHistory.restored
+
+    def written(self, session: Session, skipped: Iterable[Skipped]) -> Revealed:
+        """Returns what the operation that this undoes wrote, of what a walk left out.
+
+        Nothing where the snapshot that it made the root like cannot be read any more.
+        """
+        if self.left_by is None:
+            return NOTHING_REVEALED
+        with suppress(Corrupt, NotFound):
+            left = recorded_state(session, self.left_by.record, self.scope)
+            return written_of(skipped, self.state(session), left)
+        return NOTHING_REVEALED
+
     def base_states(self, session: Session) -> tuple[State, ...]:
         """Returns the trees of the bases, with nothing but the paths in scope."""
         return tuple(recorded_state(session, base.record, self.scope) for base in self.bases)
 
 
 def safety_label(goal: Goal) -> str:
-    """Returns the label of the snapshot of the state before; :func:`restored_ref` reads it."""
+    """Returns the label of the snapshot of the state before; ``restored_ref`` reads it."""
     return f"{goal.label} {goal.snapshot.id[:12]}"
 
 
-def restored_ref(safety: Snapshot) -> str | None:
-    """Returns the beginning of the id of what was restored after a safety snapshot, or None."""
-    label, _, ref = (safety.record.label or "").rpartition(" ")
-    return ref if safety.kind == SnapshotKind.SAFETY and label in _LABELS else None
+def written_of(skipped: Iterable[Skipped], before: State, after: State) -> Revealed:
+    """Returns what an operation wrote, of what is excluded now and was left out of a walk.
+
+    ``before`` and ``after`` are the states that it found and made. The first one holds each of
+    these paths, or proves that it was absent; what either skipped, the operation did not touch.
+    Costs a look at each path that was left out.
+    """
+    found: set[bytes] = set()
+    for item in skipped:
+        if item.reason != SkipReason.EXCLUDED:
+            continue
+        old, new = before.entry(item.path), after.entry(item.path)
+        if old == new or before.is_hidden(item.path) or after.is_hidden(item.path):
+            continue
+        for path, mine, theirs in differing(old, new, before.trees.entries, after.trees.entries):
+            if not any(entry is not None and entry.is_skipped for entry in (mine, theirs)):
+                found.add(treepath.join(item.path, path) if path else item.path)
+    return Revealed(paths=frozenset(found))
 
 
 def goal_of(session: Session, request: RestoreRequest) -> Goal:

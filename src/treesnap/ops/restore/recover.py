@@ -35,7 +35,7 @@ from treesnap.ops.capture import Capture, preview
 from treesnap.ops.context import Context, Session
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.path_state import PathState, path_state
-from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked
+from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked, written_of
 from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.state import State, recorded_state
@@ -49,6 +49,7 @@ from treesnap.worktree.apply.stage import (
     remove_subvolume_stages,
 )
 from treesnap.worktree.directory import DirectoryChain
+from treesnap.worktree.scan.listing import Revealed
 
 if TYPE_CHECKING:
     from treesnap.fs.base import FileSystem
@@ -233,12 +234,10 @@ class Completion:
         self._rules = tuple(dict.fromkeys(rule for record in records for rule in record.rules))
         self._old = recorded_state(session, self._safety.record, self._commit.paths)
         self._new = recorded_state(session, self._target.record, self._commit.paths)
-        self._revealed = frozenset(
-            path
-            for path in self._commit.paths
-            if self._commit.is_way_back and self._is_replaced(path)
-        )
-        """Directories in the way, of which the safety snapshot holds what is excluded too."""
+        replaced = filter(self._is_replaced, self._commit.paths if self._commit.is_way_back else ())
+        self._revealed = Revealed(whole=frozenset(replaced))
+        """What the restore wrote though it is excluded, and directories in the way, of which the
+        safety snapshot holds what is excluded too."""
 
     def _snapshot(self, identity: SnapshotId) -> Snapshot:
         try:
@@ -315,6 +314,15 @@ class Completion:
             ]
 
     def _walk(self, scope: tuple[bytes, ...]) -> Capture:
+        """Looks at paths, and at all of them that the restore may have written."""
+        walked = self._preview(scope)
+        wider = self._revealed.plus(written_of(walked.result.skipped, self._old, self._new))
+        if wider != self._revealed:
+            self._revealed = wider
+            walked = self._preview(scope)
+        return walked
+
+    def _preview(self, scope: tuple[bytes, ...]) -> Capture:
         return preview(
             self._session,
             scope,
@@ -343,6 +351,7 @@ class Completion:
             target=wanted,
             observed=walked.observed,
             rules=self._rules,
+            revealed=self._revealed,
             touch=self._commit.touch and forward,
         )
         transaction.resume(work, forward=forward)
@@ -355,9 +364,10 @@ class Completion:
         plan = (
             make_plan(walked.state, wanted, scope, list_changes=False) if scope else RestorePlan()
         )
-        hidden = frozenset(plan.blocked) - self._revealed if self._commit.is_way_back else None
+        is_way_back = self._commit.is_way_back
+        hidden = frozenset(plan.blocked) - self._revealed.whole if is_way_back else None
         if hidden:  # the snapshot has something else there, which proves that it is the step's
-            self._revealed |= hidden
+            self._revealed = self._revealed.plus(Revealed(whole=hidden))
             walked = self._walk(scope)
             plan = make_plan(walked.state, wanted, scope, list_changes=False)
         return plan, wanted, walked

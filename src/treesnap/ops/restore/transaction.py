@@ -55,6 +55,7 @@ from treesnap.worktree.apply.stage import (
 )
 from treesnap.worktree.apply.step import UNSEEN, Action, RestoreStep, kept_name, staged_name
 from treesnap.worktree.directory import DirectoryChain, path_of_root
+from treesnap.worktree.scan.listing import NOTHING_REVEALED, Revealed
 from treesnap.worktree.scan.scanner import Scanner
 
 if TYPE_CHECKING:
@@ -517,6 +518,8 @@ class RestoreWork(NamedTuple):
     """Whether restored files get the present time."""
     rules: tuple[IgnoreRules, ...] = ()
     """Exclusions that held beside those in the tree."""
+    revealed: Revealed = NOTHING_REVEALED
+    """What was looked at although it is excluded."""
 
     @property
     def reserve_bytes(self) -> int:
@@ -653,7 +656,7 @@ class SecondReading:
     def is_same(self, path: bytes) -> bool:
         """Returns whether the tree still has at a path what the plan saw, nothing included."""
         try:
-            found = self._read(b"", path, self._work.rules, heeds=True)
+            found = self._read(b"", path, self._work.rules, self._work.revealed, heeds=True)
         except (TreesnapError, OSError):
             return False
         return found == self._work.current.entry(path)
@@ -664,13 +667,19 @@ class SecondReading:
         Moving a directory may give it permissions, and on some file systems a time.
         """
         try:
-            found = self._read(os.path.join(stage, self._stage_name), name, (), heeds=False)
+            found = self._read(os.path.join(stage, self._stage_name), name, heeds=False)
         except (TreesnapError, OSError):
             return False
         return _moved(found) == _moved(self._work.current.entry(path))
 
     def _read(
-        self, below: bytes, path: bytes, rules: tuple[IgnoreRules, ...], *, heeds: bool
+        self,
+        below: bytes,
+        path: bytes,
+        rules: tuple[IgnoreRules, ...] = (),
+        revealed: Revealed = NOTHING_REVEALED,
+        *,
+        heeds: bool,
     ) -> Entry | None:
         root = path_of_root(self._session.fs, self._root_fd, self._session.context.root)
         top = os.path.join(root, os.fsdecode(below)) if below else root
@@ -678,6 +687,7 @@ class SecondReading:
         settings = scan_settings(
             self._session.context, (path,), rules, root=top, heeds_ignore_files=heeds
         )
+        settings = settings._replace(revealed=revealed.tree())
         result = Scanner(self._session.fs, settings, objects, NullMonitor()).scan()
         return walked_state(result).entry(path)
 

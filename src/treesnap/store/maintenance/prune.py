@@ -9,14 +9,14 @@ import os
 from collections.abc import Container, Iterable
 from contextlib import suppress
 
-from treesnap.errors import Busy, Corrupt, TreesnapError
+from treesnap.errors import Busy, Corrupt, NotFound, TreesnapError
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.maintenance.retention import AUTOMATIC, Decision, Policy, decide
 from treesnap.store.plan_files import kept_checkpoints
 from treesnap.store.roots import Root, load_history, needed_snapshots, registered_roots
-from treesnap.store.snapshots import SnapshotName, position_in
+from treesnap.store.snapshots import SnapshotName, position_in, restored_ref
 from treesnap.store.store import Store
 
 NO_RULES = Policy()
@@ -66,6 +66,8 @@ def decisions_of(store: Store, root: Root, request: PruneRequest, now_ns: int) -
     if request.max_size_bytes is not None:
         found |= _beyond(store, snapshots, found, request.max_size_bytes)
     kept = protected(root) | position_kept(snapshots)
+    if not request.is_asked:
+        kept = restored_last(store, root) | kept
     for identity, reason in kept.items():
         if identity in found:
             item = found[identity]
@@ -131,11 +133,34 @@ def protected(root: Root) -> dict[SnapshotId, str]:
     They are those that an interrupted restore needs, those that the next undo and the next
     redo go to, and those to which a process at work goes back if it fails.
     """
-    history = load_history(root)
-    nexts = {"undo": history.undo[-1:], "redo": history.redo[-1:]}
-    found = {moment.snapshot_id: word for word, stack in nexts.items() for moment in stack}
+    found = dict(_next_steps(root))
     found |= dict.fromkeys(root.holds(), "in use")
     return found | dict.fromkeys(needed_snapshots(root), "interrupted restore")
+
+
+def restored_last(store: Store, root: Root) -> dict[SnapshotId, str]:
+    """Returns what the next undo and redo compare with, which stays unless a caller gives rules.
+
+    It says what was written at paths that are excluded by then; without it these are left alone.
+    """
+    listing = store.snapshots.listing(root.id)
+    found: dict[SnapshotId, str] = {}
+    for identity, word in _next_steps(root):
+        name = listing.find(identity)
+        with suppress(Corrupt, NotFound):
+            ref = restored_ref(store.snapshots.load(root.id, name)) if name is not None else None
+            found |= {item.id: word for item in (listing.beginning(ref) if ref else ())}
+    return found
+
+
+def _next_steps(root: Root) -> list[tuple[SnapshotId, str]]:
+    """Returns to which snapshots the next undo and the next redo go, with these words."""
+    history = load_history(root)
+    return [
+        (moment.snapshot_id, word)
+        for word, moments in (("undo", history.undo), ("redo", history.redo))
+        for moment in moments[-1:]
+    ]
 
 
 def position_kept(snapshots: list[Snapshot]) -> dict[SnapshotId, str]:
@@ -203,7 +228,7 @@ def prune_store(
     kept: dict[str, tuple[Root, Container[SnapshotId]]] = {}
     for root in roots:
         with suppress(TreesnapError, OSError):  # nothing goes of a damaged root
-            kept[root.id] = root, protected(root)
+            kept[root.id] = root, restored_last(store, root) | protected(root)
     safe: list[Snapshot] = []
     others: list[Snapshot] = []
     root_of: dict[SnapshotId, Root] = {}
@@ -239,7 +264,7 @@ def prune_store(
 
 def _unprotected(store: Store, root: Root, snapshots: list[Snapshot]) -> list[Snapshot]:
     """Returns the snapshots that are still neither pinned nor needed, after the lock was taken."""
-    kept = protected(root)
+    kept = restored_last(store, root) | protected(root)
     return [
         item
         for item in snapshots

@@ -90,6 +90,11 @@ class Exclusions:
         text = repr([(rule.directory, rule.patterns) for rule in self.rules])
         return checksum(text.encode("utf-8", "surrogateescape"), 16)
 
+    @staticmethod
+    def of_all(directory: bytes) -> Exclusions:
+        """Returns the rules for a directory that is excluded with everything in it."""
+        return Exclusions([IgnoreRules(directory, EVERYTHING)], heeds_files=False)
+
     def at(self, directory: bytes) -> Exclusions:
         """Returns these rules and those that were given for a directory."""
         given_here = self._given.get(directory)

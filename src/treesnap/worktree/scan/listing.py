@@ -20,6 +20,7 @@ from treesnap.errors import Corrupt, WarningCode, printable
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import IgnoreRules, SkipReason
+from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.folding import is_folding
 from treesnap.worktree.scan.file_reader import blames_file
 from treesnap.worktree.scan.ignore import (
@@ -59,6 +60,8 @@ class DirectoryListing:
         """The row's bytes for all names, if they are as it says; None if that is not known."""
         self.is_unreadable = False
         """Whether all names are left out because the root's rules cannot be read."""
+        self.revealed: set[bytes] = set()
+        """Names that the rules exclude, and that are looked at nevertheless."""
 
 
 class PathTree:
@@ -96,6 +99,29 @@ class PathTree:
         return node
 
 
+class Revealed(NamedTuple):
+    """Paths that a walk looks at although the rules exclude them."""
+
+    paths: frozenset[bytes] = frozenset()
+    """These alone, with the directories above them, and not what else is in them."""
+    whole: frozenset[bytes] = frozenset()
+    """Directories with everything below them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.paths or self.whole)
+
+    def plus(self, other: Revealed) -> Revealed:
+        """Returns the paths of both."""
+        return Revealed(self.paths | other.paths, self.whole | other.whole)
+
+    def tree(self) -> PathTree | None:
+        """Returns them as a tree, or None where there are none."""
+        return path_tree(self.paths, whole=self.whole) if self else None
+
+
+NOTHING_REVEALED = Revealed()
+
+
 def path_tree(
     paths: Iterable[bytes] = (), *, whole: Iterable[bytes] = (), listed: Iterable[bytes] = ()
 ) -> PathTree:
@@ -116,15 +142,16 @@ def list_directory(
     path: bytes,
     exclusions: Exclusions,
     scope: PathTree | None = None,
+    revealed: PathTree | None = None,
 ) -> DirectoryListing:
     """Looks once at every name of a directory, or of a scope; raises OSError, UnreadableRules.
 
     A name that cannot be looked at, such as that of a mount whose server is gone, is left out:
     it says nothing about the others.
 
-    Excluded names are observed as zeros: their changes do not count. So are all names of the
-    root when its rules cannot be read, because there is no directory above it to leave out
-    instead; its rules then exclude everything.
+    Excluded names are observed as zeros, unless they are ``revealed``: their changes do not
+    count. So are all names of the root when its rules cannot be read, because there is no
+    directory above it to leave out instead; its rules then exclude everything.
     """
     listing = DirectoryListing(exclusions.at(path))
     if scope is not None:
@@ -142,7 +169,7 @@ def list_directory(
             listing.is_unreadable = True
             _enter_rule(IgnoreRules(path, EVERYTHING), listing)
     if listing.exclusions or has_reserved or listing.closed:
-        _hide(path, listing)
+        _hide(path, listing, revealed.names if revealed is not None else ())
     return listing
 
 
@@ -367,7 +394,7 @@ def _enter_rule(rule: IgnoreRules, listing: DirectoryListing) -> None:
         listing.rule = rule
 
 
-def _hide(path: bytes, listing: DirectoryListing) -> None:
+def _hide(path: bytes, listing: DirectoryListing, revealed: Container[bytes] = ()) -> None:
     """Replaces the observations of names that are left out by zeros."""
     hides = listing.exclusions.names_in(path) if listing.exclusions else None
     for position, item in enumerate(listing.observations):
@@ -378,6 +405,11 @@ def _hide(path: bytes, listing: DirectoryListing) -> None:
             reason = SkipReason.UNREADABLE
         elif hides is not None and hides(name, mode):
             reason = SkipReason.EXCLUDED
+            if name in revealed:
+                listing.revealed.add(name)
+                if name not in listing.closed:
+                    continue
+                reason = SkipReason.UNREADABLE
         elif name in listing.closed:
             reason = SkipReason.UNREADABLE
         else:

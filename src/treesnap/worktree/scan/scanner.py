@@ -106,8 +106,9 @@ class ScanSettings(NamedTuple):
     cached_rules_hold: bool = True
     """Whether a name that the stat cache leaves out is left out now, as long as it and the
     ignore files above it have not changed."""
-    revealed: frozenset[bytes] = frozenset()
-    """Directories below which nothing is excluded."""
+    revealed: PathTree | None = None
+    """Paths that are looked at even if they are excluded; nothing is excluded below one that is
+    whole. Directories above them are captured anew."""
     store: tuple[int, int] | None = None
     """Device and inode of the store, which is never captured."""
     changed: PathTree | None = None
@@ -246,7 +247,15 @@ class Scanner:
         scope = path_tree(whole=paths) if paths is not None and b"" not in paths else None
         try:
             return Directory(
-                self, root_fd, b"", b"", exclusions, scope, self._changed, is_fresh=True
+                self,
+                root_fd,
+                b"",
+                b"",
+                exclusions,
+                scope,
+                self._changed,
+                is_fresh=True,
+                revealed=settings.revealed,
             )
         except OSError as error:
             error.filename = error.filename or settings.root
@@ -408,10 +417,12 @@ class Directory:
         changed: PathTree | None,
         *,
         is_fresh: bool,
+        revealed: PathTree | None = None,
     ) -> None:
         """Looks at a directory, open as ``fd``; ``is_fresh`` says that its metadata may be new.
 
-        Each of the five steps needs those before it.
+        ``revealed`` are the paths in it that are looked at although they are excluded. Each of
+        the five steps needs those before it.
         """
         # First: what the directory is, and what the cache knows of it.
         self._walk = walk
@@ -419,9 +430,11 @@ class Directory:
         self.path = path
         self.name = name
         self._scope = scope
+        self._revealed = revealed
         self._stat = walk.fs.fstat(fd)
         self._xattrs = capture_xattrs(walk.fs, walk.sink, fd) if is_fresh else None
-        found = walk.cache.find(path) if walk.cache is not None and scope is None else None
+        is_cached = walk.cache is not None and scope is None and revealed is None
+        found = walk.cache.find(path) if walk.cache is not None and is_cached else None
         self._row: Row | None = found[0] if found is not None else None
         self._place: RowPlace | None = found[1] if found is not None else None
 
@@ -444,6 +457,8 @@ class Directory:
         listing, self._looked = self._look(fd, exclusions, changed)
         self.exclusions = listing.exclusions
         """What is excluded in it."""
+        self._excluded = listing.revealed
+        """Names that are looked at although they are excluded."""
         self._observations = listing.observations
         self._before = listing.before
         """What the row says of the names, once it was needed."""
@@ -496,7 +511,9 @@ class Directory:
         if listing is not None and changed is not None:
             looked = frozenset(changed.names)
         else:
-            listing = list_directory(walk.fs, fd, self.path, exclusions, self._scope)
+            listing = list_directory(
+                walk.fs, fd, self.path, exclusions, self._scope, self._revealed
+            )
         if listing.rule is not None:
             walk.note_rule(listing.rule)
         for code, message in listing.warnings:
@@ -659,8 +676,13 @@ class Directory:
         """
         name = names[-1]
         path = treepath.join(self.path, name)
-        is_revealed = path in self._walk.settings.revealed
         scope = self._scope.names[name] if self._scope is not None else None
+        revealed = self._revealed.names.get(name) if self._revealed is not None else None
+        exclusions = self.exclusions
+        if revealed is not None and revealed.is_whole:
+            exclusions = Exclusions(heeds_files=False)
+        elif name in self._excluded:
+            exclusions = Exclusions.of_all(path)
         try:
             if len(names) > DEPTH_MAX:
                 raise OSError(errno.ENAMETOOLONG, "It is too deep")
@@ -669,10 +691,11 @@ class Directory:
                 chain.open_names(names),
                 path,
                 name,
-                Exclusions(heeds_files=False) if is_revealed else self.exclusions,
+                exclusions,
                 scope if scope is not None and not scope.is_whole else None,
                 self._changed.at(name) if self._changed is not None else None,
                 is_fresh=name in self._fresh,
+                revealed=revealed,
             )
         except FileNotFoundError:
             self._racy.add(name)

@@ -1,0 +1,255 @@
+"""An undo takes back all that its operation wrote, whatever the ignore rules are by then."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from oracle import Record, difference, record
+from sampling import sized
+from scopes import Scope, inside, outside
+from treesnap.ops.context import context_at
+from treesnap.ops.handle import Handle
+from treesnap.testing.children import killed
+from treesnap.testing.doubles import MUTATING, Fault, UnsyncedFileSystem
+
+HELD = {
+    ".snapignore": "*.log\nbuild/\n",
+    "a.log": "log",
+    "build/main.o": "object",
+    "build/deep/er.log": "deep",
+    "src/main.c": "source",
+    "src/trace.log": "trace",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def handle(root: Path, tmp_path: Path) -> Handle:
+    return handle_at(root, tmp_path / "store")
+
+
+def handle_at(root: Path, store: Path, fs: UnsyncedFileSystem | None = None) -> Handle:
+    return Handle(
+        context_at(root=root, store_path=str(store), fs=fs or UnsyncedFileSystem()),
+    )
+
+
+def make(root: Path, files: dict[str, str]) -> Record:
+    """Writes files; returns the tree as it is then."""
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return record(root)
+
+
+def imported(handle: Handle, directory: Path, files: dict[str, str]) -> str:
+    """Imports an archive of files, whose ignore rules nobody applied; returns the snapshot."""
+    archive = directory / "it.tar"
+    with tarfile.open(archive, "w") as tar:
+        for path, text in sorted(files.items()):
+            info = tarfile.TarInfo(path)
+            info.size = len(text)
+            info.uid, info.gid = os.getuid(), os.getgid()
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return handle.import_from(archive).id
+
+
+def goes_back_and_forth(handle: Handle, before: Record, after: Record, scope: Scope = None) -> None:
+    """Undoes and redoes twice; compares each state with what the oracle saw."""
+    root = Path(handle.root)
+
+    def compare(state: Record) -> None:
+        now = record(root)
+        assert difference(inside(state, scope), inside(now, scope)) == []
+        assert difference(outside(state, scope), outside(now, scope)) == []
+
+    for _ in range(2):
+        handle.undo()
+        compare(before)
+        handle.redo()
+        compare(after)
+    handle.undo()
+    compare(before)
+
+
+def test_a_restored_archive_goes_whole_though_its_own_rules_hide_it(handle, root, tmp_path):
+    before = make(root, {"mine": "mine"})
+    snapshot = imported(handle, tmp_path, HELD)
+
+    handle.restore(snapshot)
+
+    after = record(root)
+    assert (root / "build/deep/er.log").read_text() == "deep"
+    goes_back_and_forth(handle, before, after)
+
+
+def test_the_dry_run_of_an_undo_lists_what_rules_hide(handle, root, tmp_path):
+    make(root, {"mine": "mine"})
+    handle.restore(imported(handle, tmp_path, HELD))
+
+    planned = handle.undo(dry_run=True)
+
+    assert planned.deleted == handle.undo().deleted
+    assert {b"a.log", b"build/deep/er.log"} <= {change.path for change in planned.changes}
+
+
+def test_what_others_made_at_hidden_paths_stays(handle, root, tmp_path):
+    make(root, {"mine": "mine"})
+    handle.restore(imported(handle, tmp_path, HELD))
+    make(root, {"later.log": "1", "src/later.log": "2", "build/later": "3", "build/deep/x": "4"})
+
+    undone = handle.undo()
+
+    left = {path for path, facts in record(root).items() if facts.kind != "directory"}
+    assert left == {b"mine", b"later.log", b"src/later.log", b"build/later", b"build/deep/x"}
+    assert {item.path for item in undone.untouched} >= {b"later.log", b"build/later"}
+    handle.redo()
+    assert (root / "build/main.o").read_text() == "object"
+    assert (root / "build/later").read_text() == "3"
+
+
+def test_what_a_user_wrote_over_it_comes_back_with_a_redo(handle, root, tmp_path):
+    before = make(root, {"mine": "mine"})
+    handle.restore(imported(handle, tmp_path, HELD))
+    after = make(root, {"build/main.o": "precious"})
+
+    goes_back_and_forth(handle, before, after)
+
+
+@pytest.mark.parametrize("rule", ["made\n", "*\n", "x/\nmade\n", "/x/*\n"])
+def test_rules_that_came_after_the_restore_hide_nothing_from_its_undo(handle, root, rule):
+    make(root, {"made": "made", "x/y/file": "file", "x/kept": "kept", "x/was": "1"})
+    old = handle.create().id
+    (root / "x/y/file").unlink()
+    (root / "x/y").rmdir()
+    (root / "made").unlink()
+    before = make(root, {"x/was": "2"})
+    handle.restore(old)
+    make(root, {".snapignore": rule, "x/free": "free"})
+
+    handle.undo()
+
+    now = record(root)
+    kept = {path for path in now if path not in before}
+    assert kept <= {b".snapignore", b"x/free"}
+    assert (b"x/free" in kept) == (rule != "made\n")
+    rest = {path: now.get(path) for path in before if before[path].kind != "directory"}
+    assert rest == {path: before[path] for path in rest}
+
+
+def test_a_path_that_the_root_excludes_is_taken_back_after_a_revert(handle, root):
+    make(root, {"work.log": "log", "out/file": "file", "text": "1"})
+    first = handle.create().id
+    (root / "work.log").unlink()
+    (root / "out/file").unlink()
+    (root / "out").rmdir()
+    make(root, {"text": "2"})
+    second = handle.create().id
+    before = make(root, {".snapignore": "*.log\nout/\n"})
+
+    handle.revert(f"{first}..{second}")
+
+    assert (root / "work.log").read_text() == "log"
+    goes_back_and_forth(handle, before, record(root))
+
+
+def test_a_path_that_the_root_excludes_is_taken_back_after_an_adoption(handle, root, tmp_path):
+    make(root, {".snapignore": "*.log\nout/\n", "text": "text"})
+    handle.create()
+    handle.fork("latest", [tmp_path / "fork"])
+    make(tmp_path / "fork", {".snapignore": "", "new.log": "log", "out/a/b": "b", "text": "new"})
+    before = record(root)
+
+    handle.adopt(tmp_path / "fork")
+
+    assert (root / "out/a/b").read_text() == "b"
+    goes_back_and_forth(handle, before, record(root))
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_directory_that_a_fork_moved_below_an_excluded_one(handle, root, tmp_path, is_there):
+    make(root, {".snapignore": "out/\n", "texts/a": "a" * 99, "texts/b": "b" * 99, "c": "c"})
+    if is_there:
+        make(root, {"out/old": "old"})
+    handle.create()
+    handle.fork("latest", [tmp_path / "fork"])
+    fork = tmp_path / "fork"
+    (fork / "out").mkdir(exist_ok=True)
+    (fork / "texts").rename(fork / "out/texts")
+    make(fork, {".snapignore": ""})
+    before = record(root)
+
+    handle.adopt(fork)
+
+    assert (root / "out/texts/a").exists() or (root / "texts/a").exists()
+    goes_back_and_forth(handle, before, record(root))
+
+
+def test_the_directories_above_a_restored_path_go_with_it(handle, root):
+    make(root, {"q/w/e/f": "f", "q/beside": "beside", "other": "other"})
+    snapshot = handle.create().id
+    for path in ("q/w/e/f", "q/beside"):
+        (root / path).unlink()
+    for path in ("q/w/e", "q/w", "q"):
+        (root / path).rmdir()
+    before = record(root)
+
+    handle.restore(snapshot, ["q/w/e/f"])
+
+    assert handle.undo(dry_run=True).deleted == 4
+    goes_back_and_forth(handle, before, record(root), (b"q/w/e/f",))
+
+
+def test_a_directory_above_stays_for_what_was_made_in_it_since(handle, root):
+    make(root, {"q/w/f": "f"})
+    snapshot = handle.create().id
+    (root / "q/w/f").unlink()
+    (root / "q/w").rmdir()
+    (root / "q").rmdir()
+    handle.restore(snapshot, ["q/w/f"])
+    make(root, {"q/mine": "mine"})
+
+    handle.undo()
+
+    assert [path.name for path in root.rglob("*")] == ["q", "mine"]
+
+
+def test_a_kill_anywhere_leaves_all_or_nothing(root, tmp_path):
+    """The next command brings the tree to one of both states, and an undo to the first."""
+    make(root, {"mine": "mine"})
+    handle = handle_at(root, tmp_path / "store")
+    snapshot = imported(handle, tmp_path, HELD)
+    handle.restore(snapshot)
+    there = record(root)
+    handle.undo()
+    absent = record(root)
+    outcomes = set()
+    for verb in ("restore", "undo"):
+        for number in range(1, 400, sized(7, 1)):
+            is_there = (root / "a.log").exists()
+            if is_there != (verb == "undo"):
+                handle.restore(snapshot) if verb == "undo" else handle.undo()
+
+            def act(fs, verb=verb) -> None:
+                own = handle_at(root, tmp_path / "store", fs)
+                own.restore(snapshot) if verb == "restore" else own.undo()
+
+            ended = killed(act, Fault(kinds=MUTATING, number=number))
+            assert ended.error is None
+            handle.recover()
+            is_there = (root / "a.log").exists()
+            assert difference(there if is_there else absent, record(root)) == []
+            outcomes.add((verb, is_there))
+            if not ended.was_killed:
+                break
+    assert outcomes == {(verb, there) for verb in ("restore", "undo") for there in (True, False)}
