@@ -16,6 +16,12 @@ ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser cha
 SAFE = "SNAP_SAFE_DIRECTORIES"
 
 
+@pytest.fixture(autouse=True)
+def no_safe_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names no directory as safe, as most users do."""
+    monkeypatch.delenv(SAFE, raising=False)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A root of this user."""
@@ -128,13 +134,14 @@ class TestTheSuperuser:
 
 @ONLY_ROOT
 def test_a_user_does_not_use_the_store_of_another_one(open_directory, monkeypatch):
-    everything_is_loaded(open_directory)
+    with monkeypatch.context() as patched:
+        patched.setenv(SAFE, str(open_directory))
+        everything_is_loaded(open_directory)
     store, root = open_directory / "of-another", open_directory / "root"
     store.mkdir()
     os.chown(store, NOBODY_ID - 1, NOBODY_ID - 1)
     store.chmod(0o755)
     os.chown(open_directory, NOBODY_ID, NOBODY_ID)
-    monkeypatch.delenv(SAFE)
 
     def create() -> None:
         root.mkdir()

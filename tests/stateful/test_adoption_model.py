@@ -413,10 +413,10 @@ class Machine(RuleBasedStateMachine):
             self.undo_stack.append(before)
             self.redo_stack.clear()
             self.pruned_below["redo"] = 0
-        if done.snapshot is None:
+        identity = done.snapshot.record.tags.get("treesnap.adopted")
+        if identity is None:  # nothing was merged: the root is at its own snapshot
             assert found == mine
             return
-        identity = done.snapshot.record.tags["treesnap.adopted"]
         self.adopted[number].append((done.snapshot.id, identity, theirs))
 
     @staticmethod

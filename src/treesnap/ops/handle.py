@@ -1130,6 +1130,7 @@ class AsyncHandle:
     store_info = InThread(Handle.store_info)
     store_copy = InThread(Handle.store_copy)
     store_move = InThread(Handle.store_move)
+    store_trust = InThread(Handle.store_trust)
     stats = InThread(Handle.stats)
     du = InThread(Handle.du)
     du_sessions = InThread(Handle.du_sessions)
