@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from treesnap.fs.local import open_whole
 from treesnap.named_tuple import NamedTuple
 
 _DESCRIPTORS_MAX = 50_000
@@ -89,7 +90,7 @@ def program_of(process_id: int) -> str:
 
 def read_shown(path: str) -> bytes:
     """Returns what a file in /proc shows."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_whole(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _all_of(fd)
     finally:
@@ -213,7 +214,7 @@ def _shared_mappings(process: str, *, asks: bool) -> tuple[str, list[_Shared] | 
 def _mappings_of(task: str, *, asks: bool) -> list[_Shared] | None:
     """Returns the shared mappings of files in a task's memory, or None when it has none."""
     try:
-        fd = os.open(f"{task}/maps", os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_whole(f"{task}/maps", os.O_RDONLY | os.O_CLOEXEC)
     except ProcessLookupError:
         return None
     try:

@@ -51,11 +51,15 @@ def open_for_reading(fs: FileSystem, name: bytes, flags: int, *, dir_fd: int) ->
 
 def close_after_reading(fs: FileSystem, fd: int) -> None:
     """Closes a file, or keeps its descriptor while this process holds locks on it."""
-    if not own_process.is_own and has_own_locks(fd):
-        stat = fs.fstat(fd)
-        _kept.append((stat.st_dev, stat.st_ino, fd))
-    else:
-        fs.close(fd)
+    keeps = False
+    try:
+        if not own_process.is_own and has_own_locks(fd):
+            stat = fs.fstat(fd)
+            keeps = True
+            _kept.append((stat.st_dev, stat.st_ino, fd))
+    finally:
+        if not keeps:
+            fs.close(fd)
 
 
 def close_unlocked(fs: FileSystem) -> None:
