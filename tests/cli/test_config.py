@@ -23,6 +23,7 @@ DEFAULTS = {
     "keep.tags": None,
     "exclude": None,
     "maker.metadata": "false",
+    "checkpoints.git": "false",
 }
 
 

@@ -264,7 +264,7 @@ def validate(invocation: Invocation, *, test_command: str | None) -> None:
 
     Exits 3 when none can be made. Changes and failing tests are warnings.
     """
-    with _manager(invocation, test_command=test_command) as checkpoints:
+    with _manager(invocation, makes_store=True, test_command=test_command) as checkpoints:
         result = checkpoints.validate_checkpoint_state()
     found = [{"code": "validation", "message": text, "hint": None} for text in result.warnings]
     invocation.output.result(

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from treesnap.arguments import checked_methods
+from treesnap.compat.machinery import Machinery
 from treesnap.facts import CheckpointType, fact_tags, facts_of, rolled_back
 from treesnap.model import Change, ChangeKind, Snapshot, SnapshotKind
-from treesnap.ops.create import CreateRequest, create
-from treesnap.ops.handle import Handle
+from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.handle import open as open_root
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import restore
@@ -70,6 +70,7 @@ class CheckpointManager:
 
     def __init__(self, workspace_root: str) -> None:
         self._handle = open_root(workspace_root)
+        self._machinery = Machinery(self._handle)
 
     def create(self, step: int, message: str = "") -> Checkpoint | None:
         """Takes a checkpoint; returns None if nothing changed since the present one.
@@ -79,13 +80,14 @@ class CheckpointManager:
         """
         history = self._handle.list()
         base = _present_checkpoint(history)
-        if base is not None and not _differences(self._handle, base.id):
+        if base is not None and not self._differences(base.id):
             return None
         request = CreateRequest(
             label=f"{CHECKPOINT_PREFIX}:{message or f'step-{step}'}",
             step=step,
             tags=fact_tags(source_tool="architect"),
             complete_only=True,
+            options=CreateOptions(exclude=self._machinery.excluded),
         )
         made = create(self._handle.context, request)
         return self._checkpoint(made.snapshot, base)
@@ -120,7 +122,7 @@ class CheckpointManager:
 
     def has_changes_since(self, commit_hash: str) -> bool:
         """Returns whether the workspace differs from a checkpoint; raises NotFound."""
-        return bool(_differences(self._handle, commit_hash))
+        return bool(self._differences(commit_hash))
 
     def _checkpoints(self) -> Iterator[Checkpoint]:
         history = self._handle.list()
@@ -135,7 +137,7 @@ class CheckpointManager:
         else:
             paths = [
                 change.path
-                for change in _differences(self._handle, base.id, snapshot.id)
+                for change in self._differences(base.id, snapshot.id)
                 if not all(entry is None or entry.is_directory for entry in change[2:])
             ]
         return Checkpoint(
@@ -145,6 +147,18 @@ class CheckpointManager:
             timestamp=snapshot.record.created_at_ns / 1e9,
             files_changed=[os.fsdecode(path) for path in sorted(paths)],
         )
+
+    def _differences(self, old: str, new: str | None = None) -> list[Change]:
+        """Returns what differs by more than times between a snapshot and another, or the tree."""
+        return [
+            change
+            for change in self._machinery.without(self._handle.diff(old, new))
+            if change.change != ChangeKind.METADATA
+            or change.old is None
+            or change.new is None
+            or change.old._replace(mtime_ns=0, content=None)
+            != change.new._replace(mtime_ns=0, content=None)
+        ]
 
 
 def _message(snapshot: Snapshot) -> str:
@@ -189,16 +203,3 @@ def _target(history: Sequence[Snapshot], place: int) -> int | None:
         return None
     older = range(place + 1, len(history))
     return next((n for n in older if history[n].id.startswith(label[1])), None)
-
-
-def _differences(handle: Handle, old: str, new: str | None = None) -> list[Change]:
-    """Returns what differs by more than times between a snapshot and another, or the tree."""
-    return [
-        change
-        for change in handle.diff(old, new)
-        if change.change != ChangeKind.METADATA
-        or change.old is None
-        or change.new is None
-        or change.old._replace(mtime_ns=0, content=None)
-        != change.new._replace(mtime_ns=0, content=None)
-    ]

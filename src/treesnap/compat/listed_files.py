@@ -287,6 +287,8 @@ def _boundaries(text: str) -> tuple[list[bool], list[bool]]:
         is_after = _separates(text[place]) or (is_after and text[place] in _SOFT)
         if text[place] == "." and text[place + 1 : place + 2] in {".", "/"}:
             is_after = False  # "../x" leads elsewhere
+        elif text[place] == "/" and text[place - 1 : place] == ".":
+            is_after = starts[place - 1]  # "./" leads nowhere
     is_before = True
     for place in range(size, 0, -1):
         ends[place] = is_before

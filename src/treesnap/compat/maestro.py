@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from uuid import UUID
 
 from treesnap.arguments import checked_methods
 from treesnap.compat.errors import translated
+from treesnap.compat.machinery import Machinery
 from treesnap.errors import (
     InvalidArgument,
     NotFound,
@@ -193,6 +195,7 @@ class CheckpointManager:
             raise InvalidArgument("The test command is empty, so it would always succeed")
         self.test_command = test_command
         self.keep_log = keep_log
+        self._machinery = Machinery(handle, LOGS)
 
     def validate_checkpoint_state(self) -> ValidationResult:
         """Returns whether a checkpoint can be made, and what is not captured yet.
@@ -205,7 +208,7 @@ class CheckpointManager:
         try:
             refuse_dangerous(self.handle.root, self.handle.store_path)
             check_store(self.handle.store_path)
-            found = compare_with_head(self.handle.context, LOGS)
+            found = compare_with_head(self.handle.context, self._machinery.without)
         except (TreesnapError, OSError) as error:
             errors = [status := error_text(error)]
         else:
@@ -250,12 +253,12 @@ class CheckpointManager:
             session=_checked(session_id, "session"),
             tags=_tags_of(checkpoint_id, phase, checkpoint_type, message, state_snapshot),
             complete_only=True,
-            options=CreateOptions(exclude=LOGS.excluded),
+            options=CreateOptions(exclude=self._machinery.excluded),
         )
         if commit_first:
             snapshot = create(self.handle.context, request).snapshot
         else:
-            snapshot = mark_position(self.handle.context, request, LOGS)
+            snapshot = mark_position(self.handle.context, request, self._machinery.without)
         self._keep_log(session_id)
         return _checkpoints_of([snapshot])[checkpoint_id]
 
@@ -491,3 +494,8 @@ def _status_text(found: StatusResult) -> str:
         f"{_STATUS_WORDS[item.change]:<12}{printable(item.path) or '.'}" for item in found.changes
     ]
     return "\n".join([head, *(lines or ["nothing to capture"])])
+
+
+if __name__ == "__main__":
+    # Not imported: the command line knows this module, not the other way round.
+    os.execv(sys.executable, [sys.executable, "-m", "treesnap", "session", *sys.argv[1:]])  # noqa: S606 - our own command

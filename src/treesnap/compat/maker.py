@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from treesnap import treepath
 from treesnap.arguments import checked
 from treesnap.compare import is_time_alone
+from treesnap.compat.machinery import flag_setting
 from treesnap.compat.maker_block import Cleanup, CleanupMode, Create, Restore, parse
 from treesnap.compat.maker_result import (
     Cleaned,
@@ -39,7 +40,6 @@ from treesnap.errors import (
     Refused,
     StoreMissing,
     TreesnapError,
-    WarningCode,
 )
 from treesnap.facts import fact_tags, facts_of, rolled_back
 from treesnap.fs.os_errors import error_text
@@ -90,25 +90,14 @@ def carry_out(
         handle = open_root(where, store, wait_s=wait_s, monitor=monitor)
         match request:
             case Create():
-                return _create(handle, request, with_metadata=_wants_metadata(handle, metadata))
+                wanted = flag_setting(handle, "maker.metadata") if metadata is None else metadata
+                return _create(handle, request, with_metadata=wanted)
             case Restore():
                 return _restore(handle, request)
             case Cleanup():
                 return _cleanup(handle, request)
     except (TreesnapError, OSError) as error:
         return failed(data, error)
-
-
-def _wants_metadata(handle: Handle, metadata: bool | None) -> bool:  # noqa: FBT001 - as it was given
-    if metadata is not None:
-        return metadata
-    try:
-        return handle.config("maker.metadata").settings[0].value == "true"
-    except StoreMissing:
-        return False
-    except InvalidArgument as error:  # a checkpoint does not fail over a settings file
-        handle.context.monitor.warn(WarningCode.SETTINGS_IGNORED, error.message)
-        return False
 
 
 def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:

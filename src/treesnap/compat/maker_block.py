@@ -23,7 +23,7 @@ BLOCK_SIZE_MAX = 4 << 20
 _BLANKS = " \t\r"
 _QUOTED_LENGTH_MAX = 100
 _RULE = re.compile(r"={3,}")
-_FENCE = re.compile(r"(?:```|~~~)[^`]*")
+_FENCE = re.compile(r"`{3,}[^`]*|~{3,}[^`~]*")
 _MARKUP = re.compile(r"^(?:>[ \t]*)*(?:#{1,6}[ \t]+)?")
 _HEADING = re.compile(r"CHECKPOINT[ _]OPERATION[ \t]*:[ \t]*(\S+)", re.IGNORECASE)
 _SECTION = re.compile(r"\[([A-Z][A-Z_ -]*)\][ \t]*:?[ \t]*(.*)", re.IGNORECASE)

@@ -103,6 +103,7 @@ KEYS: Mapping[str, Key] = {
     "keep.tags": Key(_tags, list, ",".join, ()),
     "exclude": Key(_patterns, list, ",".join, (), check=given),
     "maker.metadata": Key(_flag, bool, _flag_text, default=False),
+    "checkpoints.git": Key(_flag, bool, _flag_text, default=False),
 }
 """Every setting, in the order in which they are shown."""
 

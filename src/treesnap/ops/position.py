@@ -9,11 +9,12 @@ to say so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from treesnap.compare import is_time_alone
 from treesnap.errors import ErrorCode, InvalidArgument, Refused, StoreMissing, quoted
-from treesnap.model import IgnoreRules, Retag, Snapshot, SnapshotKind
+from treesnap.model import Change, IgnoreRules, Retag, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import publish_again, uncaptured
 from treesnap.ops.claim import when_alone
@@ -30,14 +31,14 @@ from treesnap.quantities import first_few
 from treesnap.results import PositionResult, StatusResult
 from treesnap.worktree.scan.ignore import given
 
-if TYPE_CHECKING:
-    from treesnap.ops.sidecar_files import SidecarPlace
-
 _SHOWN_MAX = 3
 
+OfContent = Callable[[tuple[Change, ...]], list[Change]]
+"""Returns those of some changes that are of content, in the eyes of a caller."""
 
-def compare_with_head(context: Context, notes: SidecarPlace | None = None) -> StatusResult:
-    """Compares the live tree with the position; notes and times alone are no changes.
+
+def compare_with_head(context: Context, of_content: OfContent = list) -> StatusResult:
+    """Compares the content of the live tree with the position; times alone are no changes.
 
     So a file that was written again as it was did not change. The result has neither a
     snapshot nor changes when nothing was captured yet, but what a capture would leave out.
@@ -46,23 +47,19 @@ def compare_with_head(context: Context, notes: SidecarPlace | None = None) -> St
     found = status(context)
     if found.snapshot is None:
         return found._replace(skipped=uncaptured(context))
-    changes = tuple(
-        change
-        for change in found.changes
-        if not (is_time_alone(change) or (notes is not None and notes.holds(change)))
-    )
+    changes = tuple(change for change in of_content(found.changes) if not is_time_alone(change))
     return found._replace(changes=changes)
 
 
 def mark_position(
-    context: Context, request: CreateRequest, notes: SidecarPlace | None = None
+    context: Context, request: CreateRequest, of_content: OfContent = list
 ) -> Snapshot:
-    """Marks the position; raises Refused when the tree differs from it, notes aside.
+    """Marks the position; raises Refused when the content of the tree differs from it.
 
     Before the first capture there is nothing to differ from: then this captures. What changes
     during the call is in the mark or not as it was at the position.
     """
-    found = compare_with_head(context, notes)
+    found = compare_with_head(context, of_content)
     if found.snapshot is None:
         return create(context, request).snapshot
     if found.changes:
