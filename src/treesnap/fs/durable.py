@@ -58,9 +58,19 @@ def opened_file(fs: FileSystem, name: Name, flags: int, dir_fd: int | None = Non
 
 
 def sync_directory(fs: FileSystem, path: str) -> None:
-    """Makes the names in a directory durable. Costs one sync."""
-    with opened_file(fs, path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+    """Makes the names in a directory durable. Costs one sync.
+
+    A link in its place is followed: a store that was moved is found by one.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    try:
+        fd = fs.open(path, flags)
+    except NotADirectoryError:
+        fd = fs.open(os.path.join(path, "."), flags)
+    try:
         fs.sync(fd)
+    finally:
+        fs.close(fd)
 
 
 class Temporary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from treesnap.errors import (
     Busy,
@@ -21,7 +21,8 @@ from treesnap.model import Snapshot, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Context, Session, replaced_by_link
 from treesnap.ops.trust import refuse_foreign
-from treesnap.store.lock import is_held
+from treesnap.store.fence import CollectorHeld, collector_held
+from treesnap.store.lock import inside, is_held
 from treesnap.store.store import Store
 
 
@@ -104,6 +105,24 @@ def killed_steps(session: Session, names: Iterable[str]) -> list[KilledStep]:
     return found
 
 
+@contextmanager
+def alone(
+    context: Context, doing: str, *, operation: str, recover: bool = True
+) -> Iterator[tuple[Session, CollectorHeld]]:
+    """Opens the store to write, with the collector's lock; raises Busy, and what opening raises.
+
+    The lock is taken first: nobody waits for it inside the gate.
+    """
+    refuse_foreign(context)
+    with reported(doing):
+        layout = Store.open(context.fs, context.store_path, writing=True).layout
+        with (
+            collector_held(context.fs, layout, operation=operation, wait_s=context.wait_s) as proof,
+            opened(context, doing, writing=True, recover=recover) as session,
+        ):
+            yield session, proof
+
+
 def _sweep_displaced(session: Session) -> None:
     """Removes displaced files that no process is about to remove; what fails is left."""
     with suppress(OSError):
@@ -164,14 +183,19 @@ def _open_session(
 ) -> Iterator[Session]:
     """Opens the store; does not finish an interrupted restore.
 
-    Takes over the history of a root that was moved here. Turns OSError into OperationFailed or
-    StorageFull.
+    Who writes is inside the gate of the store until the session ends. Takes over the history of
+    a root that was moved here. Turns OSError into OperationFailed or StorageFull.
     """
     refuse_foreign(context)
-    with (
-        reported(doing),
-        Store.open(context.fs, context.store_path, create=create, writing=writing) as store,
-    ):
+    with reported(doing), ExitStack() as stack:
+        if create or writing:
+            with suppress(FileNotFoundError, NotADirectoryError):  # there is nothing to enter yet
+                stack.enter_context(inside(context.fs, context.store_path, context.wait_s))
+        store = stack.enter_context(
+            Store.open(context.fs, context.store_path, create=create, writing=writing)
+        )
+        if store.is_new:
+            stack.enter_context(inside(context.fs, context.store_path, context.wait_s))
         if store.is_new:
             context.monitor.warn(WarningCode.STORE_MADE, f"Made the store {printable(store.path)}")
         session = Session(context, store, store.root(os.fsencode(context.root)))

@@ -40,7 +40,7 @@ from treesnap.events import CollectingMonitor, NullMonitor, Phase
 from treesnap.fs.durable import open_lock, open_regular
 from treesnap.fs.os_errors import error_text
 from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import locked_root, opened, remove_displaced
+from treesnap.ops.access import alone, locked_root, opened, remove_displaced
 from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.context import Context, Session, context_at
 from treesnap.ops.known_changes import remove_dead_sockets
@@ -145,11 +145,12 @@ def gc(context: Context, *, dry_run: bool, is_automatic: bool = False) -> GcResu
     """
     from treesnap.store.maintenance.collection import collect
 
-    with opened(context, "collect garbage", writing=True) as session:
+    with alone(context, "collect garbage", operation="gc") as (session, proof):
         if not dry_run:
             remove_dead_sockets(context.fs, session.store.layout.roots)
         return collect(
             session.store,
+            proof,
             monitor=context.monitor,
             wait_s=context.wait_s,
             dry_run=dry_run,

@@ -11,9 +11,11 @@ is there before it is, and the lock of the collector keeps packs from going away
 A copy leaves out what belongs to processes at work and what can be made anew: locks, stat caches,
 sockets, quarantine, and journals, because two stores must not finish the same restore.
 
-A move on one file system exchanges the store with a link to its new place, atomically. Between
-file systems the store is copied while its roots are locked, and then the old store is exchanged
-with the link and stays beside it. So every name under which the store is known still leads to it.
+A move on one file system exchanges the store with a link to its new place, atomically. To another
+file system the store is copied beside writers, and read; then its gate is closed, what is new is
+copied, and the old store is exchanged with the link and stays beside it, marked so that nobody
+writes to it. So every name under which the store is known still leads to it, and nobody writes
+where nobody looks.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from errno import EINVAL, ENOSYS, EXDEV
 
+from treesnap.codec.pack import PACK_ID_SIZE
 from treesnap.errors import (
     Busy,
     ErrorCode,
     InvalidArgument,
-    NotFound,
     OperationFailed,
     Refused,
     quoted,
@@ -37,27 +39,35 @@ from treesnap.events import Phase
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     ensure_directories,
+    is_there,
     opened_file,
     read_file,
     replace_file,
     sync_directory,
-    write_all,
+    unlink_if_present,
+    write_all_at,
 )
-from treesnap.ops.access import opened
+from treesnap.fs.os_errors import reported
+from treesnap.named_tuple import NamedTuple
+from treesnap.ops.access import alone, opened
 from treesnap.ops.context import Context, Session, absolute
+from treesnap.ops.trust import refuse_foreign
 from treesnap.ops.verify import verify
-from treesnap.results import StoreCopy, StoreInfo, StoreMove
+from treesnap.results import StoreCopy, StoreInfo, StoreMove, VerifyResult
+from treesnap.store.fence import collector_held, mark_moved
 from treesnap.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
-from treesnap.store.lock import held
+from treesnap.store.lock import closed_gate, is_held
 from treesnap.store.ownership import is_own, note_made_here
 from treesnap.store.roots import registered_records
-from treesnap.store.store import FORMAT_VERSION
+from treesnap.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store
+from treesnap.worktree.apply.removal import remove_directories
 
 _PIECE_SIZE = 1 << 20
-_FORMAT_SIZE_MAX = 1 << 16
 _ATTEMPTS = 10
 """How often an index is listed that writers keep replacing."""
 _ROOT_FILES = frozenset({"root", "config.toml", "history", "elsewhere", "gaps"})
+_SMALL_FILES = ("snapshots", "states", "roots", "index")
+"""Directories of which a move copies everything again when the store is closed."""
 _COPIES_OF_RECORDS = ("path-", "inode-")
 
 
@@ -67,7 +77,7 @@ def store_info(context: Context) -> StoreInfo:
 
     with opened(context, "look at the store", recover=False) as session:
         store = session.store
-        data = read_file(store.fs, store.layout.format, _FORMAT_SIZE_MAX)
+        data = read_file(store.fs, store.layout.format, FORMAT_SIZE_MAX)
         fields = json.loads(data)  # opening the store has checked it
         files, size_bytes = _size(store.fs, os.path.realpath(store.path))
         return StoreInfo(
@@ -117,10 +127,7 @@ def _size(fs: FileSystem, top: str) -> tuple[int, int]:
 def copy_store(context: Context, target: str) -> StoreCopy:
     """Makes a second store like this one; see :meth:`treesnap.Handle.store_copy`."""
     path = _target(context, target)
-    with (
-        opened(context, "copy the store", writing=True, recover=False) as session,
-        _without_collector(session),
-    ):
+    with alone(context, "copy the store", operation="copy", recover=False) as (session, _):
         return _copy(session, path)
 
 
@@ -128,13 +135,27 @@ def move_store(context: Context, target: str) -> StoreMove:
     """Moves a store, and leaves a link; see :meth:`treesnap.Handle.store_move`."""
     path = _target(context, target, may_be_link=True)
     old = os.path.realpath(context.store_path)
-    with (
-        opened(context, "move the store", writing=True, recover=False) as session,
-        _without_collector(session),
-        _roots_locked(session),
-    ):
-        fs = session.fs
-        ensure_directories(fs, os.path.dirname(path))
+    fs = context.fs
+    refuse_foreign(context)
+    with reported("move the store"):
+        layout = Store.open(fs, context.store_path, writing=True).layout
+        with collector_held(fs, layout, operation="move", wait_s=context.wait_s):
+            ensure_directories(fs, os.path.dirname(path))
+            with opened(context, "move the store", recover=False) as session:
+                if _move_by_exchange(session, old, path):
+                    return StoreMove(old=old, new=path, left=None)
+                try:
+                    return _move_by_copy(session, old, path)
+                except Exception:
+                    _remove_partial(fs, path)
+                    raise
+
+
+def _move_by_exchange(session: Session, old: str, path: str) -> bool:
+    """Exchanges the store with a link; returns False where that takes another file system."""
+    fs = session.fs
+    with closed_gate(fs, session.store.path, session.context.wait_s):
+        _refuse_use(session)
         try:
             _exchange_with_link(fs, old, link=path, target=path)
         except OSError as error:
@@ -145,17 +166,67 @@ def move_store(context: Context, target: str) -> StoreMove:
             if error.errno != EXDEV:
                 raise
             _remove_own_link(fs, path)
-        else:
-            return StoreMove(old=old, new=path, left=None)
+            return False
+    return True
+
+
+def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
+    """Copies the store beside writers, then closes it, copies what is new, and exchanges it."""
+    fs = session.fs
+    _refuse_interrupted(session)
+    made = _copied(session, path, with_caches=True)
+    copied = made.context
+    _require_whole(made.verified, path)
+    with closed_gate(fs, session.store.path, session.context.wait_s):
+        _refuse_use(session)
         _refuse_interrupted(session)
-        copied = _copy(session, path, with_caches=True)
-        if not copied.verified.ok:
-            raise OperationFailed(
-                f"The copy at {quoted(path)} has damage, and the store was not moved", path=path
-            )
+        _copy_again(session, copied)
+        _require_whole(verify(copied, read_data=False, repair=False, sample=None), path)
+        fs.rename(copied.store_path, path)
+        sync_directory(fs, os.path.dirname(path))
         left = _free_name(f"{old}.moved")
         _exchange_with_link(fs, old, link=left, target=path)
-        return StoreMove(old=old, new=path, left=left)
+        with suppress(OSError):  # the store is moved; what is left is only not marked
+            mark_moved(fs, Layout(left), path)
+    return StoreMove(old=old, new=path, left=left)
+
+
+def _require_whole(verified: VerifyResult, path: str) -> None:
+    if not verified.ok:
+        raise OperationFailed(
+            f"The copy for {quoted(path)} has damage, and the store was not moved", path=path
+        )
+
+
+def _copy_again(session: Session, copied: Context) -> None:
+    """Brings a copy up to date: all small files anew, and of packs what nobody has verified yet.
+
+    Nobody writes meanwhile. What index parts of the copy cover of a pack was read and is as it
+    was; behind that, a writer may have truncated and written something else.
+    """
+    fs, partial = session.fs, copied.store_path
+    with Store.open(fs, partial) as store:
+        verified = store.index.covered()
+    copier = _Copier(session, partial)
+    going = [os.path.join(partial, name) for name in (*_SMALL_FILES, "remotes")]
+    remove_directories(fs, [path for path in going if is_there(fs, path)])
+    unlink_if_present(fs, os.path.join(partial, "config.toml"))
+    _copy_small_files(copier, with_caches=True)
+    names = set(copier.names("packs"))
+    for name in fs.list_names(os.path.join(partial, "packs")):
+        if name not in names:
+            fs.unlink(os.path.join(partial, "packs", name))
+    for name in names:
+        is_pack = is_hex(name, 2 * PACK_ID_SIZE)
+        begin = verified.get(bytes.fromhex(name), 0) if is_pack else 0
+        copier.file(os.path.join("packs", name), begin)
+    _sync_all(session, partial)
+    with Store.open(fs, partial) as store:
+        for pack_id, end in store.index.covered().items():
+            begin = verified.get(pack_id, 0)
+            for entry in store.inventory(pack_id, begin).entries if end > begin else ():
+                if entry.offset < end:
+                    store.packs.read(entry)
 
 
 def _target(context: Context, target: str, *, may_be_link: bool = False) -> str:
@@ -181,28 +252,21 @@ def _target(context: Context, target: str, *, may_be_link: bool = False) -> str:
     return path
 
 
-@contextmanager
-def _without_collector(session: Session) -> Iterator[None]:
-    lock = session.store.layout.collector_lock
-    what = "The garbage collector"
-    wait_s = session.context.wait_s
-    with held(session.fs, lock, operation="copy", what=what, wait_s=wait_s):
-        yield
-
-
-@contextmanager
-def _roots_locked(session: Session) -> Iterator[None]:
-    """Keeps captures and restores of all roots out; raises Busy for those at work."""
-    with ExitStack() as stack:
-        for record in registered_records(session.fs, session.store.layout):
-            root = session.store.root_by_id(record.id, record.path)
-            with suppress(NotFound):
-                stack.enter_context(root.locked("move", session.context.wait_s))
-            for hold in root.holds().values():
-                user = f"process {hold.process_id}" if hold is not None else "a process"
-                purpose = hold.purpose if hold is not None else "needs"
-                raise Busy(f"The root {quoted(root.path)} has a snapshot that {user} {purpose}")
-        yield
+def _refuse_use(session: Session) -> None:
+    """Raises Busy where a process that is not inside needs the store where it is."""
+    fs, layout = session.fs, session.store.layout
+    for root_id in fs.list_names(layout.roots):
+        if not is_hex(root_id, 32):
+            continue
+        root = session.store.root_by_id(root_id)
+        for hold in root.holds().values():
+            user = f"process {hold.process_id}" if hold is not None else "a process"
+            purpose = hold.purpose if hold is not None else "needs"
+            raise Busy(f"The root {quoted(root.path)} has a snapshot that {user} {purpose}")
+        for name in fs.list_names(layout.root_directory(root_id)):
+            is_lock = name.endswith("lock") or name in root.export_names()
+            if is_lock and is_held(fs, root.file(name)):
+                raise Busy(f"The root {quoted(root.path)} is in use by another process")
 
 
 def _refuse_interrupted(session: Session) -> None:
@@ -268,8 +332,11 @@ class _Copier:
         except FileNotFoundError:
             return []
 
-    def file(self, name: str) -> bool:
-        """Copies a file as long as it is now; returns whether it was there."""
+    def file(self, name: str, begin: int = 0) -> bool:
+        """Copies a file as long as it is now; returns whether it was there.
+
+        What is before ``begin`` is in the copy already.
+        """
         path = os.path.join(self._source, name)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -283,16 +350,16 @@ class _Copier:
             status = self._fs.fstat(source)
             if not stat.S_ISREG(status.st_mode):
                 return True
-            self._write(name, source, status)
+            self._write(name, source, status, begin)
         finally:
             self._fs.close(source)
         return True
 
-    def _write(self, name: str, source: int, status: os.stat_result) -> None:
+    def _write(self, name: str, source: int, status: os.stat_result, begin: int) -> None:
         path = os.path.join(self._target, name)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with opened_file(self._fs, path, flags) as target:
-            done = 0
+        with opened_file(self._fs, path, os.O_WRONLY | os.O_CREAT) as target:
+            self._fs.truncate(target, begin)
+            done = begin
             while done < status.st_size:
                 try:
                     data = self._fs.read_at(source, min(_PIECE_SIZE, status.st_size - done), done)
@@ -301,7 +368,7 @@ class _Copier:
                     break
                 if not data:
                     break
-                write_all(self._fs, target, data)
+                write_all_at(self._fs, target, data, done)
                 done += len(data)
                 self._monitor.advance(0, len(data))
         self._give(path, status)
@@ -315,19 +382,43 @@ class _Copier:
             self._fs.change_owner(path, status.st_uid, status.st_gid)
 
 
-def _copy(session: Session, path: str, *, with_caches: bool = False) -> StoreCopy:
+def _copy(session: Session, path: str) -> StoreCopy:
     """Copies the store to a path; an error leaves nothing, a crash ``DIR.partial``."""
+    fs = session.fs
     try:
-        return _copied(session, path, with_caches=with_caches)
+        copied = _copied(session, path, with_caches=False)
+        fs.rename(copied.context.store_path, path)
+        sync_directory(fs, os.path.dirname(path))
     except Exception:
-        from treesnap.worktree.apply.removal import remove_directories
-
-        with suppress(OSError):
-            remove_directories(session.fs, [f"{path}.partial"])
+        _remove_partial(fs, path)
         raise
+    return StoreCopy(
+        source=session.store.path,
+        target=path,
+        files=copied.files,
+        size_bytes=copied.size_bytes,
+        unreadable=tuple(copied.unreadable),
+        verified=copied.verified,
+    )
 
 
-def _copied(session: Session, path: str, *, with_caches: bool) -> StoreCopy:
+def _remove_partial(fs: FileSystem, path: str) -> None:
+    with suppress(OSError):
+        remove_directories(fs, [f"{path}.partial"])
+
+
+class _Copied(NamedTuple):
+    """A whole copy under a preliminary name."""
+
+    context: Context
+    files: int
+    size_bytes: int
+    unreadable: list[str]
+    verified: VerifyResult
+
+
+def _copied(session: Session, path: str, *, with_caches: bool) -> _Copied:
+    """Copies the store, durably, and reads the copy."""
     context, fs, store = session.context, session.fs, session.store
     partial = f"{path}.partial"
     ensure_directories(fs, partial)
@@ -335,31 +426,35 @@ def _copied(session: Session, path: str, *, with_caches: bool) -> StoreCopy:
     session.monitor.begin(Phase.COPY, None, store.size_bytes())
     for name in DIRECTORIES:
         copier.directory(name)
-    for name in _metadata(copier, with_caches=with_caches):
-        copier.file(name)
-    _copy_index(copier)
+    _copy_small_files(copier, with_caches=with_caches)
     for name in copier.names("packs"):
         copier.file(os.path.join("packs", name))
-    with opened_file(fs, partial, os.O_RDONLY | os.O_DIRECTORY) as fd:
-        session.monitor.begin(Phase.SYNC, None, None)
-        fs.sync_file_system(fd)
-    data = read_file(fs, store.layout.format, _FORMAT_SIZE_MAX)
+    _sync_all(session, partial)
+    data = read_file(fs, store.layout.format, FORMAT_SIZE_MAX)
     layout = Layout(partial)
     replace_file(fs, layout.format, data, temporary=layout.temporary)
     if store.is_own:
         note_made_here(fs, layout)
     copied = context._replace(store_path=partial, watcher=None, record_cache=None, tree_cache=None)
     verified = verify(copied, read_data=True, repair=False, sample=None)
-    fs.rename(partial, path)
-    sync_directory(fs, os.path.dirname(path))
-    return StoreCopy(
-        source=store.path,
-        target=path,
-        files=copier.files + 1,
-        size_bytes=copier.size_bytes + len(data),
-        unreadable=tuple(copier.unreadable),
-        verified=verified,
+    return _Copied(
+        copied, copier.files + 1, copier.size_bytes + len(data), copier.unreadable, verified
     )
+
+
+def _sync_all(session: Session, directory: str) -> None:
+    with opened_file(session.fs, directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        session.monitor.begin(Phase.SYNC, None, None)
+        session.fs.sync_file_system(fd)
+
+
+def _copy_small_files(copier: _Copier, *, with_caches: bool) -> None:
+    """Copies all but packs: the index last."""
+    for name in _SMALL_FILES:
+        copier.directory(name)
+    for name in _metadata(copier, with_caches=with_caches):
+        copier.file(name)
+    _copy_index(copier)
 
 
 def _metadata(copier: _Copier, *, with_caches: bool) -> Iterator[str]:

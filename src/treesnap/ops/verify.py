@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.fs.os_errors import reported
 from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import opened
+from treesnap.ops.access import alone, opened
 from treesnap.ops.context import Context
 from treesnap.ops.object_recovery import ObjectRecovery
 from treesnap.results import Problem, RecoveredObject, VerifyResult
@@ -73,8 +73,8 @@ def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
     from treesnap.store.maintenance.check.repair import Repair
 
     with (
-        opened(context, "repair the store", writing=True, recover=False) as session,
-        maintain(session.store, operation="verify", wait_s=context.wait_s) as maintaining,
+        alone(context, "repair the store", operation="verify", recover=False) as (session, proof),
+        maintain(session.store, proof, wait_s=context.wait_s) as maintaining,
     ):
         store = session.store
 

@@ -6,7 +6,8 @@ is there now; only then take away. Who looked before and acts later has looked i
 
 Packs are relied on without a lock, so an epoch is their fence, and :meth:`Maintaining.retire` is
 the only way by which one is removed or moved. Its proof is that of
-:mod:`treesnap.store.collector`.
+:mod:`treesnap.store.collector`. Small files are judged under the lock of whoever relies on them.
+The whole store has a gate: see :mod:`treesnap.store.lock`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import open_lock, unlink_if_present
+from treesnap.fs.durable import open_lock, read_file, replace_file, unlink_if_present
 from treesnap.store.collector import (
     CollectorState,
     oldest_epoch_possible,
@@ -29,7 +30,7 @@ from treesnap.store.lock import held
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.reserve import Reserve
 from treesnap.store.slot import slot_states
-from treesnap.store.store import Store
+from treesnap.store.store import FORMAT_NEVER, FORMAT_SIZE_MAX, Store
 
 DRAIN_WAIT_S = 2.0
 """How long to wait for older writers at most, so that they need not capture again."""
@@ -109,27 +110,48 @@ class Maintaining:
         return any(state.is_busy and state.epoch < epoch for state in states)
 
 
+class CollectorHeld:
+    """The proof that this process holds the collector's lock; made here alone."""
+
+
 @contextmanager
-def collector_locked(
+def collector_held(
     fs: FileSystem, layout: Layout, *, operation: str, wait_s: float
-) -> Iterator[None]:
-    """Keeps all others out that take packs away while the body runs; raises Busy."""
+) -> Iterator[CollectorHeld]:
+    """Keeps all others out that take packs away or move the store; raises Busy.
+
+    Take it before the gate of the store: who moves a store waits with this lock until all who
+    are inside have left.
+    """
     lock_path = layout.collector_lock
     Reserve(fs, layout).back(lambda: fs.close(open_lock(fs, lock_path)))
     what = "The garbage collector"
     with held(fs, lock_path, operation=operation, what=what, wait_s=wait_s):
-        yield
+        yield CollectorHeld()
 
 
 @contextmanager
-def maintain(store: Store, *, operation: str, wait_s: float) -> Iterator[Maintaining]:
-    """Holds the collector's lock while the body runs, and gives the power over packs.
+def maintain(store: Store, proof: CollectorHeld, *, wait_s: float) -> Iterator[Maintaining]:
+    """Gives the power over packs while the body runs.
 
-    Raises Busy. What was condemned and is still there does not stay condemned.
+    What was condemned and is still there does not stay condemned.
     """
-    with collector_locked(store.fs, store.layout, operation=operation, wait_s=wait_s):
-        maintaining = Maintaining(store, wait_s=wait_s)
-        try:
-            yield maintaining
-        finally:
-            maintaining.close()
+    del proof
+    maintaining = Maintaining(store, wait_s=wait_s)
+    try:
+        yield maintaining
+    finally:
+        maintaining.close()
+
+
+def mark_moved(fs: FileSystem, left: Layout, path: str) -> None:
+    """Says in what a move left that nobody may write there, durably, and where the store is.
+
+    The caller has closed the gate. Readers of this version and of others still read it.
+    """
+    import json
+
+    fields = json.loads(read_file(fs, left.format, FORMAT_SIZE_MAX))
+    fields |= {"format": FORMAT_NEVER, "min_writer": FORMAT_NEVER, "moved_to": path}
+    content = json.dumps(fields, indent=2).encode() + b"\n"
+    replace_file(fs, left.format, content, temporary=left.temporary)

@@ -1,5 +1,14 @@
 """Locks between processes: ``flock`` on files of the store, with bounded waiting.
 
+A lock counts only while its file is the one at the path: after a move of the store, the old
+file would keep nobody out. The *gate* of a store is such a lock on its directory. Whoever
+changes anything in the store is inside, any number at once; whoever moves the store closes the
+gate when all have left. So what the mover sees then is all there is, and who waited meanwhile
+goes where the path leads now.
+
+Order, for who needs several: the lock of plans, the collector's lock, the gate, the lock of a
+root, ``roots/lock`` or ``gaps-lock``. Nobody waits for the collector's lock inside the gate.
+
 A lock ends with its holder, however that ends; there is nothing to clean up and
 no clock to trust. The file says who holds it, for messages only. Locks are
 released explicitly, because a descriptor may live on in a forked child.
@@ -7,16 +16,21 @@ released explicitly, because a descriptor may live on in a forked child.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from treesnap.errors import Busy, Corrupt
+from treesnap.errors import Busy, Corrupt, OperationFailed
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import open_lock, open_regular
 
 _PAUSE_S = 0.02
+_NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLCK, errno.ENOSYS})
+"""What ``flock`` raises for a directory of a file system that cannot lock one."""
+_MOVED = "The store is being moved by another process"
+_AT_WORK = "Other processes are at work in the store"
 
 
 def _write_note(fs: FileSystem, fd: int, operation: str) -> None:
@@ -37,15 +51,29 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
     """Holds an exclusive lock on a file while the body runs.
 
     Waits at most ``wait_s``, then raises Busy naming the holder. ``what`` is the
-    thing that is locked, in words.
+    thing that is locked, in words. The file is the one at the path when the body begins.
     """
-    fd = open_lock(fs, path)
+    deadline = time.monotonic() + wait_s
+
+    def locked() -> int:
+        """Returns the descriptor of the file, locked."""
+        fd = open_lock(fs, path)
+        try:
+            while not fs.lock(fd, exclusive=True):
+                if not time.monotonic() < deadline:  # not a number, so no time either
+                    raise Busy(f"{what} is in use by {_holder(fs, fd)}", path=path)
+                time.sleep(_PAUSE_S)
+        except BaseException:
+            fs.close(fd)
+            raise
+        return fd
+
+    fd = locked()
+    while not _is_at(fs, fd, path):  # the store was moved while this process waited
+        fs.unlock(fd)
+        fs.close(fd)
+        fd = locked()
     try:
-        deadline = time.monotonic() + wait_s
-        while not fs.lock(fd, exclusive=True):
-            if not time.monotonic() < deadline:  # not a number, so no time either
-                raise Busy(f"{what} is in use by {_holder(fs, fd)}", path=path)
-            time.sleep(_PAUSE_S)
         try:
             with suppress(OSError):  # on a full disk the lock does not say which process holds it
                 _write_note(fs, fd, operation)
@@ -54,6 +82,76 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
             fs.unlock(fd)
     finally:
         fs.close(fd)
+
+
+def _is_at(fs: FileSystem, fd: int, path: str) -> bool:
+    """Returns whether a path leads to an open file or directory."""
+    try:
+        there = fs.lstat(path)
+    except FileNotFoundError:
+        return False
+    here = fs.fstat(fd)
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+@contextmanager
+def inside(fs: FileSystem, store_path: str, wait_s: float) -> Iterator[None]:
+    """Keeps the store where it is while the body runs; who is inside may change it.
+
+    Costs seven system calls. Sessions may lie in each other. Raises Busy when the store is being
+    moved for longer than ``wait_s``. Where the file system has no locks of directories, it keeps
+    nothing; such a store cannot be moved to another file system.
+    """
+    with _gate(fs, store_path, wait_s, exclusive=False) as is_locked:
+        del is_locked
+        yield
+
+
+@contextmanager
+def closed_gate(fs: FileSystem, store_path: str, wait_s: float) -> Iterator[None]:
+    """Keeps everyone out who would change the store; raises Busy while anyone is inside.
+
+    The caller holds the collector's lock and is not inside. Raises OperationFailed where the
+    file system has no locks of directories.
+    """
+    with _gate(fs, store_path, wait_s, exclusive=True) as is_locked:
+        if not is_locked:
+            raise OperationFailed(
+                "The file system of the store has no locks of directories", path=store_path
+            )
+        yield
+
+
+@contextmanager
+def _gate(fs: FileSystem, store_path: str, wait_s: float, *, exclusive: bool) -> Iterator[bool]:
+    """Locks the directory of a store; yields whether that is possible there."""
+    path = os.path.join(store_path, ".")
+    deadline = time.monotonic() + wait_s
+    process_id = os.getpid()
+    while True:
+        try:
+            fd = fs.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except PermissionError:  # who may not read the directory cannot lock it
+            yield False
+            return
+        is_locked = False
+        try:
+            try:
+                while not (is_locked := fs.lock(fd, exclusive=exclusive)):
+                    if not time.monotonic() < deadline:
+                        raise Busy(_AT_WORK if exclusive else _MOVED, path=store_path)
+                    time.sleep(_PAUSE_S)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            if _is_at(fs, fd, path):
+                yield is_locked
+                return
+        finally:
+            # A forked child shares the lock: if it unlocked, so would its parent.
+            if is_locked and os.getpid() == process_id:
+                fs.unlock(fd)
+            fs.close(fd)
 
 
 def is_held(fs: FileSystem, path: str) -> bool:

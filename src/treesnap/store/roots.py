@@ -54,7 +54,7 @@ from treesnap.hashing import root_id
 from treesnap.model import SnapshotId
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, is_hex
-from treesnap.store.lock import held, is_held
+from treesnap.store.lock import held, inside, is_held
 from treesnap.store.records import LockedRecord, read_record, write_record
 
 if TYPE_CHECKING:
@@ -342,7 +342,10 @@ class Root:
             self._fs.lstat(self._layout.root_directory(self.id))
         except FileNotFoundError:
             raise NotFound(f"{what} has no snapshots", path=self.path) from None
-        with held(self._fs, self.file("lock"), operation=operation, what=what, wait_s=wait_s):
+        with (
+            inside(self._fs, self._layout.path, wait_s),
+            held(self._fs, self.file("lock"), operation=operation, what=what, wait_s=wait_s),
+        ):
             self._look_again(what)
             yield
 

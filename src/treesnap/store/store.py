@@ -19,9 +19,11 @@ from treesnap.errors import (
     Corrupt,
     ErrorCode,
     OperationFailed,
+    Refused,
     StoreMissing,
     UnsupportedFormat,
     printable,
+    quoted,
 )
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import ensure_directories, read_file, replace_file, sync_directory
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from treesnap.store.packs import Inventory, PackReader, Sound
 
 FORMAT_VERSION = 2
+FORMAT_NEVER = (1 << 32) - 1
+"""A version that no program writes: what is left where a store was moved from says it."""
+FORMAT_SIZE_MAX = 1 << 16
 _FORMAT_TEXT = """\
 {
   "treesnap": "store",
@@ -168,7 +173,7 @@ class Store:
             return False
 
     def _check_format(self, *, writing: bool) -> None:
-        data = read_file(self.fs, self.layout.format, 1 << 16)
+        data = read_file(self.fs, self.layout.format, FORMAT_SIZE_MAX)
         if _is_as_written(data):
             return
         import json
@@ -186,6 +191,13 @@ class Store:
                 f"The format file of the store at {printable(self.path)!r} cannot be read: {error}",
                 path=self.layout.format,
             ) from error
+        if writing and version == FORMAT_NEVER and needed > FORMAT_VERSION:
+            raise Refused(
+                f"The store at {printable(self.path)!r} is only read: it was moved to "
+                f"{quoted(str(value.get('moved_to')))}",
+                code=ErrorCode.STORE_MOVED,
+                path=self.path,
+            )
         if needed > FORMAT_VERSION or version < FORMAT_VERSION:
             verb = "writes" if writing else "reads"
             raise UnsupportedFormat(

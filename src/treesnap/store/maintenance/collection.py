@@ -29,7 +29,7 @@ from treesnap.model import ObjectId, SnapshotId
 from treesnap.quantities import count_text
 from treesnap.results import GcResult
 from treesnap.store.collector import write_collected_size
-from treesnap.store.fence import Maintaining, maintain
+from treesnap.store.fence import CollectorHeld, Maintaining, maintain
 from treesnap.store.maintenance.pack_usage import PackUsage, StoreUsage
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.slot import is_slot_name, sweep_pending
@@ -42,13 +42,19 @@ _ENTRY_OVERHEAD_SIZE = 128
 
 
 def collect(
-    store: Store, *, monitor: Monitor, wait_s: float, dry_run: bool, is_automatic: bool
+    store: Store,
+    proof: CollectorHeld,
+    *,
+    monitor: Monitor,
+    wait_s: float,
+    dry_run: bool,
+    is_automatic: bool,
 ) -> GcResult:
-    """Collects garbage under the collector's lock; raises Busy.
+    """Collects garbage.
 
     An automatic collection deletes nothing when it meets damage, and returns why.
     """
-    with maintain(store, operation="gc", wait_s=wait_s) as maintaining:
+    with maintain(store, proof, wait_s=wait_s) as maintaining:
         collection = _Collection(store, maintaining, monitor=monitor, is_automatic=is_automatic)
         return collection.run(dry_run=dry_run)
 

@@ -189,7 +189,7 @@ def _added_bytes(store: Store, reachable: Reachability, snapshot: Snapshot) -> i
 
 def free_bytes(store: Store) -> int:
     """Returns how many bytes the file system of a store has free for this user."""
-    fd = store.fs.open(store.path, os.O_RDONLY | os.O_DIRECTORY)
+    fd = store.fs.open(os.path.join(store.path, "."), os.O_RDONLY | os.O_DIRECTORY)
     try:
         return store.fs.free_bytes(fd)
     finally:

@@ -1,0 +1,178 @@
+"""``store move`` while others work in the store, and the old path afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garbage import use_new_pack
+from sampling import sized
+from treesnap.errors import Busy, ErrorCode, Refused
+from treesnap.ops.context import context_at
+from treesnap.ops.handle import Handle
+from treesnap.store.lock import held, inside
+from treesnap.testing.doubles import (
+    Call,
+    Fault,
+    FaultyFileSystem,
+    UnsyncedFileSystem,
+    WrappedFileSystem,
+)
+
+
+def other_file_system() -> FaultyFileSystem:
+    """Returns a file system on which the first exchange is one between two."""
+    fault = Fault(errno=errno.EXDEV, methods=frozenset({"exchange"}))
+    return FaultyFileSystem(fault, inner=UnsyncedFileSystem())
+
+
+class AtCall(WrappedFileSystem):
+    """Does something before the n-th call."""
+
+    def __init__(self, number: int, action: Callable[[], object]) -> None:
+        super().__init__(other_file_system())
+        self.left, self.action = number, action
+
+    def around(self, call: Call) -> Any:
+        """Makes the call."""
+        self.left -= 1
+        if self.left == 0:
+            self.action()
+        return call.proceed()
+
+
+class Place:
+    """A store with a root, and where it goes."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.store, self.new = base, base / "store", base / "new"
+        self.captured: list[str] = []
+        self.capture("known")
+
+    def handle(self, root: str, **options: Any) -> Handle:
+        (self.base / root).mkdir(exist_ok=True)
+        defaults = {"fs": UnsyncedFileSystem(), "wait_s": 0.0}
+        return Handle(context_at(self.base / root, str(self.store), **defaults | options))
+
+    def capture(self, root: str, **options: Any) -> None:
+        handle = self.handle(root, **options)
+        (self.base / root / "file").write_bytes(root.encode() * 50)
+        handle.create()
+        self.captured.append(root)
+
+    def assert_whole(self) -> None:
+        for root in self.captured:
+            handle = self.handle(root)
+            assert b"".join(handle.cat("latest", "file")) == root.encode() * 50
+        assert self.handle("known").verify(read_data=True).problems == ()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["new root", "known root", "setting"])
+def test_what_was_acknowledged_during_a_move_is_there_afterwards(tmp_path, what):
+    """Whatever comes at any call of the move is in the new store, or was refused."""
+    number, refused, moved = 1, 0, 0
+    step = sized(23, 1)
+    while True:
+        base = tmp_path / str(number)
+        base.mkdir()
+        place = Place(base)
+        settings: list[str | None] = []
+
+        def beside(place: Place = place, settings: list[str | None] = settings) -> None:
+            nonlocal refused
+            try:
+                if what == "setting":
+                    place.handle("known").config("keep.last", "77")
+                    settings.append("77")
+                else:
+                    place.capture("fresh" if what == "new root" else "known")
+            except Busy:
+                refused += 1
+
+        fs = AtCall(number, beside)
+        place.handle("known", fs=fs).store_move(place.new)
+        moved += 1
+        assert place.store.resolve() == place.new
+        place.assert_whole()
+        found = place.handle("known").config("keep.last").settings[0].value
+        assert not settings or found == "77"
+        if fs.left > 0:
+            break
+        number += step
+    assert 0 < refused < moved
+
+
+def test_new_roots_settings_and_room_are_found_by_the_old_path(place):
+    place.handle("known").store_move(place.new)
+
+    place.capture("fresh")
+    place.handle("fresh").config("keep.last", "7")
+    use_new_pack(place.store)
+
+    assert place.handle("fresh").config("keep.last").settings[0].value == "7"
+    assert (place.new / "config.toml").exists()
+    place.assert_whole()
+
+
+def test_what_a_move_leaves_is_read_and_not_written(place):
+    result = place.handle("known", fs=other_file_system()).store_move(place.new)
+
+    assert result.left is not None
+    left = Handle(context_at(place.base / "known", result.left, fs=UnsyncedFileSystem()))
+    assert b"".join(left.cat("latest", "file")) == b"known" * 50
+    with pytest.raises(Refused) as refused:
+        left.create()
+    assert refused.value.code == ErrorCode.STORE_MOVED
+    assert str(place.new) in refused.value.message
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_process_that_is_inside_makes_a_move_busy(place, far):
+    fs = other_file_system() if far else UnsyncedFileSystem()
+    with inside(UnsyncedFileSystem(), str(place.store), 0.0), pytest.raises(Busy):
+        place.handle("known", fs=fs).store_move(place.new)
+
+    assert sorted(os.listdir(place.base)) == ["known", "store"]
+    place.assert_whole()
+
+
+def test_a_lock_counts_only_where_the_path_leads(tmp_path):
+    """Who waited for the lock of a file that was replaced meanwhile takes the new file's."""
+    fs, path, got = UnsyncedFileSystem(), str(tmp_path / "lock"), threading.Event()
+
+    def wait() -> None:
+        with held(WaitingFileSystem(), path, operation="wait", what="It", wait_s=60):
+            got.set()
+
+    class WaitingFileSystem(WrappedFileSystem):
+        def around(self, call: Call) -> Any:
+            result = call.proceed()
+            if call.method == "lock" and result is False:
+                is_waiting.set()
+            return result
+
+    is_waiting = threading.Event()
+    waiter = threading.Thread(target=wait)
+    with held(fs, path, operation="first", what="It", wait_s=0):
+        waiter.start()
+        assert is_waiting.wait(60)
+        os.rename(path, f"{path}.old")
+        other = held(fs, path, operation="second", what="It", wait_s=0)
+        other.__enter__()
+    is_waiting.clear()
+    assert is_waiting.wait(60)
+    assert not got.is_set()
+    other.__exit__(None, None, None)
+    waiter.join(60)
+    assert got.is_set()
