@@ -55,7 +55,7 @@ def test_the_scene_is_whole_and_has_every_kind_of_file(scene):
     }
     known = {
         str(path.relative_to(scene.store))
-        for pattern in [*KINDS.values(), "collector/reserve-*"]
+        for pattern in [*KINDS.values(), "collector/reserve-*", "made-here"]
         for path in scene.store.glob(pattern)
     }
     assert named == known

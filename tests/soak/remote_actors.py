@@ -49,7 +49,7 @@ class RemotePlace(Place):
         for position, url in enumerate(urls):
             first = self.directory / f"first-store-{position}"
             handle = treesnap.open(self.directory / "nothing", first)
-            Remotes(handle, secret_of).add("shared", url, encrypted=encrypted)
+            Remotes(handle, secret_of(handle)).add("shared", url, encrypted=encrypted)
             for number in range(position, len(self.roots), len(urls)):
                 shutil.copytree(first, self.store_of(number))
 
@@ -69,7 +69,7 @@ class Machine:
         self.name = f"{self.role}-{number}"
         self.random = random
         self.handle = treesnap.open(place.roots[number], place.store_of(number))
-        self.remotes = Remotes(self.handle, secret_of)
+        self.remotes = Remotes(self.handle, secret_of(self.handle))
 
     def run(self) -> None:
         """Does rounds until the soak is over, and a last one with servers that work."""

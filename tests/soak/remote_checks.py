@@ -44,7 +44,8 @@ class RemoteChecker:
         place = self.place
         last = place.directory / "last-store"
         shutil.copytree(place.directory / "first-store-0", last)
-        remotes = Remotes(treesnap.open(place.directory / "nothing", last), secret_of)
+        handle = treesnap.open(place.directory / "nothing", last)
+        remotes = Remotes(handle, secret_of(handle))
         try:
             remotes.collect()
             for problem in remotes.verify(read_data=True).problems:
@@ -70,7 +71,7 @@ class RemoteChecker:
         found = {}
         try:
             handle = treesnap.open(aside / "root", aside / "store")
-            cloned = Remotes(handle, secret_of).clone(self._url, history.id)
+            cloned = Remotes(handle, secret_of(handle)).clone(self._url, history.id)
             whole = self._differences(cloned.snapshot_id, aside / "root")
             self.problems += [f"the clone of {history.name}: {line}" for line in whole]
             captured = [one for one in handle.list() if one.kind == SnapshotKind.MANUAL]

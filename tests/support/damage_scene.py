@@ -38,7 +38,8 @@ KINDS = {
     "root settings": "roots/*/config.toml",
     "lock": "**/lock",
 }
-"""Every kind of file that a store at rest has, but for journals, and the collector's reserve."""
+"""Every kind of file that a store at rest has, but for journals, the collector's reserve, and
+the proof that it is its owner's, without which it is only trusted less."""
 THROWAWAYS = {
     "index part",
     "slot",

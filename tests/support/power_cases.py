@@ -234,7 +234,7 @@ def revert_step(handle: Handle) -> None:
 
 
 LONG_AGO_NS = 1_600_000_000_000_000_000
-FIRST_CREATE_SYNCS = 12
+FIRST_CREATE_SYNCS = 13
 """The last one makes the snapshot's own name durable."""
 JOURNAL_IS_GONE = frozenset({"sync store/roots 4"})
 """The last sync of a restore: a journal that comes back later disturbs only later work."""
