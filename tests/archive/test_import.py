@@ -204,6 +204,10 @@ def test_the_last_of_several_members_of_a_name_counts(handle):
 
 
 HOSTILE = {
+    "a name that restores use": (
+        [(info("a/.treesnap-restore-0/b"), b"x")],
+        "reserved for restores",
+    ),
     "absolute": ([(info("/etc/passwd"), b"x")], "absolute path"),
     "upwards": ([(info("a/../../b"), b"x")], "no tree can hold"),
     "upwards by a link's target": (
@@ -442,3 +446,31 @@ def test_zeros_and_data_of_any_length_come_back_as_they_were_captured(tmp_path):
     handle.archive(taken.id, tmp_path / "a.tar")
 
     assert handle.import_from(tmp_path / "a.tar").root_hash == taken.root_hash
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_extended_headers_that_follow_each_other_are_bounded_together(handle, kind):
+    """Each alone is as large as allowed; what they hold would be kept until the member comes."""
+    value = b"x" * (8 << 20)
+    left = 6
+    buffer = b""
+
+    class Source:
+        """Gives away one header after the other."""
+
+        def read(self, size: int, /) -> bytes:
+            nonlocal left, buffer
+            if not buffer and left:
+                left -= 1
+                data = b"8388635 SCHILY.xattr.user.%d=" % left + value
+                data = data[:8388634] + b"\n"
+                buffer = info("h", kind, size=len(data)).tobuf() + data
+                buffer += bytes(-len(data) % 512)
+            piece, buffer = buffer[:size], buffer[size:]
+            return piece
+
+    with pytest.raises(InvalidArgument, match="header") as error:
+        handle.import_from(Source())
+
+    assert error.value.code == "invalid-archive"
+    assert "not valid" not in error.value.message

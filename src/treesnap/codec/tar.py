@@ -29,7 +29,9 @@ RECORD_SIZE = 20 * BLOCK_SIZE
 RUNS_MAX = 1 << 20
 """Runs of data in one sparse file; one with more is written with its zeros."""
 EXTENDED_SIZE_MAX = 32 << 20
-"""Bytes of an extended header: more than the attributes that one file can have."""
+"""Bytes of all extended headers before a member: more than the attributes of one file."""
+DEFAULTS_SIZE_MAX = 1 << 20
+"""Bytes of all global headers, which hold for every member that follows."""
 PATH_SIZE_MAX = 4 << 20
 """Bytes of a path: as deep as captures go, with the longest names."""
 PIECE_SIZE = 1 << 20
@@ -223,6 +225,8 @@ class TarReader:
         self._left = 0
         """Bytes of the member's data that were not read yet, with the padding."""
         self._padding = 0
+        self._extended_left = EXTENDED_SIZE_MAX
+        """Bytes that the extended headers before the next member may still have."""
         self._member: Member | None = None
 
     def __iter__(self) -> Iterator[Member]:
@@ -230,6 +234,8 @@ class TarReader:
         defaults: dict[bytes, bytes] = {}
         own: dict[bytes, bytes] = {}
         sparse_rows: list[bytes] = []
+        self._extended_left = EXTENDED_SIZE_MAX
+        default_size = 0
         is_first = True
         while True:
             block = self._exactly(BLOCK_SIZE, is_first=is_first)
@@ -240,6 +246,9 @@ class TarReader:
             if info.type in (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE):
                 records = _records(self._extended(info.size))
                 if info.type == tarfile.XGLTYPE:
+                    default_size += info.size
+                    if default_size > DEFAULTS_SIZE_MAX:
+                        refuse("The global headers of the archive are too large")
                     defaults.update(records)
                 else:
                     own.update(records)
@@ -259,6 +268,7 @@ class TarReader:
                 yield self._member
                 self._skip()
                 own, sparse_rows = {}, []
+                self._extended_left = EXTENDED_SIZE_MAX
         while self._read(PIECE_SIZE):
             pass
 
@@ -309,8 +319,9 @@ class TarReader:
             yield piece
 
     def _extended(self, size: int) -> bytes:
-        if not 0 <= size <= EXTENDED_SIZE_MAX:
+        if not 0 <= size <= self._extended_left:
             refuse(f"An extended header of the archive has {size} bytes")
+        self._extended_left -= size
         data = self._exactly(size)
         self._exactly(-size % BLOCK_SIZE)
         return data

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from treesnap import treepath
 from treesnap.codec import tar
+from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import is_storable, put_tree
 from treesnap.errors import (
@@ -499,6 +500,8 @@ def _names(path: bytes) -> list[bytes]:
     names = [name for name in path.split(b"/") if name not in {b"", b"."}]
     if not path or b".." in names or not treepath.are_valid_names(names):
         tar.refuse(f"The archive has the path {quoted(path)}, which no tree can hold", path)
+    if any(name.startswith(STAGE_PREFIX) for name in names):
+        tar.refuse(f"The archive has the path {quoted(path)}, which is reserved for restores", path)
     if len(names) > DEPTH_MAX:
         tar.refuse(f"The archive has a path of more than {DEPTH_MAX} directories", path)
     return names
