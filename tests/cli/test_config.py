@@ -252,3 +252,15 @@ def test_patterns_that_make_no_sense_are_named_and_exclude_nothing(snap, root, s
     assert (result.code, "config.toml" in result.err) == (0, True)
     assert held(snap) == {"one"}
     assert snap("config", "exclude", "/").code == 2
+
+
+def test_settings_that_could_not_be_read_again_are_not_written(snap, store):
+    assert snap("config", "keep.last", "3").code == 0
+    before = (store / "config.toml").read_text()
+
+    result = snap("config", "exclude", ",".join(f"name-{number}" for number in range(7000)))
+
+    assert result.code == 2
+    assert "would be larger than 64.0 KiB" in result.err
+    assert (store / "config.toml").read_text() == before
+    assert snap("config", "keep.last").out == "3\n"

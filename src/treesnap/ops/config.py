@@ -307,6 +307,7 @@ def change_of_user(key: str, value: str | None) -> None:
     if not table:
         document.pop(table_name)
     text = tomlkit.dumps(document)
+    _require_readable(place, text)
     if not text.strip():
         unlink_if_present(fs, place)
         return
@@ -351,6 +352,15 @@ def _load(fs: FileSystem, path: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise _invalid(path, f"it is not UTF-8: {error.reason}") from error
+
+
+def _require_readable(path: str, text: str) -> None:
+    """Raises InvalidArgument for a text that :func:`_load` would refuse, before it is written."""
+    if len(text.encode()) > _FILE_SIZE_MAX:
+        raise InvalidArgument(
+            f"The settings in {quoted(path)} would be larger than {size_text(_FILE_SIZE_MAX)}",
+            path=path,
+        )
 
 
 def _read(fs: FileSystem, path: str) -> dict[str, Any]:
@@ -442,6 +452,7 @@ def _change(session: Session, path: str, name: str, value: str | None) -> None:
         is_text = KEYS[name].stored in (str, (str, int))
         table[last] = value if is_text else list(parsed) if type(parsed) is tuple else parsed
     text = tomlkit.dumps(document)
+    _require_readable(path, text)
     if not text.strip():
         unlink_if_present(fs, path)
         return
