@@ -167,3 +167,11 @@ def test_any_text_is_a_plan_or_refused(text):
         definition = parsed(text)
 
     assert definition is None or definition.steps
+
+
+@pytest.mark.parametrize("value", ["!!bool foo", "!!timestamp foo", "!!int ''"])
+def test_a_value_that_its_explicit_tag_does_not_fit_is_named_with_its_line(value):
+    text = f"steps:\n  - name: a\n    run: x\n    checkpoint: {value}\n"
+
+    with pytest.raises(InvalidArgument, match="line 4 cannot be used: the value cannot be"):
+        parse_document(text, "plan.yaml")

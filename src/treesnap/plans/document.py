@@ -146,8 +146,9 @@ class _Reader:
             self._fail_as(node, "a single value")
         try:
             return yaml.SafeLoader("").construct_object(node)
-        except (yaml.YAMLError, ValueError) as error:
-            self._fail(node, f"the value cannot be read: {error}")
+        except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+            # The last two are how the parser fails on a value that its explicit tag does not fit.
+            self._fail(node, f"the value cannot be read as {node.tag!r}: {error}")
 
     def _text(self, node: yaml.Node) -> str:
         value = self._scalar(node)
