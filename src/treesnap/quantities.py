@@ -13,10 +13,10 @@ _Item = TypeVar("_Item")
 
 _SECONDS = {"w": 7 * 86_400, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 _BYTES = {"t": 1 << 40, "g": 1 << 30, "m": 1 << 20, "k": 1 << 10, "": 1}
-_DURATION_PART = re.compile(r"(\d{1,9})([wdhms])")
-_TIME_OF_DAY = re.compile(r"\d\d:\d\d(:\d\d)?")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_DURATION_PART = re.compile(r"([0-9]{1,9})([wdhms])")
+_TIME_OF_DAY = re.compile(r"\d\d:\d\d(:\d\d)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 
 
 def parse_duration(text: str) -> int:

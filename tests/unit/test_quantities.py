@@ -5,6 +5,7 @@ from datetime import datetime
 
 import pytest
 
+from treesnap import quantities
 from treesnap.errors import InvalidArgument
 from treesnap.quantities import first_few, parse_moment
 
@@ -81,3 +82,9 @@ def test_what_is_no_moment_is_refused(text):
         return
     with pytest.raises(InvalidArgument, match="is not a time"):
         parse_moment(text, 1_700_000_000 * 10**9)
+
+
+@pytest.mark.parametrize("text", ["\u0661\u0662M", "\uff15G", "1.\u0665K"])
+def test_a_size_has_digits_of_ascii(text):
+    with pytest.raises(InvalidArgument):
+        quantities.parse_size(text)
