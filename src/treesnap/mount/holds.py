@@ -14,11 +14,10 @@ from typing import Self
 from treesnap.codec.root_files import HoldRecord
 from treesnap.errors import TreesnapError
 from treesnap.model import SnapshotId
-from treesnap.ops.context import Session, identity_of
+from treesnap.ops.context import Session
 from treesnap.store.records import LockedRecord
 
 _HELD_MAX = 16
-_Hold = tuple[LockedRecord[HoldRecord], tuple[int, int] | None]
 
 
 class Holds:
@@ -27,7 +26,7 @@ class Holds:
     def __init__(self, session: Session, operation: str = "mount") -> None:
         self._session = session
         self._operation = operation
-        self._held: OrderedDict[SnapshotId, _Hold] = OrderedDict()
+        self._held: OrderedDict[SnapshotId, LockedRecord[HoldRecord]] = OrderedDict()
 
     def __enter__(self) -> Self:
         return self
@@ -55,15 +54,9 @@ class Holds:
 
     def _hold(self, identity: SnapshotId) -> None:
         root = self._session.root
-        if identity in root.holds():  # another process keeps it; its record is not replaced
-            return
         record = HoldRecord(os.getpid(), self._operation, ())
-        hold = root.hold(identity, record)
-        self._held[identity] = hold, identity_of(self._session.fs, hold.path)
+        self._held[identity] = root.hold(identity, record)
 
     def _release(self) -> None:
-        _, (hold, written) = self._held.popitem(last=False)
-        if identity_of(self._session.fs, hold.path) == written:
-            hold.release()
-        else:  # another process has put its own record there
-            hold.close()
+        _, hold = self._held.popitem(last=False)
+        hold.release()

@@ -194,6 +194,7 @@ def _open_session(
         store = stack.enter_context(
             Store.open(context.fs, context.store_path, create=create, writing=writing)
         )
+        store.wait_s = context.wait_s
         if store.is_new:
             stack.enter_context(inside(context.fs, context.store_path, context.wait_s))
         if store.is_new:

@@ -97,15 +97,16 @@ def refuse_overlap(session: Session, scope: tuple[bytes, ...] | None) -> None:
     """
     inside = entered.get()
     marks = {word for mark in own_marks() for word in mark.split("/")}
-    others = {
-        key: item
-        for key, item in session.root.holds().items()
+    others = [
+        record
+        for key, records in session.root.holds().items()
         if key not in inside and key[:MARK_DIGITS] not in marks
-    }
+        for record in records
+    ]
     if not others:
         return
     ancestors = _ancestors(session.fs)
-    for record in others.values():
+    for record in others:
         if record is None:
             raise Overlapping("The root is in use by another command that may go back")
         if record.process_id in ancestors:

@@ -27,6 +27,7 @@ from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session, user_config_path
 from treesnap.quantities import format_duration, format_size, parse_duration, parse_size, size_text
 from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy
+from treesnap.store.roots import locked_roots
 from treesnap.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
@@ -192,9 +193,9 @@ def config(
             if changes and key is not None:
                 if for_root:
                     session.root.register()
-                _change(
-                    session, _root_path(session) if for_root else _store_path(session), key, value
-                )
+                path = _root_path(session) if for_root else _store_path(session)
+                with locked_roots(session.fs, session.store.layout, context.wait_s):
+                    _change(session, path, key, value)
             fs = session.store.fs
             sources: _Sources = (
                 (SettingSource.ROOT, _read(fs, _root_path(session))),

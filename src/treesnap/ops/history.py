@@ -130,7 +130,7 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
                         code=ErrorCode.RESTORE_INTERRUPTED,
                     )
                 if identity in held:
-                    record = held[identity]
+                    record = held[identity][0]
                     user = f"process {record.process_id}" if record is not None else "a process"
                     purpose = record.purpose if record is not None else "needs"
                     raise Busy(f"Snapshot {identity[:12]} is what {user} {purpose}")

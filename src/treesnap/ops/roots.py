@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from treesnap.errors import (
@@ -221,7 +222,7 @@ def _refuse_in_use(session: Session) -> None:
             code=ErrorCode.RESTORE_INTERRUPTED,
             path=root.path,
         )
-    for record in root.holds().values():
+    for record in chain.from_iterable(root.holds().values()):
         user = f"process {record.process_id}" if record is not None else "a process"
         purpose = record.purpose if record is not None else "needs"
         raise Busy(f"{what} has a snapshot that {user} {purpose}")

@@ -25,6 +25,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from errno import EINVAL, ENOSYS, EXDEV
+from itertools import chain
 
 from treesnap.codec.pack import PACK_ID_SIZE
 from treesnap.errors import (
@@ -259,7 +260,7 @@ def _refuse_use(session: Session) -> None:
         if not is_hex(root_id, 32):
             continue
         root = session.store.root_by_id(root_id)
-        for hold in root.holds().values():
+        for hold in chain.from_iterable(root.holds().values()):
             user = f"process {hold.process_id}" if hold is not None else "a process"
             purpose = hold.purpose if hold is not None else "needs"
             raise Busy(f"The root {quoted(root.path)} has a snapshot that {user} {purpose}")

@@ -29,7 +29,7 @@
 │   ├── gaps                    what of the work of agents was not captured
 │   ├── gaps-lock               held while a gap is added
 │   ├── export-<16 hex>         a restore to another directory that is under way
-│   ├── hold-<id>               a snapshot that a process at work goes back to if it fails
+│   ├── hold-<id>-<16 hex>      a snapshot that a process at work goes back to if it fails
 │   ├── pushed-<32 hex>         the root's history on a remote
 │   ├── plan-<ULID>             a plan; beside it what its steps wrote
 │   ├── plans-lock              held by the process that works on a plan of the root

@@ -68,7 +68,8 @@ _PLANS_LOOK_S = 0.25
 """How long a process holds the lock of plans that only looks at it, at most."""
 _EARLIER_MAX = 100
 """Earlier paths that are kept. A record has room for twice as many of 4 KiB each."""
-_LOCK_WAIT_S = 30.0
+LOCK_WAIT_S = 30.0
+"""How long a process waits for the list of roots, unless it is told."""
 
 T = TypeVar("T")
 
@@ -134,6 +135,17 @@ class Moved(NamedTuple):
     """Whether it is the same directory; otherwise its file system does not say."""
 
 
+class _Hold(NamedTuple):
+    """The file with which a process keeps a snapshot; no other process has the same."""
+
+    name: str
+    identity: SnapshotId
+    record: HoldRecord | None
+    """None where it is damaged."""
+    is_live: bool
+    """Whether the process lives."""
+
+
 class StepOutput(NamedTuple):
     """A file with the output of one attempt of a plan's step."""
 
@@ -151,10 +163,20 @@ class Root:
     """The files of one root in the store. ``path`` is the root's real path."""
 
     def __init__(
-        self, fs: FileSystem, layout: Layout, path: bytes, *, identity: str | None = None
+        self,
+        fs: FileSystem,
+        layout: Layout,
+        path: bytes,
+        *,
+        identity: str | None = None,
+        wait_s: float = LOCK_WAIT_S,
     ) -> None:
-        """Finds the root at a path, or the one with ``identity``, wherever it is."""
+        """Finds the root at a path, or the one with ``identity``, wherever it is.
+
+        ``wait_s`` is how long it waits for the list of all roots.
+        """
         self._fs = fs
+        self._wait_s = wait_s
         self._layout = layout
         self.path = path
         self.id = identity or root_id(path)
@@ -210,7 +232,7 @@ class Root:
         self._is_wanted = True
         if self.is_registered():
             return
-        with locked_roots(self._fs, self._layout):
+        with locked_roots(self._fs, self._layout, self._wait_s):
             self._look_up()  # another process may have moved a root to this path meanwhile
             if self.record is None and not self.is_registered():
                 add_directory(self._fs, self._layout.root_directory(self.id))
@@ -228,7 +250,7 @@ class Root:
         found = identified(self._fs, record)
         if found == record:
             return
-        with locked_roots(self._fs, self._layout):
+        with locked_roots(self._fs, self._layout, self._wait_s):
             self._write(found)
             if _inode_copy(self._layout, found) != _inode_copy(self._layout, record):
                 self._remove_copy(_inode_copy(self._layout, record))
@@ -271,7 +293,7 @@ class Root:
         At any crash the root is at the old path or at the new one. Raises Refused when
         another root is at the new path.
         """
-        with locked_roots(self._fs, self._layout):
+        with locked_roots(self._fs, self._layout, self._wait_s):
             there = Root(self._fs, self._layout, path)
             if there.record is not None and there.id != self.id:
                 raise Refused(
@@ -295,7 +317,7 @@ class Root:
 
         Its record goes last, so that what a crash left can be forgotten again.
         """
-        with locked_roots(self._fs, self._layout):
+        with locked_roots(self._fs, self._layout, self._wait_s):
             directory = self._layout.root_directory(self.id)
             for name in sorted(self._fs.list_names(directory)):
                 if name in {"root", "lock"} or name.endswith("-lock"):
@@ -318,7 +340,7 @@ class Root:
 
     def repair(self, record: RootRecord) -> None:
         """Rewrites a damaged or missing record, and the copies by which the root is found."""
-        with locked_roots(self._fs, self._layout):
+        with locked_roots(self._fs, self._layout, self._wait_s):
             add_directory(self._fs, self._layout.root_directory(self.id))
             self._write(record)
 
@@ -454,42 +476,49 @@ class Root:
         process does not survive a power cut either. Raises OSError.
         """
         self.forget_killed()
-        path = self.file(_HOLD_PREFIX + identity)
+        path = self.file(f"{_HOLD_PREFIX}{identity}-{os.urandom(8).hex()}")
         return LockedRecord.create(self._fs, self._layout, path, HOLD, record, durable=False)
 
-    def holds(self) -> dict[SnapshotId, HoldRecord | None]:
-        """Returns the snapshots that living processes need; None for a record that is damaged.
+    def holds(self) -> dict[SnapshotId, list[HoldRecord | None]]:
+        """Returns the snapshots that living processes need, with the record of each process.
 
-        Costs one listing.
+        None for a record that is damaged. Costs one listing.
         """
-        return {
-            identity: record for identity, record, is_live in self._holds(self.names()) if is_live
-        }
+        found: dict[SnapshotId, list[HoldRecord | None]] = {}
+        for hold in self._holds(self.names()):
+            if hold.is_live:
+                found.setdefault(hold.identity, []).append(hold.record)
+        return found
 
     def killed(self, names: Iterable[str]) -> dict[SnapshotId, HoldRecord]:
         """Returns what processes would have gone back to that were killed, of the root's files."""
         return {
-            identity: record
-            for identity, record, is_live in self._holds(names)
-            if not is_live and record is not None and record.scope != ()
+            hold.identity: hold.record
+            for hold in self._holds(names)
+            if not hold.is_live and hold.record is not None and hold.record.scope != ()
         }
 
     def forget_killed(self) -> None:
         """Removes the holds of dead processes. The caller holds the root's lock."""
-        for identity, _, is_live in self._holds(self.names()):
-            if not is_live:
-                unlink_if_present(self._fs, self.file(_HOLD_PREFIX + identity))
+        for hold in self._holds(self.names()):
+            if not hold.is_live:
+                unlink_if_present(self._fs, self.file(hold.name))
 
-    def _holds(self, names: Iterable[str]) -> Iterator[tuple[SnapshotId, HoldRecord | None, bool]]:
-        """Yields each hold, its record unless that is damaged, and whether its process lives."""
-        for name in _like(names, _HOLD_PREFIX, 64):
+    def _holds(self, names: Iterable[str]) -> Iterator[_Hold]:
+        """Yields each hold; earlier versions named it by the snapshot alone."""
+        for name in names:
+            identity, _, own = name.removeprefix(_HOLD_PREFIX).partition("-")
+            if not (name.startswith(_HOLD_PREFIX) and is_hex(identity, 64)) or (
+                own and not is_hex(own, 16)
+            ):
+                continue
             path = self.file(name)
             with LockedRecord.open(self._fs, path, HOLD, exclusive=False) or nullcontext() as hold:
                 if hold is not None:
                     record = None
                     with suppress(Corrupt, UnsupportedFormat):
                         record = hold.read()
-                    yield SnapshotId(name.removeprefix(_HOLD_PREFIX)), record, not hold.is_abandoned
+                    yield _Hold(name, SnapshotId(identity), record, not hold.is_abandoned)
 
     def export_names(self, names: Iterable[str] | None = None) -> list[str]:
         """Returns the names of the records of restores to other directories. Costs one listing,
@@ -537,11 +566,14 @@ def step_output_bytes(fs: FileSystem, layout: Layout) -> int:
 
 
 @contextmanager
-def locked_roots(fs: FileSystem, layout: Layout) -> Iterator[None]:
-    """Keeps other processes from registering, moving and forgetting roots while the body runs."""
+def locked_roots(fs: FileSystem, layout: Layout, wait_s: float) -> Iterator[None]:
+    """Keeps other processes from registering, moving and forgetting roots while the body runs.
+
+    They do not change settings either. Raises Busy.
+    """
     path = os.path.join(layout.roots, "lock")
     what = "The list of roots"
-    with held(fs, path, operation="roots", what=what, wait_s=_LOCK_WAIT_S):
+    with held(fs, path, operation="roots", what=what, wait_s=wait_s):
         yield
 
 

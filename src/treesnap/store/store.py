@@ -32,7 +32,7 @@ from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.layout import DIRECTORIES, DISPLACED_PREFIX, Layout, is_hex
 from treesnap.store.ownership import is_own, note_made_here
 from treesnap.store.quarantine import Quarantine
-from treesnap.store.roots import Root, step_output_bytes
+from treesnap.store.roots import LOCK_WAIT_S, Root, step_output_bytes
 from treesnap.store.snapshots import SnapshotLog
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class Store:
         self.path = path
         self.layout = Layout(path)
         self.snapshots = SnapshotLog(fs, self.layout)
+        self.wait_s = LOCK_WAIT_S
+        """How long its roots wait for the list of roots."""
         self.is_new = False
         """Whether this process has just made it."""
         self._scanned_all = False
@@ -290,14 +292,14 @@ class Store:
 
     def root(self, path: bytes) -> Root:
         """Returns the root at a path; creates nothing. Raises Corrupt."""
-        root = Root(self.fs, self.layout, path)
+        root = Root(self.fs, self.layout, path, wait_s=self.wait_s)
         self._check_directory(self.layout.root_directory(root.id))
         self._check_directory(self.layout.root_snapshots(root.id))
         return root
 
     def root_by_id(self, identity: str, path: bytes = b"") -> Root:
         """Returns the root with an id; ``path`` is used if its record cannot be read."""
-        root = Root(self.fs, self.layout, path, identity=identity)
+        root = Root(self.fs, self.layout, path, identity=identity, wait_s=self.wait_s)
         self._check_directory(self.layout.root_directory(identity))
         self._check_directory(self.layout.root_snapshots(identity))
         return root
