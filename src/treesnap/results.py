@@ -223,6 +223,38 @@ class OpenFile(Record):
         return path_text(self.path)
 
 
+class Privilege(Record):
+    """A privilege of a path in a snapshot that was restored."""
+
+    path: bytes
+    kind: str
+    """``set-user-id``, ``set-group-id``, ``device``, or the name of an extended attribute."""
+    given: bool
+    """Whether the path got it; it was left out otherwise."""
+
+
+class Privileges(Record):
+    """The privileges in what was restored, beside the user's own."""
+
+    listed: tuple[Privilege, ...] = ()
+    """The first thousand of either sort."""
+    given: int = 0
+    """How many were given, also those that are not listed."""
+    left_out: int = 0
+    """How many were left out."""
+    owners_left_out: int = 0
+    """How many paths have another owner than in the snapshot: the user, or the one they had."""
+
+    def plus(self, other: Privileges) -> Privileges:
+        """Returns both together."""
+        return Privileges(
+            self.listed + other.listed,
+            self.given + other.given,
+            self.left_out + other.left_out,
+            self.owners_left_out + other.owners_left_out,
+        )
+
+
 class RestoreResult(Record):
     """Outcome of ``restore``, ``undo`` and ``redo``."""
 
@@ -259,6 +291,9 @@ class RestoreResult(Record):
     conflicts: tuple[Change, ...] = ()
     """What others changed since the first base where the snapshot differs: left as it is, with
     the directories above it, or overwritten, as the caller wanted."""
+    privileges: Privileges = Privileges()
+    """What the snapshot has of set-user-ID bits, devices and the like. They are given if it is
+    proven to be own, or if the caller asked for them; see the threat model."""
 
     def to_dict(self) -> Fields:
         """Returns what ``snap restore --json`` prints; ``json.dumps`` takes it."""
@@ -1053,3 +1088,5 @@ class ForkResult(Record):
     """Bytes of each fork, as if nothing was shared."""
     forks: tuple[Fork, ...]
     """In the order in which the directories were named."""
+    privileges: Privileges = Privileges()
+    """What was left out of each, of a snapshot that is not proven to be own."""

@@ -83,7 +83,7 @@ def test_a_frozen_snapshot_restores_to_what_was_captured(frozen, key, tmp_path):
     expected = frozen.manifest["snapshots"][key]
     snapshot = frozen.handle.resolve(key)
 
-    frozen.handle.restore(key, to=tmp_path / "target", force=True)
+    frozen.handle.restore(key, to=tmp_path / "target", force=True, privileged=True)
 
     found = describe(os.fsencode(tmp_path / "target"))
     if snapshot.record.scope is not None:

@@ -21,6 +21,7 @@ from calling import run_forked
 from crash.system_calls import Ended, Point, points, run
 from mutations import HARMLESS, MUTATIONS
 from oracle import Record, copy_tree, difference, record
+from prepared import trust_stores
 from trees import LEFT_OUT, build, make_socket, remove_tree
 
 TREE_SEED = 8
@@ -181,6 +182,7 @@ class Scene:
         _copy_socket(os.fsencode(origin / "root"), os.fsencode(made / "root"))
         if (origin / "store").exists():
             subprocess.run(["cp", "-a", "--", origin / "store", made], check=True)
+            trust_stores(made / "store")
 
     def keep(self, name: str) -> None:
         """Makes the present a state to begin from."""

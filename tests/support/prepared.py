@@ -12,6 +12,12 @@ from treesnap.store.layout import Layout
 from treesnap.store.ownership import note_made_here
 
 
+def trust_stores(directory: Path) -> None:
+    """Makes copied stores below a directory the user's own again."""
+    for made_here in directory.rglob("made-here"):
+        note_made_here(LocalFileSystem(), Layout(str(made_here.parent)))
+
+
 class Prepared:
     """A directory that was made once, and is there again as it was made whenever it is asked for.
 
@@ -26,7 +32,6 @@ class Prepared:
     def placed(self) -> Iterator[Path]:
         """Puts the directory into its place for as long as the block runs."""
         shutil.copytree(self._kept, self._place, symlinks=True)
-        for made_here in self._place.rglob("made-here"):
-            note_made_here(LocalFileSystem(), Layout(str(made_here.parent)))
+        trust_stores(self._place)
         yield self._place
         shutil.rmtree(self._place)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 import treesnap
-from treesnap.cli.command import SnapGroup, command, pass_invocation
+from treesnap.cli.command import SnapGroup, command, pass_invocation, privileged_option
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import restore_fields
@@ -21,6 +21,7 @@ from treesnap.cli.secret import Source, new_passphrase, new_secret_of, remember,
 from treesnap.cli.terminal import time_text
 from treesnap.cli.text_output import (
     path_text,
+    privilege_lines,
     restore_line,
     restore_notes,
     short_id,
@@ -448,6 +449,7 @@ def push(
 @click.argument("target", metavar="DIR")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--lazy", is_flag=True, help="Leave older snapshots there until they are needed.")
+@privileged_option
 @_transfer_options
 @pass_invocation
 def clone(
@@ -457,6 +459,7 @@ def clone(
     target: str,
     paths: Sequence[str],
     lazy: bool,
+    privileged: bool,
     limit_rate: int | None,
     jobs: int,
 ) -> None:
@@ -486,7 +489,9 @@ def clone(
             wait_s=given.wait_s,
         )
         remotes = _remotes(cloned, limit_rate, jobs)
-        result = remotes.clone(where, fragment or None, paths=paths, lazy=lazy)
+        result = remotes.clone(
+            where, fragment or None, paths=paths, lazy=lazy, privileged=privileged
+        )
         known = {name for info in remotes.list() for name in (info.name, info.url)}
         is_known = not known.isdisjoint({where, os.path.abspath(where)})
     line = (
@@ -502,9 +507,11 @@ def clone(
             "snapshots": result.fetched.snapshots,
             "objects": result.fetched.objects,
             "size_bytes": result.fetched.size_bytes,
+            "privileges": result.privileges,
         },
         [line],
     )
+    invocation.output.note(*privilege_lines(result.privileges))
     if not is_known:
         add = invocation.command_text("remote", "add", "NAME", where)
         invocation.output.note(f"To push from there, add the remote first: {add}")
@@ -575,6 +582,7 @@ def _fetch_fields(result: FetchResult) -> dict[str, object]:
 @click.argument("name", metavar="[REMOTE]", required=False)
 @click.argument("history", metavar="[HISTORY]", required=False)
 @click.option("--theirs", is_flag=True, help="Take what both sides changed from there.")
+@privileged_option
 @_transfer_options
 @pass_invocation
 def pull(
@@ -583,6 +591,7 @@ def pull(
     name: str | None,
     history: str | None,
     theirs: bool,
+    privileged: bool,
     limit_rate: int | None,
     jobs: int,
 ) -> None:
@@ -593,7 +602,9 @@ def pull(
     HISTORY may be left out where there is only one that is not the root's own.
     """
     with invocation.open(ends_restored=True) as handle:
-        result = _remotes(handle, limit_rate, jobs).pull(name, history, overwrite=theirs)
+        result = _remotes(handle, limit_rate, jobs).pull(
+            name, history, overwrite=theirs, privileged=privileged
+        )
     restored = result.restore
     invocation.output.result(
         "pull",

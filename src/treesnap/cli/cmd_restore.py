@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treesnap.cli.advice import advising_on_paths
-from treesnap.cli.command import command, pass_invocation, session_option
+from treesnap.cli.command import command, pass_invocation, privileged_option, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.streams import stdout_to_stderr
@@ -45,6 +45,7 @@ SIGNAL_BASE = 128
     is_flag=True,
     help="Allow a dangerous root, and changes by other programs meanwhile.",
 )
+@privileged_option
 @session_option
 @pass_invocation
 def restore(
@@ -57,6 +58,7 @@ def restore(
     dry_run: bool,
     touch: bool,
     force: bool,
+    privileged: bool,
 ) -> None:
     """Restore a snapshot, or only PATHs of it.
 
@@ -73,8 +75,10 @@ def restore(
 
         if len(paths) != 1:
             raise click.UsageError("--patch is about one PATH")
-        if to is not None or dry_run or touch or invocation.output.as_json:
-            raise click.UsageError("--patch excludes --to, --dry-run, --touch and --json")
+        if to is not None or dry_run or touch or privileged or invocation.output.as_json:
+            raise click.UsageError(
+                "--patch excludes --to, --dry-run, --touch, --privileged, --json"
+            )
         refuse_without_terminal()
     with invocation.open(ends_restored=True) as handle:
         absolute = invocation.absolute_all(paths, handle.root)
@@ -94,6 +98,7 @@ def restore(
                     dry_run=dry_run,
                     touch=touch,
                     force=force,
+                    privileged=privileged,
                     list_changes=dry_run or invocation.output.as_json,
                 )
     if result is not None:
@@ -128,11 +133,13 @@ def _step_back(name: str, undone: str, undone_by: str) -> click.Command:
         """,
         examples=[f"snap {name}", f"snap -C project {name} --json"],
     )
+    @privileged_option
     @pass_invocation
-    def step_back(invocation: Invocation) -> None:
+    def step_back(invocation: Invocation, *, privileged: bool) -> None:
         with invocation.open(ends_restored=True) as handle:
             try:
-                result = handle.undo() if name == "undo" else handle.redo()
+                step = handle.undo if name == "undo" else handle.redo
+                result = step(privileged=privileged)
             except NotFound as error:
                 if name == "undo":
                     from treesnap.cli.way_back import advise_on_undo

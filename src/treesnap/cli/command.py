@@ -250,6 +250,13 @@ session_option = click.option(
 )
 
 
+privileged_option = click.option(
+    "--privileged",
+    is_flag=True,
+    help="Also give set-user-ID bits, devices, capabilities and owners from elsewhere.",
+)
+
+
 class _Seconds(click.FloatRange):
     name = "number of seconds"
 

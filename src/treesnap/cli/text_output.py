@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from treesnap.cli.terminal import Terminal
     from treesnap.codec.root_files import Gap
     from treesnap.model import Change, Skipped, Snapshot
-    from treesnap.results import CreateResult, OpenFile, RestoreResult
+    from treesnap.results import CreateResult, OpenFile, Privileges, RestoreResult
 
 ID_DIGITS = 12
 """Digits of an abbreviated id."""
@@ -245,11 +245,26 @@ def restore_notes(result: RestoreResult, undo: str) -> Iterator[str]:
     yield from skipped_lines(result.untouched, "left alone")
     for path in result.links_broken:
         yield f"Link broken: {quoted(path)} has a name elsewhere, which keeps the old file"
+    yield from privilege_lines(result.privileges)
     if result.plan_id is not None:
         yield f"Plan {result.plan_id} was restored too"
     yield from first_lines(result.open_files, _open_text, SKIPPED_SHOWN_MAX)
     if result.safety_id is not None:
         yield f"To undo this: {undo}"
+
+
+def privilege_lines(privileges: Privileges) -> Iterator[str]:
+    """Yields what a snapshot from elsewhere was not allowed to bring, and how to get it."""
+    left = [item for item in privileges.listed if not item.given]
+    if left:
+        yield f"Left out, because the snapshot may come from elsewhere: {privileges.left_out:,} of"
+        texts = [f"{path_text(item.path)} ({printable(item.kind)})" for item in left]
+        yield from (f"  {text}" for text in first_lines(texts, str, SKIPPED_SHOWN_MAX))
+    if privileges.owners_left_out:
+        count = count_text(privileges.owners_left_out, "path")
+        yield f"Owner left out of {count}: files that were not there before are yours"
+    if left or privileges.owners_left_out:
+        yield "To restore these too: --privileged"
 
 
 def gap_text(gap: Gap) -> str:

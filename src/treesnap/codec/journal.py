@@ -83,6 +83,9 @@ class Commit(NamedTuple):
     """Whether there was no room for the state before: ``safety_id`` has the new one instead."""
     plan: PlanCopy | None = None
     """What a plan that goes with the files is once the restore is done."""
+    privileged: bool = False
+    """Whether set-user-ID bits and the like are given although nothing stored proves that the
+    target is own."""
 
 
 class Journal(NamedTuple):
@@ -131,6 +134,8 @@ def encode_journal(journal: Journal) -> bytes:
         fields |= commit._asdict()
         if commit.plan is None:
             del fields["plan"]
+        if not commit.privileged:
+            del fields["privileged"]
     return pack(fields)
 
 
@@ -185,6 +190,7 @@ def _decode_commit(fields: Fields) -> Commit:
         removes_first=fields.get("removes_first", bool),
         keeps_nothing=fields.get("keeps_nothing", bool),
         plan=decode_plan_copy(fields.optional("plan", tuple), "journal"),
+        privileged=fields.optional("privileged", bool) or False,
     )
 
 

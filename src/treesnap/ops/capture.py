@@ -31,6 +31,7 @@ from treesnap.ops.known_changes import (
     query_watcher,
     walk_with_fallback,
 )
+from treesnap.ops.privileges import elsewhere_tags, note_captured
 from treesnap.ops.state import MemoryObjects, State, walked_state
 from treesnap.quantities import first_few
 from treesnap.store.roots import read_journal, registered_roots
@@ -342,6 +343,7 @@ class Capture:
         self._session.monitor.begin(Phase.SYNC, None, None)
         identity, name = self.writer.publish(record, root.id, self._listing.next_sequence)
         self._is_published = True
+        note_captured(identity)
         if self._builder is not None:
             with suppress(OSError):  # the snapshot is published, and the old cache still serves
                 watch = self._watch_note(self._builder.listed)
@@ -368,6 +370,7 @@ def publish_again(session: Session, snapshot: Snapshot, what: str, /, **fields: 
         plan=None,
         **fields,  # type: ignore[arg-type]  # fields are the record's own
     )
+    record = record._replace(tags={**record.tags, **elsewhere_tags(session, snapshot)})
 
     def publish(_: object) -> Snapshot:
         with Writer(store) as writer:

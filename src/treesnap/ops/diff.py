@@ -8,12 +8,14 @@ from contextlib import suppress
 from treesnap import treepath
 from treesnap.compare import changes
 from treesnap.errors import StoreMissing
-from treesnap.model import Change, ChangeList
+from treesnap.model import Change, ChangeList, Snapshot
 from treesnap.ops.access import opened, recover
 from treesnap.ops.capture import live_state, preview
-from treesnap.ops.context import Context
+from treesnap.ops.context import Context, Session
+from treesnap.ops.privileges import is_own, wanted_state
 from treesnap.ops.references import position, reading, resolve_in
 from treesnap.ops.state import (
+    State,
     compared,
     effective_scope,
     empty_state,
@@ -35,7 +37,7 @@ def status(context: Context, ref: str | None = None) -> StatusResult:
                 return StatusResult(snapshot=None, changes=(), skipped=(), recovered=recovered)
             scope = effective_scope(snapshot, None)
             seen = preview(session, scope, snapshot.record.rules)
-            recorded = recorded_state(session, snapshot.record, scope)
+            recorded = _as_restored(session, snapshot, scope, seen.state)
             return StatusResult(
                 snapshot=snapshot,
                 changes=compared(recorded, seen.state, scope),
@@ -46,6 +48,14 @@ def status(context: Context, ref: str | None = None) -> StatusResult:
         if ref is not None:
             raise
         return StatusResult(snapshot=None, changes=(), skipped=())
+
+
+def _as_restored(
+    session: Session, snapshot: Snapshot, scope: tuple[bytes, ...] | None, live: State
+) -> State:
+    """Returns what a restore of a snapshot would lead to: what it leaves out is no change."""
+    record, privileged = snapshot.record, is_own(session, snapshot)
+    return wanted_state(session, record, scope, live, privileged=privileged)[0]
 
 
 def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...]) -> ChangeList:
@@ -59,9 +69,10 @@ def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...
         if new is not None:
             scope = effective_scope(new, scope)
             right = recorded_state(session, new.record, scope)
+            left = recorded_state(session, old.record, scope)
         else:
             right = live_state(session, scope, old.record.rules)
-        left = recorded_state(session, old.record, scope)
+            left = _as_restored(session, old, scope, right)
         require_paths(paths, left, right)
         return compared(left, right, scope)
 

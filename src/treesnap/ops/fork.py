@@ -60,16 +60,17 @@ from treesnap.ops.capture import usable_cache
 from treesnap.ops.context import Context, Session, absolute
 from treesnap.ops.maintenance import settings_or_defaults
 from treesnap.ops.origin import BASE_NAME, origin_in
+from treesnap.ops.privileges import is_own, limited
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.export import Export, is_fixed, refuse_occupied
 from treesnap.ops.state import MemoryObjects, State
 from treesnap.quantities import count_text, first_few, size_text
-from treesnap.results import Fork, ForkOrigin, ForkResult
+from treesnap.results import Fork, ForkOrigin, ForkResult, Privileges
 from treesnap.store.roots import Root
 from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.worktree.apply.clones import CloneSource, ForkBuild, can_share
 from treesnap.worktree.mounts import PRECISE_GRANULARITY_NS, Mounts
-from treesnap.worktree.scan.hard_links import load_groups
+from treesnap.worktree.scan.hard_links import load_groups, store_groups
 from treesnap.worktree.scan.ignore import (
     IGNORE_FILE,
     IGNORE_FILE_SIZE_MAX,
@@ -220,16 +221,20 @@ class _Forking:
         self._fs = session.fs
         self._snapshot = snapshot
         record = snapshot.record
-        self._new_trees: list[bytes] = []
+        self._new_objects: list[tuple[ObjectKind, bytes]] = []
         objects = MemoryObjects(session.store)
         trees = TreeReader(objects.get)
 
         def put(kind: ObjectKind, data: bytes) -> ObjectId:
-            self._new_trees.append(data)
+            self._new_objects.append((kind, data))
             return objects.put(kind, data)
 
         root = _without_skipped(record.root, trees, put)
-        self._state = State(root, trees, load_groups(record.links, session.store.get))
+        state = State(root, trees, load_groups(record.links, session.store.get))
+        self._privileges = Privileges()
+        if not is_own(session, snapshot):
+            state, self._privileges = limited(put, state, None)
+        self._state = state
         settings = settings_or_defaults(session)
         rules = given(settings.excluded if settings is not None else ())
         candidates = {rule.directory for rule in record.rules}
@@ -252,7 +257,9 @@ class _Forking:
                     raise
                 if first is None and len(forks) < len(places):
                     first = self._fork_source(stack, place)
-        return ForkResult(self._snapshot.id, totals.files, totals.size_bytes, tuple(forks))
+        return ForkResult(
+            self._snapshot.id, totals.files, totals.size_bytes, tuple(forks), self._privileges
+        )
 
     def _warn_of_made(self, forks: Sequence[Fork]) -> None:
         """Says which forks are there although a later one failed; each stands for itself."""
@@ -351,11 +358,11 @@ class _Forking:
     def _publish_base(self, root: Root) -> Snapshot:
         store, record = self._session.store, self._snapshot.record
         with Writer(store) as writer:
-            for data in self._new_trees:
-                writer.put(ObjectKind.TREE, data)
+            for kind, data in self._new_objects:
+                writer.put(kind, data)
             base = SnapshotRecord(
                 root=self._state.root,
-                links=record.links,
+                links=store_groups(set(self._state.groups.values()), writer.put),
                 root_path=root.path,
                 created_at_ns=self._session.context.clock_ns(),
                 totals=self._state.trees.totals(self._state.root.tree_id),

@@ -805,6 +805,7 @@ class Handle:
         list_changes: bool = True,
         base: str | None = None,
         conflicts: str = "keep",
+        privileged: bool = False,
         session: str | None = None,
     ) -> RestoreResult:
         """Makes the root, or only ``paths`` of it, exactly as in a snapshot.
@@ -828,6 +829,11 @@ class Handle:
         (``.git``) is one path. Its index alone is no conflict; it stays if it is in the snapshot as
         it is in the base.
 
+        Of a snapshot that is not proven to be own, such as one that was fetched, cloned or
+        imported, or one in somebody else's store, set-user-ID bits, devices, privileged attributes
+        and owners are left out; they are in the result's ``privileges``. With ``privileged`` paths
+        get them.
+
         Raises NotFound, Conflict, Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """
         from treesnap.ops.restore.plan import RestoreRequest
@@ -843,6 +849,7 @@ class Handle:
             list_changes=list_changes,
             bases=() if base is None else (self._id_of(base, session, paths),),
             conflicts=conflicts,
+            privileged=privileged,
         )
         return restore(self.context, request)
 
@@ -971,23 +978,25 @@ class Handle:
             force=force,
         )
 
-    def undo(self, *, dry_run: bool = False) -> RestoreResult:
+    def undo(self, *, dry_run: bool = False, privileged: bool = False) -> RestoreResult:
         """Undoes the newest restore; raises NotFound when there is none.
 
-        With ``dry_run`` it changes nothing and returns what it would do.
+        With ``dry_run`` it changes nothing and returns what it would do. ``privileged`` is as for
+        :meth:`restore`, for a store that is not proven to be own.
         """
         from treesnap.ops.undo import undo
 
-        return undo(self.context, is_dry_run=dry_run)
+        return undo(self.context, is_dry_run=dry_run, privileged=privileged)
 
-    def redo(self, *, dry_run: bool = False) -> RestoreResult:
+    def redo(self, *, dry_run: bool = False, privileged: bool = False) -> RestoreResult:
         """Undoes the newest undo; raises NotFound when there is none.
 
-        With ``dry_run`` it changes nothing and returns what it would do.
+        With ``dry_run`` it changes nothing and returns what it would do. ``privileged`` is as for
+        :meth:`undo`.
         """
         from treesnap.ops.undo import redo
 
-        return redo(self.context, is_dry_run=dry_run)
+        return redo(self.context, is_dry_run=dry_run, privileged=privileged)
 
     def recover(self) -> str | None:
         """Finishes an interrupted restore; returns what was done, or None.
@@ -1128,9 +1137,9 @@ class AsyncHandle:
     root_move = InThread(Handle.root_move)
     root_forget = InThread(Handle.root_forget)
     store_info = InThread(Handle.store_info)
+    store_trust = InThread(Handle.store_trust)
     store_copy = InThread(Handle.store_copy)
     store_move = InThread(Handle.store_move)
-    store_trust = InThread(Handle.store_trust)
     stats = InThread(Handle.stats)
     du = InThread(Handle.du)
     du_sessions = InThread(Handle.du_sessions)

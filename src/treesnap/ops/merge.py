@@ -28,7 +28,6 @@ from treesnap import treepath
 from treesnap.codec.reader import Get, TreeReader, read_content
 from treesnap.codec.tree import Put, put_tree
 from treesnap.errors import ErrorCode, NotFound, quoted
-from treesnap.facts import RESERVED_TAGS
 from treesnap.model import (
     ChangeList,
     Entry,
@@ -43,15 +42,13 @@ from treesnap.model import (
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.ops.moves import Moves, are_apart, can_move, find_moves, moved
+from treesnap.ops.privileges import MERGED, elsewhere_tags
 from treesnap.ops.restore.plan import REPOSITORIES
 from treesnap.ops.state import State, compared, subset_groups, totals_of_entry
 from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.three_way import TEXT_SIZE_MAX, Labels, are_texts, merge_texts
 from treesnap.worktree.scan.file_reader import store_bytes, store_xattrs
 from treesnap.worktree.scan.hard_links import Groups, load_groups, store_groups
-
-MERGED = f"{RESERVED_TAGS}merged"
-"""The tag of a merge of two machines' histories: the id of the snapshot of the other side."""
 
 _Value = TypeVar("_Value")
 
@@ -157,7 +154,7 @@ def merge(
                 name=None,
                 session=None,
                 step=None,
-                tags=dict(request.tags),
+                tags={**request.tags, **elsewhere_tags(session, mine, theirs, *bases)},
                 plan=None,
             )
             conflicts = tuple(sorted(set(work.conflicts)))

@@ -64,7 +64,16 @@ def recorded_state(
     session: Session, record: SnapshotRecord, scope: tuple[bytes, ...] | None
 ) -> State:
     """Returns a snapshot's tree, with nothing but the paths in scope."""
-    objects = MemoryObjects(session.store)
+    return state_in(MemoryObjects(session.store), session, record, scope)
+
+
+def state_in(
+    objects: MemoryObjects,
+    session: Session,
+    record: SnapshotRecord,
+    scope: tuple[bytes, ...] | None,
+) -> State:
+    """Returns what :func:`recorded_state` does, with a reader that has what is put there later."""
     trees = TreeReader(objects.get)
     root = _subset(record.root, trees, objects.put, scope)
     groups = _groups_within(load_groups(record.links, session.store.get), scope)

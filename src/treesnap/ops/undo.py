@@ -16,6 +16,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.model import Snapshot
+from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.claim import when_alone
 from treesnap.ops.context import Context, Session, refuse_dangerous
@@ -74,26 +75,33 @@ def _restore_root(context: Context, request: RestoreRequest) -> RestoreResult:
         return result
 
 
-def undo(context: Context, *, is_dry_run: bool = False) -> RestoreResult:
+def undo(context: Context, *, is_dry_run: bool = False, privileged: bool = False) -> RestoreResult:
     """Undoes the newest restore, within the paths that it concerned."""
-    if is_dry_run:
-        return _dry_step(context, "undo", RestoreHistory.undone)
-    return _step(context, "undo", RestoreHistory.undone)
+    step = _Undoing("undo", RestoreHistory.undone, privileged)
+    return _dry_step(context, step) if is_dry_run else _step(context, step)
 
 
-def redo(context: Context, *, is_dry_run: bool = False) -> RestoreResult:
+def redo(context: Context, *, is_dry_run: bool = False, privileged: bool = False) -> RestoreResult:
     """Undoes the newest undo."""
-    if is_dry_run:
-        return _dry_step(context, "redo", RestoreHistory.redone)
-    return _step(context, "redo", RestoreHistory.redone)
+    step = _Undoing("redo", RestoreHistory.redone, privileged)
+    return _dry_step(context, step) if is_dry_run else _step(context, step)
 
 
-def _dry_step(context: Context, verb: str, history_step: HistoryStep) -> RestoreResult:
+class _Undoing(NamedTuple):
+    """A step in the history of restores."""
+
+    verb: str
+    history_step: HistoryStep
+    privileged: bool
+
+
+def _dry_step(context: Context, step: _Undoing) -> RestoreResult:
     """Returns what a step would do; its plan stays out of it."""
     recover(context)
+    verb = step.verb
     try:
         with opened(context, verb, writing=True) as session:
-            goal = _goal_of_step(session, verb, history_step)
+            goal = _goal_of_step(session, step)
             with ExitStack() as stack:
                 for snapshot in filter(None, (goal.snapshot, goal.left_by)):
                     stack.enter_context(reading(session, snapshot))
@@ -102,18 +110,19 @@ def _dry_step(context: Context, verb: str, history_step: HistoryStep) -> Restore
         raise _nothing(verb) from error
 
 
-def _step(context: Context, verb: str, history_step: HistoryStep) -> RestoreResult:
-    return when_alone(lambda: _step_alone(context, verb, history_step), context.wait_s)
+def _step(context: Context, step: _Undoing) -> RestoreResult:
+    return when_alone(lambda: _step_alone(context, step), context.wait_s)
 
 
-def _step_alone(context: Context, verb: str, history_step: HistoryStep) -> RestoreResult:
+def _step_alone(context: Context, step: _Undoing) -> RestoreResult:
     refuse_dangerous_restore(context, force=True)
+    verb = step.verb
     try:
         with opened(context, verb, writing=True, recover=False) as session:
-            result = _stepped(session, verb, history_step)
+            result = _stepped(session, step)
             if result is None:
                 with session.root.plans_locked(verb):
-                    result = _stepped(session, verb, history_step, has_plans=True)
+                    result = _stepped(session, step, has_plans=True)
             assert result is not None
     except StoreMissing as error:
         raise _nothing(verb) from error
@@ -122,23 +131,22 @@ def _step_alone(context: Context, verb: str, history_step: HistoryStep) -> Resto
     return result
 
 
-def _stepped(
-    session: Session, verb: str, history_step: HistoryStep, *, has_plans: bool = False
-) -> RestoreResult | None:
+def _stepped(session: Session, step: _Undoing, *, has_plans: bool = False) -> RestoreResult | None:
     """Takes the step; returns None when a plan goes along that the caller has not locked.
 
     The lock of the plans is taken before the root's, and without the root's the history cannot
     be read.
     """
-    with locked_root(session, verb):
-        goal = _goal_of_step(session, verb, history_step)
+    with locked_root(session, step.verb):
+        goal = _goal_of_step(session, step)
         if goal.snapshot.record.plan is not None and not has_plans:
             return None
         return restore_to(session, goal._replace(move=move_to(session.root, goal.snapshot)))
 
 
-def _goal_of_step(session: Session, verb: str, history_step: HistoryStep) -> Goal:
+def _goal_of_step(session: Session, step: _Undoing) -> Goal:
     """Returns to which state a step goes; raises NotFound."""
+    verb = step.verb
     history = load_history(session.root)
     moments = history.undo if verb == "undo" else history.redo
     if not moments:
@@ -157,9 +165,9 @@ def _goal_of_step(session: Session, verb: str, history_step: HistoryStep) -> Goa
         left_by=_restored_after(session, snapshot),
         scope=moment.scope,
         label=f"before {verb} to",
-        history_step=history_step,
+        history_step=step.history_step,
         removes_root=moment.is_absent,
-    )
+    ).judged(session, privileged=step.privileged)
 
 
 def _restored_after(session: Session, safety: Snapshot) -> Snapshot | None:

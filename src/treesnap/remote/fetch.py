@@ -28,6 +28,7 @@ from treesnap.remote.objects import (
     needed_objects,
 )
 from treesnap.remote.protocol import Remote, View
+from treesnap.store.fetched import history_at
 from treesnap.store.store import Store
 from treesnap.store.writer import Added, Writer, retry_overtaken
 
@@ -139,6 +140,8 @@ class _Attempt:
                 objects += count
                 size_bytes += size
                 self._session.monitor.advance(count, size)
+            if wanted and history_at(root.path) is None:
+                root.note_from_elsewhere(sequence + len(wanted) - 1)
             for number, payload in enumerate(wanted):
                 writer.publish_payload(payload, root.id, sequence + number)
         return Fetched(ids, len(wanted), objects, size_bytes)

@@ -50,7 +50,8 @@ from treesnap.ops.config import settings_of
 from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.maintenance import rules_of
-from treesnap.ops.merge import MERGED, ConflictRule, MergeRequest, merge
+from treesnap.ops.merge import ConflictRule, MergeRequest, merge
+from treesnap.ops.privileges import MERGED
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import restore
@@ -90,7 +91,7 @@ from treesnap.remote.registry import (
     set_pushed_history,
 )
 from treesnap.remote.verify import Verification, repaired
-from treesnap.results import PrunePolicy, PruneResult, RestoreResult, VerifyResult
+from treesnap.results import Privileges, PrunePolicy, PruneResult, RestoreResult, VerifyResult
 from treesnap.store.fetched import fetched_root
 from treesnap.store.lock import held
 from treesnap.store.maintenance.retention import Decision, Policy, decide
@@ -195,6 +196,8 @@ class CloneResult(Record):
     snapshot_id: SnapshotId
     """The one that the directory equals."""
     fetched: Fetched
+    privileges: Privileges
+    """Set-user-ID bits and the like that were left out, or given if the caller wanted that."""
 
 
 def _no_secret(known: KnownRemote) -> SecretSource:
@@ -689,14 +692,20 @@ class Remotes:
             return FetchResult(remote.name, chosen.id, chosen.name, newest, fetched)
 
     def pull(
-        self, name: str | None = None, history: str | None = None, *, overwrite: bool = False
+        self,
+        name: str | None = None,
+        history: str | None = None,
+        *,
+        overwrite: bool = False,
+        privileged: bool = False,
     ) -> PullResult:
         """Brings what another machine changed into the root, beside what changed here.
 
         Fetches the history of that machine, captures the root, merges both since the snapshots
         that they had in common, and restores the merge, which is a snapshot of the root. What only
         one side changed is taken from it. What both changed is a conflict: it stays as it is here,
-        or with ``overwrite`` becomes what it is there. An undo takes the pull back. Raises Refused
+        or with ``overwrite`` becomes what it is there. An undo takes the pull back. Set-user-ID
+        bits and the like are left out, as by a restore, unless it is ``privileged``. Raises Refused
         where the histories have nothing in common, and what :meth:`fetch` and a restore raise.
         """
         done = self._fetch(name, history, from_others=True)
@@ -720,7 +729,7 @@ class Remotes:
             )
             found = merge(session, mine, theirs, bases, asked)
         assert found.snapshot is not None
-        request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,))
+        request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), privileged=privileged)
         return PullResult(done, found.conflicts, restore(self._context, request))
 
     def clone(
@@ -731,6 +740,7 @@ class Remotes:
         paths: Iterable[PathLike] = (),
         *,
         lazy: bool = False,
+        privileged: bool = False,
     ) -> CloneResult:
         """Makes the root of a history on a remote: its newest snapshot, and all before it.
 
@@ -740,8 +750,9 @@ class Remotes:
         its snapshots. The snapshots keep their ids. With ``lazy`` the snapshot that the root
         equals comes alone, and :meth:`fetch` brings others when they are needed. With ``paths``,
         which are relative to the root, nothing else is read, and there is one snapshot of these
-        paths. The directory appears only when everything is there; a clone that was killed goes on
-        when it is called again. Raises NotFound, InvalidArgument, Refused, Busy, Corrupt,
+        paths. Set-user-ID bits, devices, privileged attributes and owners are left out unless it is
+        ``privileged``. The directory appears only when everything is there; a clone that was killed
+        goes on when it is called again. Raises NotFound, InvalidArgument, Refused, Busy, Corrupt,
         RemoteFailed, RemoteLocked, StorageFull.
         """
         context = self._context
@@ -783,8 +794,10 @@ class Remotes:
                 goal = fetched.ids[list(payloads).index(goal)]
                 if wanted:
                     _require_only(session, [goal])
-        restore(context, RestoreRequest(ref=goal, list_changes=False))
-        return CloneResult(context.root, chosen.id, goal, fetched)
+        restored = restore(
+            context, RestoreRequest(ref=goal, list_changes=False, privileged=privileged)
+        )
+        return CloneResult(context.root, chosen.id, goal, fetched, restored.privileges)
 
     @contextmanager
     def _connected(

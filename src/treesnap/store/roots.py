@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from stat import S_ISDIR
@@ -46,6 +47,8 @@ from treesnap.fs.durable import (
     add_directory,
     is_there,
     open_regular,
+    read_file,
+    replace_file,
     sync_directory,
     unlink_if_present,
 )
@@ -60,6 +63,8 @@ from treesnap.store.records import LockedRecord, read_record, write_record
 if TYPE_CHECKING:
     from treesnap.codec.journal import Journal
 
+_ELSEWHERE = "elsewhere"
+_NUMBER_SIZE_MAX = 32
 _EXPORT_PREFIX = "export-"
 _HOLD_PREFIX = "hold-"
 _RECORD_SIZE_MAX = 1 << 20
@@ -449,6 +454,24 @@ class Root:
         self.record = found.record
         if self._is_wanted:
             self.register()
+
+    @property
+    def last_from_elsewhere(self) -> int:
+        """The number of the newest of its snapshots that a clone brought; 0 where none did.
+
+        Where the file that says so cannot be read, no snapshot counts as captured here.
+        """
+        try:
+            return max(0, int(read_file(self._fs, self.file(_ELSEWHERE), _NUMBER_SIZE_MAX)))
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError):
+            return sys.maxsize
+
+    def note_from_elsewhere(self, sequence: int) -> None:
+        """Notes, durably, that its snapshots up to a number do not come from this machine."""
+        text = f"{max(sequence, self.last_from_elsewhere)}\n".encode()
+        replace_file(self._fs, self.file(_ELSEWHERE), text, temporary=self._layout.temporary)
 
     def read(self, name: str, format_: Format[T]) -> T | None:
         """Returns the record in one of the root's files, or None when absent; raises Corrupt."""

@@ -20,7 +20,8 @@ from treesnap.model import Entry, EntryKind, Xattrs
 
 _UNSUPPORTED = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _VANISHED = errno.ENODATA
-_PRIVILEGED = ("security.", "trusted.", "system.")
+PRIVILEGED = (b"security.", b"trusted.", b"system.")
+"""What the names of attributes begin with that privileged programs set, or that name users."""
 
 
 def path_of(dir_fd: int, name: bytes) -> str:
@@ -78,7 +79,7 @@ def _attempt(fs: FileSystem, where: str | int, name: bytes, value: bytes | None)
         if error.errno == _VANISHED:
             return True
         if error.errno in _UNSUPPORTED or (
-            error.errno in (errno.EPERM, errno.EACCES) and text.startswith(_PRIVILEGED)
+            error.errno in (errno.EPERM, errno.EACCES) and name.startswith(PRIVILEGED)
         ):
             return False
         raise

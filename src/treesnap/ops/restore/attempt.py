@@ -97,14 +97,15 @@ def _refuse_in_the_way(
 
 def dry_run(session: Session, goal: Goal) -> RestoreResult:
     """Returns what a restore would do; writes nothing."""
-    target = goal.state(session)
     seen: Capture | None = None
     view = _View()
     while True:
         if os.path.lexists(session.context.root):
             seen = preview(session, goal.scope, goal.rules, revealed=view.revealed)
             current = seen.state
+            target, left_out = goal.wanted(session, current)
         else:
+            target, left_out = goal.wanted(session, None)
             current = empty_state(session, target.root)
         require_paths(goal.paths, current, target)
         plan = make_plan(
@@ -123,7 +124,7 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
     refuse_blocked(plan)
     _refuse_in_the_way(session.context, plan, goal.scope)
     _ask_approval(goal, seen)
-    return result_of(goal, plan, target, is_dry_run=True)
+    return result_of(goal, plan, target, is_dry_run=True, left_out=left_out)
 
 
 def _ask_approval(goal: Goal, seen: Capture | None) -> None:
@@ -226,7 +227,6 @@ def _attempt(
 ) -> RestoreResult:
     """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
     context, way_back = session.context, goal.way_back
-    target = goal.state(session)
     transaction = Transaction(session)
     was_absent = not os.path.lexists(context.root)
     if was_absent:
@@ -247,6 +247,7 @@ def _attempt(
             keeps_nothing=goal.not_kept is not None,
         ) as capture:
             current, observed = capture.state, capture.observed
+            target, left_out = goal.wanted(session, None if was_absent else current)
             target.trees.share(current.trees)
             require_paths(goal.paths, current, target)
             made: frozenset[bytes] = frozenset()
@@ -280,7 +281,7 @@ def _attempt(
                 if goal.removes_root and not was_absent:
                     transaction.remove_root()
                 _record_history(session, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
-                return result_of(goal, plan, target)
+                return result_of(goal, plan, target, left_out=left_out)
             if not plan.is_empty:
                 _refuse_unchangeable(context)
             if capture.trusts_watcher and not goal.force:
@@ -313,6 +314,7 @@ def _attempt(
         removes_first=removes_first,
         keeps_nothing=goal.not_kept is not None,
         plan=_moved(goal.move, safety),
+        privileged=goal.is_asked,
     )
     open_files: tuple[OpenFile, ...] = ()
     in_place: Journal | None = None
@@ -344,7 +346,7 @@ def _attempt(
         with suppress(OSError):  # the files are back; only a later move might go unnoticed
             session.root.note_identity()
     safety_id = safety.id if goal.not_kept is None else None
-    result = result_of(goal, plan, target, safety_id=safety_id)
+    result = result_of(goal, plan, target, safety_id=safety_id, left_out=left_out)
     return result._replace(open_files=open_files, not_kept=goal.not_kept)
 
 

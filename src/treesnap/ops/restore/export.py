@@ -54,6 +54,7 @@ from treesnap.fs.os_errors import error_text
 from treesnap.fs.real_path import opened_real
 from treesnap.model import ChangeKind, Entry
 from treesnap.ops.context import Context, Session
+from treesnap.ops.privileges import PrivilegeList
 from treesnap.ops.restore.plan import (
     RestorePlan,
     count_of,
@@ -95,7 +96,7 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     """
     _refuse_inside_store(session.context, target_path)
     refuse_occupied(target_path)
-    target = goal.state(session)
+    target, left_out = goal.wanted(session, None)
     nothing = empty_state(session, target.root)
     require_paths(goal.paths, nothing, target)
     if goal.list_changes:
@@ -104,8 +105,9 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
         plan = RestorePlan()
         plan.counts[ChangeKind.ADDED] = count_of(target)
     if not dry_run:
-        Export(session, target, touch=goal.touch).write(target_path)
-    return result_of(goal, plan, target, is_dry_run=dry_run)
+        given = plan.privileges if not goal.list_changes else None
+        Export(session, target, touch=goal.touch, given=given).write(target_path)
+    return result_of(goal, plan, target, is_dry_run=dry_run, left_out=left_out)
 
 
 def _refuse_inside_store(context: Context, target_path: str) -> None:
@@ -144,6 +146,7 @@ class Export:
         target: State,
         *,
         touch: bool = False,
+        given: PrivilegeList | None = None,
         fork: bytes | None = None,
         participant: Participant | None = None,
         before_rename: Callable[[int], None] | None = None,
@@ -152,6 +155,7 @@ class Export:
         self._fs = session.fs
         self._target = target
         self._touch = touch
+        self._given = given
         self._fork = fork
         self._participant = participant
         self._before_rename = before_rename
@@ -266,6 +270,9 @@ class Export:
         finally:
             stager.close()
         self._degraded += stager.degraded
+        if self._given is not None:
+            for path, entry in stager.privileged:
+                self._given.add_given(path, entry, target.trees.xattrs(entry))
 
     def _build(
         self, parent_fd: int, stage_fd: int, stage_name: bytes, below: Sequence[str]

@@ -58,10 +58,11 @@ from treesnap.model import (
 )
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
+from treesnap.ops.privileges import DEVICES, PrivilegeList, is_own, wanted_state
 from treesnap.ops.references import resolve_in
 from treesnap.ops.state import State, effective_scope, recorded_state, subset_groups
 from treesnap.quantities import first_few
-from treesnap.results import RestoreResult
+from treesnap.results import Privileges, RestoreResult
 from treesnap.store.plan_files import PlanMove
 from treesnap.worktree.scan.hard_links import Groups
 from treesnap.worktree.scan.listing import NOTHING_REVEALED, Revealed
@@ -70,6 +71,7 @@ HistoryStep = Callable[[RestoreHistory, Moment], RestoreHistory]
 Approve = Callable[[str], None]
 """Gets the identity of the state that would be replaced; what it raises ends the restore."""
 
+_NOTHING = Privileges()
 KEEP, OVERWRITE = "keep", "overwrite"
 """What may become of conflicts."""
 
@@ -114,6 +116,8 @@ class RestoreRequest(NamedTuple):
     """What becomes of that where the restore would change it."""
     approve: Approve | None = None
     """Called under the root's lock before anything is changed, or in a dry run."""
+    privileged: bool = False
+    """Whether privileges are given although the snapshot may come from elsewhere."""
 
 
 class Goal(NamedTuple):
@@ -138,6 +142,10 @@ class Goal(NamedTuple):
     approve: Approve | None = None
     left_by: Snapshot | None = None
     """What the operation that this undoes made the root like; None if it undoes none."""
+    privileged: bool = True
+    """Whether privileges are given, as :mod:`treesnap.ops.privileges` says."""
+    is_asked: bool = False
+    """Whether that is because the caller, or this process alone, knows that they may."""
 
     @property
     def rules(self) -> tuple[IgnoreRules, ...]:
@@ -169,6 +177,17 @@ class Goal(NamedTuple):
             left = recorded_state(session, self.left_by.record, self.scope)
             return written_of(skipped, self.state(session), left)
         return NOTHING_REVEALED
+
+    def wanted(self, session: Session, live: State | None) -> tuple[State, Privileges]:
+        """Returns the tree to go to beside the live one, and what is left out of it."""
+        record, scope = self.snapshot.record, self.scope
+        return wanted_state(session, record, scope, live, privileged=self.privileged)
+
+    def judged(self, session: Session, *, privileged: bool) -> Goal:
+        """Returns the goal with the decision whether privileges are given."""
+        own = is_own(session, self.snapshot)
+        is_asked = privileged or (own and not session.store.is_own)
+        return self._replace(privileged=own or privileged, is_asked=is_asked)
 
     def base_states(self, session: Session) -> tuple[State, ...]:
         """Returns the trees of the bases, with nothing but the paths in scope."""
@@ -223,7 +242,7 @@ def goal_of(session: Session, request: RestoreRequest) -> Goal:
         bases=bases,
         overwrites=request.conflicts == OVERWRITE,
         approve=request.approve,
-    )
+    ).judged(session, privileged=request.privileged)
 
 
 class RestorePlan:
@@ -248,6 +267,8 @@ class RestorePlan:
         """Each of them, unless they are only counted."""
         self.conflicts: list[Change] = []
         """What others changed, of paths that differ from the new state."""
+        self.privileges = PrivilegeList()
+        """Those that paths get."""
         self.kept_count = 0
         """How many paths of the new state are not put because of what is kept."""
         self.links_broken: list[bytes] = []
@@ -514,6 +535,8 @@ class _Planner:
                 plan.kept_count += new is not None
                 continue
             plan.counts[change.change] += 1
+            if new is not None and (new.mode & _SET_IDS or new.xattrs or new.kind in DEVICES):
+                plan.privileges.add_given(path, new, target.trees.xattrs(new))
             if self._list_changes:
                 found.append(change)
         plan.changes = tuple(found)
@@ -647,6 +670,7 @@ def result_of(
     *,
     safety_id: SnapshotId | None = None,
     is_dry_run: bool = False,
+    left_out: Privileges = _NOTHING,
 ) -> RestoreResult:
     """Returns the outcome of a plan that was carried out, or would be."""
     created, deleted = plan.counts[ChangeKind.ADDED], plan.counts[ChangeKind.REMOVED]
@@ -667,6 +691,7 @@ def result_of(
         plan_id=goal.move.before.plan_id if goal.move is not None else None,
         conflicts=tuple(plan.conflicts),
         base_ids=tuple(base.id for base in goal.bases),
+        privileges=left_out.plus(plan.privileges.result()),
     )
 
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from treesnap import treepath
-from treesnap.codec.journal import Journal
+from treesnap.codec.journal import Commit, Journal
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.tree import put_tree
 from treesnap.errors import ErrorCode, Refused, WarningCode, quoted
@@ -28,6 +28,7 @@ from treesnap.model import (
 )
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.context import Session
+from treesnap.ops.privileges import is_own, wanted_state
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.path_state import Comparison
 from treesnap.ops.state import MemoryObjects, State, recorded_state, totals_of_entry, walked_state
@@ -36,6 +37,21 @@ from treesnap.treepath import without_nested
 from treesnap.worktree.apply.stage import RESERVE, is_building
 from treesnap.worktree.apply.step import number_of
 from treesnap.worktree.scan.scanner import Scanner, ScanResult
+
+
+def states_of(session: Session, commit: Commit, scope: tuple[bytes, ...]) -> tuple[State, State]:
+    """Returns the states before and after a restore, within some of its paths.
+
+    The one after lacks the privileges that the restore leaves out, as it was planned.
+    """
+    safety, target = (
+        resolve_in(session, identity, anywhere=True)
+        for identity in (commit.safety_id, commit.target_id)
+    )
+    old = recorded_state(session, safety.record, scope)
+    privileged = commit.privileged or commit.keeps_nothing or is_own(session, target)
+    new, _ = wanted_state(session, target.record, scope, old, privileged=privileged)
+    return old, new
 
 
 def preserve_foreign_edits(
@@ -48,10 +64,7 @@ def preserve_foreign_edits(
     """
     commit = journal.commit
     assert commit is not None
-    old, new = (
-        recorded_state(session, resolve_in(session, identity).record, commit.paths)
-        for identity in (commit.safety_id, commit.target_id)
-    )
+    old, new = states_of(session, commit, commit.paths)
 
     def attempt(_: object) -> None:
         for top in (treepath.ROOT, *journal.stage_tops):

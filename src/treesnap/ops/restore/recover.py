@@ -36,9 +36,9 @@ from treesnap.ops.context import Context, Session
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.path_state import PathState, path_state
 from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked, written_of
-from treesnap.ops.restore.preserve import preserve_foreign_edits
+from treesnap.ops.restore.preserve import preserve_foreign_edits, states_of
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
-from treesnap.ops.state import State, recorded_state
+from treesnap.ops.state import State
 from treesnap.quantities import first_few
 from treesnap.store.roots import read_journal
 from treesnap.worktree.apply.removal import remove_paths
@@ -232,8 +232,7 @@ class Completion:
         self._target = self._snapshot(self._commit.target_id)
         records = (self._safety.record, self._target.record)
         self._rules = tuple(dict.fromkeys(rule for record in records for rule in record.rules))
-        self._old = recorded_state(session, self._safety.record, self._commit.paths)
-        self._new = recorded_state(session, self._target.record, self._commit.paths)
+        self._old, self._new = states_of(session, self._commit, self._commit.paths)
         replaced = filter(self._is_replaced, self._commit.paths if self._commit.is_way_back else ())
         self._revealed = Revealed(whole=frozenset(replaced))
         """What the restore wrote though it is excluded, and directories in the way, of which the
@@ -241,7 +240,7 @@ class Completion:
 
     def _snapshot(self, identity: SnapshotId) -> Snapshot:
         try:
-            return resolve_in(self._session, identity)
+            return resolve_in(self._session, identity, anywhere=True)
         except NotFound as error:
             raise Refused(
                 f"Snapshot {identity[:12]}, which an interrupted restore needs, is gone",
@@ -360,7 +359,8 @@ class Completion:
         """Returns a plan for all paths that no other process changed, and both of its sides."""
         scope = look.paths(PathState.DONE, PathState.OPEN)
         walked = look.walked if scope == self._commit.paths else self._walk(scope)
-        wanted = recorded_state(self._session, goal.record, scope)
+        old, new = states_of(self._session, self._commit, scope)
+        wanted = new if goal is self._target else old
         plan = (
             make_plan(walked.state, wanted, scope, list_changes=False) if scope else RestorePlan()
         )

@@ -56,6 +56,10 @@ _PARTS_EACH = 8
 _RUN_COUNT = 64
 """How many files that are built one by one make one part of the work."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_SET_IDS = stat_module.S_ISUID | stat_module.S_ISGID
+_PLAIN = frozenset({EntryKind.SYMLINK, EntryKind.FIFO})
+_PRIVILEGED_MAX = 10_000
+"""How many are remembered, by each process: bounds the memory for a hostile tree."""
 _PAGE_SIZE = 4096
 _ZERO_PAGE = bytes(_PAGE_SIZE)
 
@@ -70,6 +74,7 @@ class Item(NamedTuple):
     """The way to it from the staging directory."""
 
 
+_Learned = tuple[list[bytes], list[tuple[bytes, tuple[Any, ...]]], Any]
 _Part = Sequence[Item]
 """What a helper builds whole, or not: some files, or one directory that was made and is empty."""
 
@@ -127,6 +132,8 @@ class Stager:
         self._links: dict[bytes, bytes] = {}
         """For each hard-link group of which a file was built, a name in the staging directory."""
         self.degraded: list[bytes] = []
+        self.privileged: list[tuple[bytes, Entry]] = []
+        """Some of what was built with set-user-ID bits, attributes, or as a device."""
 
     def close(self) -> None:
         """Removes the names that only served to make hard links."""
@@ -237,20 +244,20 @@ class Stager:
             self._put_leaf(self._root_fd, entry._replace(name=names[0]), path)
         self._progress.advance(len(part), sum(item.entry.size for item in part))
 
-    def _build_as_helper(self, part: _Part) -> tuple[list[bytes], Any]:
+    def _build_as_helper(self, part: _Part) -> _Learned:
         """Builds a part; returns its degraded paths, and what a participant learned."""
-        self.degraded = []
-        if self._participant is None:
-            self._build(part)
-            return self.degraded, None
-        self._participant.restart()
+        self.degraded, self.privileged = [], []
+        if self._participant is not None:
+            self._participant.restart()
         self._build(part)
-        return self.degraded, self._participant.report()
+        report = self._participant.report() if self._participant is not None else None
+        return self.degraded, [(path, tuple(entry)) for path, entry in self.privileged], report
 
-    def _take(self, part: _Part, learned: tuple[list[bytes], Any]) -> None:
+    def _take(self, part: _Part, learned: _Learned) -> None:
         """Counts a part that a helper built."""
-        degraded, report = learned
+        degraded, privileged, report = learned
         self.degraded += degraded
+        self.privileged += [(path, Entry(*fields)) for path, fields in privileged]
         if self._participant is not None:
             self._participant.take(report)
         totals = self._totals(part)
@@ -324,6 +331,8 @@ class Stager:
                     path=path,
                     errno=error.errno,
                 ) from error
+        if entry.kind not in _PLAIN or entry.mode & _SET_IDS or entry.xattrs is not None:
+            self._note_privileged(path, entry)
         permitted = apply_owner(self._fs, entry.name, entry.uid, entry.gid, dir_fd=dir_fd)
         if entry.kind != EntryKind.SYMLINK:
             self._fs.change_mode(entry.name, entry.mode, dir_fd=dir_fd)
@@ -341,6 +350,10 @@ class Stager:
         if self._participant is not None:
             self._participant.degraded(path)
 
+    def _note_privileged(self, path: bytes, entry: Entry) -> None:
+        if len(self.privileged) < _PRIVILEGED_MAX:
+            self.privileged.append((path, entry))
+
     def _make_file(self, dir_fd: int, entry: Entry, path: bytes) -> None:
         fd = self._fs.open(entry.name, _CREATE, entry.mode & 0o777, dir_fd=dir_fd)
         try:
@@ -355,6 +368,8 @@ class Stager:
 
         A change of the owner clears permission bits, so they are set again.
         """
+        if entry.mode & _SET_IDS or entry.xattrs is not None:
+            self._note_privileged(path, entry)
         born = self._fs.fstat(fd)
         is_own = (born.st_uid, born.st_gid) == (entry.uid, entry.gid)
         permitted = is_own or apply_owner(self._fs, fd, entry.uid, entry.gid)
