@@ -2,6 +2,7 @@
 
 A thread cannot be interrupted. So a call that is cancelled before it began does nothing, and one
 that has begun ends first: CancelledError is raised when nothing works in the root any more.
+The call that leaves a block is always made, in a thread of its own.
 
 Not here: what is called (``handle``). asyncio is imported by programs that use it, not by commands.
 """
@@ -9,9 +10,11 @@ Not here: what is called (``handle``). asyncio is imported by programs that use 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import copy_context
 from functools import partial, update_wrapper
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 P = ParamSpec("P")
@@ -107,8 +110,44 @@ async def _ended(function: Callable[[], T], release: Callable[[], object]) -> T:
         return future.result()
     failure = future.exception()
     if failure is None:
-        await in_thread(release)
+        await _left(release)
     raise cancellation from failure
+
+
+async def _left(leave: Callable[[], T]) -> T:
+    """Calls in a thread of its own, which begins at once, and is waited for in any case.
+
+    An executor may be busy, for ever, and what leaves a block must not wait until other work has
+    begun. A task that is collected meanwhile waits without its loop.
+    """
+    from asyncio import CancelledError, wait, wrap_future
+
+    result: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            result.set_result(leave())
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            result.set_exception(error)
+
+    thread = Thread(target=partial(copy_context().run, work), name="treesnap-leave")
+    ended = wrap_future(result)
+    try:
+        thread.start()
+    except RuntimeError:  # there may be no more threads
+        work()
+    cancellation: CancelledError | None = None
+    while not ended.done():
+        try:
+            await wait([ended])
+        except CancelledError as error:
+            cancellation = error
+        except GeneratorExit:
+            thread.join()
+            raise
+    if cancellation is not None:
+        raise cancellation from ended.exception()
+    return ended.result()
 
 
 @asynccontextmanager
@@ -121,10 +160,10 @@ async def block_in_thread(block: AbstractContextManager[T]) -> AsyncIterator[T]:
     try:
         yield value
     except BaseException as error:
-        if not await in_thread(block.__exit__, type(error), error, error.__traceback__):
+        if not await _left(partial(block.__exit__, type(error), error, error.__traceback__)):
             raise
     else:
-        await in_thread(block.__exit__, None, None, None)
+        await _left(partial(block.__exit__, None, None, None))
 
 
 async def items_in_thread(iterator: Iterator[T]) -> AsyncIterator[T]:

@@ -188,6 +188,37 @@ class TestBlocks:
 
         asyncio.run(use())
 
+    def test_one_is_left_though_it_is_cancelled_twice_and_the_executor_is_busy(self, handle, root):
+        async def work(begun):
+            async with handle.aio.rollback_on_error():
+                (root / "one").unlink()
+                begun.set()
+                await asyncio.Event().wait()
+
+        async def use():
+            gate, begun = threading.Event(), asyncio.Event()
+            with ThreadPoolExecutor(1) as executor:
+                loop = asyncio.get_running_loop()
+                loop.set_default_executor(executor)
+                task = asyncio.create_task(work(begun))
+                await begun.wait()
+                busy = loop.run_in_executor(None, gate.wait, 60)
+                try:
+                    task.cancel()
+                    await asyncio.sleep(0)
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                    assert not busy.done()
+                    assert (root / "one").read_bytes() == b"one"
+                finally:
+                    gate.set()
+                    await busy
+
+        asyncio.run(use())
+        with handle.rollback_on_error(overlap="refuse"):
+            pass
+
     def test_blocks_inside_belong_to_the_outer_one(self, handle, root):
         async def use():
             async with handle.aio.rollback_on_error("outer"):
