@@ -157,3 +157,31 @@ def test_the_record_of_a_root_is_not_missed_that_is_captured_for_the_first_time(
     assert world.handle(fs=fs).verify().problems == ()
     assert fs.left <= 0
     assert (roots / root_id(os.fsencode(new.root)) / "root").exists()
+
+
+def after_the_first_look(world: World, action) -> Interfering:
+    """Returns a file system that acts when a repair has what it judges by, and no root's lock."""
+    lock = str(world.store / "collector/lock")
+    return Interfering("lock", 1, action, where=lambda call: call.path == lock)
+
+
+@pytest.mark.parametrize("make", [plan, history])
+def test_a_file_that_is_good_again_stays(world, make):
+    path = make(world)
+    whole = path.read_bytes()
+    damage(path, "30")
+
+    result, warnings = mended(world, after_the_first_look(world, lambda: path.write_bytes(whole)))
+
+    assert (result.repaired, result.left, warnings) == ((), (), [])
+    assert path.read_bytes() == whole
+
+
+def test_a_snapshot_that_is_deleted_meanwhile_does_not_come_back(world):
+    path = snapshot(world)
+    damage(path, "0")
+
+    result, warnings = mended(world, after_the_first_look(world, path.unlink))
+
+    assert (result.repaired, result.left, warnings) == ((), (), [])
+    assert not path.exists()

@@ -343,11 +343,22 @@ class Root:
                 self._remove_copy(_inode_copy(self._layout, record))
             self.record = None
 
-    def repair(self, record: RootRecord) -> None:
-        """Rewrites a damaged or missing record, and the copies by which the root is found."""
+    def repair(self, known: RootRecord | None) -> bool:
+        """Rewrites a damaged or missing record, and the copies by which the root is found.
+
+        What the record says by now counts, else ``known``; without either removes it. Returns
+        whether anything had to be done.
+        """
         with locked_roots(self._fs, self._layout, self._wait_s):
+            found, _ = _read(self._fs, self.file("root"), self.id)
+            record = found or known
+            if record is None:
+                return unlink_if_present(self._fs, self.file("root"))
+            if found is not None and Root(self._fs, self._layout, found.path).id == self.id:
+                return False
             add_directory(self._fs, self._layout.root_directory(self.id))
             self._write(record)
+            return True
 
     def is_registered(self) -> bool:
         """Returns whether the store knows the root."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from treesnap.codec.envelope import Format
@@ -16,13 +16,14 @@ from treesnap.codec.root_files import GAPS, HISTORY, PLAN_PAYLOAD
 from treesnap.codec.snapshot import state_format
 from treesnap.errors import Corrupt, TreesnapError, printable
 from treesnap.events import Monitor
-from treesnap.fs.durable import read_file, unlink_if_present
+from treesnap.fs.durable import read_file
 from treesnap.hashing import root_id
 from treesnap.model import SnapshotId, SnapshotKind, SnapshotState
 from treesnap.named_tuple import NamedTuple
 from treesnap.results import Problem
 from treesnap.store.collector import oldest_epoch_possible, read_state, rebuild_state
 from treesnap.store.layout import PLAN_PREFIX, is_hex
+from treesnap.store.lock import held
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.records import read_record
 from treesnap.store.roots import Root, RootRecord, copied_record, needed_snapshots, recorded_root
@@ -133,7 +134,7 @@ class MetadataFiles:
             except Corrupt as error:
                 message = f"{error.message}: the snapshot counts as pinned"
             if identity not in known:
-                mend = _taking(path, "the state of a lost snapshot")
+                mend = _taking_lost(identity)
                 gone = f"Snapshot {identity} is gone, but was not deleted"
                 yield _finding("lost-snapshot", gone, where, mend, identity)
             elif message is not None:
@@ -212,7 +213,7 @@ class MetadataFiles:
             read_record(self._fs, path, sort.format)
         except Corrupt as error:
             message = f"{error.message}: {sort.consequence}"
-            mend = _taking(path, sort.what)
+            mend = _taking(name, file_name, sort, self._place.wait_s)
             yield _finding(sort.code, message, f"roots/{name}/{file_name}", mend)
 
     def _journal(self, root: Root) -> Iterator[Finding]:
@@ -242,17 +243,50 @@ def _why_unfinishable(store: Store, root: Root) -> str | None:
     return None
 
 
-def _taking(path: str, what: str) -> Mend:
-    """Returns what moves a file to quarantine."""
+def _taking(name: str, file_name: str, sort: _Sort, wait_s: float) -> Mend:
+    """Returns what moves one of a root's files to quarantine, if it is damaged by then."""
 
     def mend(store: Store) -> str | None:
-        try:
-            target = Quarantine(store.fs, store.layout).take(path)
-        except FileNotFoundError:
-            return None
-        return f"Moved {what} to {target}"
+        root = store.root_by_id(name)
+        with _files_locked(store, root, sort, wait_s):
+            try:
+                root.read(file_name, sort.format)
+                return None
+            except Corrupt:
+                return _taken(store, root.file(file_name), sort.what)
 
     return mend
+
+
+def _files_locked(
+    store: Store, root: Root, sort: _Sort, wait_s: float
+) -> AbstractContextManager[None]:
+    """Returns the lock under which files of a sort are written."""
+    if sort is _PLAN:
+        return root.plans_locked("verify")
+    if sort is _GAPS:
+        path, what = root.file("gaps-lock"), "The list of gaps"
+        return held(store.fs, path, operation="verify", what=what, wait_s=wait_s)
+    return root.locked("verify", wait_s)
+
+
+def _taking_lost(identity: SnapshotId) -> Mend:
+    """Returns what moves the state of a lost snapshot to quarantine, unless that is back."""
+
+    def mend(store: Store) -> str | None:
+        if any(name.id == identity for _, name in store.snapshots.all_names()):
+            return None
+        return _taken(store, store.layout.state(identity), "the state of a lost snapshot")
+
+    return mend
+
+
+def _taken(store: Store, path: str, what: str) -> str | None:
+    try:
+        target = Quarantine(store.fs, store.layout).take(path)
+    except FileNotFoundError:
+        return None
+    return f"Moved {what} to {target}"
 
 
 def _pinning(identity: SnapshotId, root: Root | None, wait_s: float) -> Mend:
@@ -269,10 +303,11 @@ def _pinning(identity: SnapshotId, root: Root | None, wait_s: float) -> Mend:
 
 def _registering(name: str, known: RootRecord | None) -> Mend:
     def mend(store: Store) -> str | None:
+        root = store.root_by_id(name, known.path if known is not None else b"")
+        if not root.repair(known):
+            return None
         if known is None:
-            unlink_if_present(store.fs, store.layout.root_file(name, "root"))
             return f"Removed the record of root {name}, of which the store has nothing"
-        store.root_by_id(name, known.path).repair(known)
         return f"Rewrote the record of the root {printable(known.path)!r}"
 
     return mend

@@ -7,6 +7,7 @@ lies in ``quarantine``. Writers and readers work on meanwhile; the collector is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from treesnap.codec.snapshot import (
     records_in,
     snapshot_id,
 )
-from treesnap.errors import Corrupt, TreesnapError, WarningCode
+from treesnap.errors import Corrupt, NotFound, TreesnapError, WarningCode
 from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
 from treesnap.fs.os_errors import error_text
@@ -34,7 +35,7 @@ from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
 if TYPE_CHECKING:
-    from treesnap.store.maintenance.check.checker import Checker
+    from treesnap.store.maintenance.check.checker import BadSnapshot, Checker
 
 
 class Repair:
@@ -193,25 +194,36 @@ class Repair:
     def _mend_snapshots(self) -> str | None:
         """Rewrites the files of snapshots whose records are still in some damaged file."""
         records = dict(self._records())
-        log = self._store.snapshots
         for bad in self._found.bad_snapshots:
-            path = log.path(bad.root_id, bad.name)
-            short = bad.name.id[:12]
-            if bad.name.id in records:
-                self._quarantine.keep_copy(path)
-                content = SNAPSHOT.frame(records[bad.name.id])
-                replace_file(self._fs, path, content, temporary=self._store.layout.temporary)
-                self.repaired.append(f"Rewrote the file of snapshot {short}")
-                continue
-            try:
-                target = self._quarantine.take(path)
-            except FileNotFoundError:
-                continue
-            # A state without a snapshot would say that one was lost.
-            if unlink_if_present(self._fs, self._store.layout.state(bad.name.id)):
-                sync_directory(self._fs, self._store.layout.states)
-            self.repaired.append(f"Moved the damaged snapshot {short} to {target}")
+            root = self._store.root_by_id(bad.root_id)
+            with ExitStack() as stack:
+                with suppress(NotFound):  # all but its snapshots is gone: nobody works in it
+                    stack.enter_context(root.locked("verify", self._store.wait_s))
+                self._try(partial(self._mend_snapshot, bad, records.get(bad.name.id)))
         return None
+
+    def _mend_snapshot(self, bad: BadSnapshot, record: bytes | None) -> str | None:
+        """Decides by what the file is now; one that was deleted meanwhile does not come back."""
+        log = self._store.snapshots
+        path = log.path(bad.root_id, bad.name)
+        short = bad.name.id[:12]
+        try:
+            log.load(bad.root_id, bad.name)
+            return None
+        except NotFound:
+            return None
+        except TreesnapError:
+            pass
+        if record is not None:
+            self._quarantine.keep_copy(path)
+            content = SNAPSHOT.frame(record)
+            replace_file(self._fs, path, content, temporary=self._store.layout.temporary)
+            return f"Rewrote the file of snapshot {short}"
+        target = self._quarantine.take(path)
+        # A state without a snapshot would say that one was lost.
+        if unlink_if_present(self._fs, self._store.layout.state(bad.name.id)):
+            sync_directory(self._fs, self._store.layout.states)
+        return f"Moved the damaged snapshot {short} to {target}"
 
     def _records(self) -> Iterator[tuple[SnapshotId, bytes]]:
         """Yields the whole records of damaged snapshots that damaged files hold, with their ids.
