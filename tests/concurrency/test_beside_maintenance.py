@@ -54,7 +54,6 @@ def test_nothing_is_lost_beside_a_repair(tmp_path, damage, other):
     assert problems(tmp_path, "repair", other, damage, some_places("repair", other)) == []
 
 
-@pytest.mark.xfail(strict=True, reason="config reads, changes and writes without a lock")
 def test_both_of_two_settings_hold(tmp_path):
     assert problems(tmp_path, "config", "other config", None, count(22)) == []
 

@@ -20,7 +20,7 @@ from treesnap.model import Snapshot, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
-from treesnap.store.lock import held
+from treesnap.store.lock import held, inside
 
 LOOK_BACK_MAX = 256
 """Snapshots of a root that are read at most before a step of a known session is made."""
@@ -221,7 +221,10 @@ def note_gap(context: Context, event: Event, reason: str) -> None:
         if not session.root.is_registered():
             return
         lock, what = session.root.file(f"{GAPS_FILE}-lock"), "The list of gaps"
-        with held(session.fs, lock, operation="note a gap", what=what, wait_s=_LOCK_WAIT_S):
+        with (
+            inside(session.fs, session.store.path, _LOCK_WAIT_S),
+            held(session.fs, lock, operation="note a gap", what=what, wait_s=_LOCK_WAIT_S),
+        ):
             gaps = (*_gaps(session), gap)[-GAPS_LENGTH_MAX:]
             session.root.write(GAPS_FILE, GAPS, gaps)
 

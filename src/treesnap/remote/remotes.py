@@ -357,7 +357,7 @@ class Remotes:
 
     def remove(self, name: str) -> None:
         """Forgets a remote, durably; what is stored there stays. Raises NotFound."""
-        with opened(self._context, "remove a remote", recover=False) as session:
+        with opened(self._context, "remove a remote", writing=True, recover=False) as session:
             registry = _registry(session)
             remote_id = registry.get(name).remote_id
             registry.remove(name)
