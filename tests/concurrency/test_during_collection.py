@@ -1,5 +1,5 @@
-"""What goes on beside a collection: writers that stand still, and clocks that jump; whoever
-writes or reads at any of its calls neither waits nor fails.
+"""What goes on beside a collection, a repair or a move: writers that stand still, and clocks that
+jump; whoever writes or reads at any call of a collection neither waits nor fails.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from garbage import use_new_pack
 from oracle import Record, difference, record
 from sampling import sized
 from treesnap.codec.reader import Reference
+from treesnap.errors import Busy
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.maintenance.reachability import Reachability
@@ -50,6 +52,18 @@ class Stopping(WrappedFileSystem):
 
 Handle(context_at(root=root, store_path=store, fs=Stopping(), wait_s=0)).create(name="stopped")
 """
+
+
+PLACES = [
+    ("write_at", "slots", "after"),  # it knows the epoch, and nothing else
+    ("write_at", "packs", "after"),  # it has looked most objects up
+    ("sync_data", "packs", "after"),
+    ("rename", "index", "after"),
+    ("rename", "pending", "before"),
+    ("rename", "pending", "after"),  # it was announced, and will look at the epoch
+    ("rename", "snapshots", "before"),  # it has looked, and will publish
+]
+"""Calls of a capture at which it is stopped, and what it knows there."""
 
 
 class EveryCall(WrappedFileSystem):
@@ -124,24 +138,28 @@ class Shared:
         self.delete(1, "dead")
 
 
+@contextmanager
+def stopped_writer(shared: Shared, method: str, fragment: str, moment: str) -> Iterator[None]:
+    """Lets a capture of the second root stand still at a call, and go on at the end."""
+    arguments = [shared.roots[1], shared.store, method, fragment, moment]
+    child = subprocess.Popen([sys.executable, "-c", STOPPING_CREATE, *map(str, arguments)])
+    try:
+        _, status = os.waitpid(child.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), status
+        yield
+    finally:
+        child.send_signal(signal.SIGCONT)
+        code = child.wait(TIMEOUT_S)
+    assert code == 0
+
+
 @pytest.fixture
 def shared(tmp_path: Path) -> Shared:
     return Shared(tmp_path)
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    ("method", "fragment", "moment"),
-    [
-        ("write_at", "slots", "after"),  # it knows the epoch, and nothing else
-        ("write_at", "packs", "after"),  # it has looked most objects up
-        ("sync_data", "packs", "after"),
-        ("rename", "index", "after"),
-        ("rename", "pending", "before"),
-        ("rename", "pending", "after"),  # it was announced, and will look at the epoch
-        ("rename", "snapshots", "before"),  # it has looked, and will publish
-    ],
-)
+@pytest.mark.parametrize(("method", "fragment", "moment"), PLACES)
 def test_a_writer_that_stands_through_two_collections_loses_nothing(
     shared, method, fragment, moment
 ):
@@ -152,11 +170,7 @@ def test_a_writer_that_stands_through_two_collections_loses_nothing(
     use_new_pack(shared.store)
     (shared.roots[1] / "own").write_bytes(b"its own" * 1000)
     expected = record(shared.roots[1])
-    arguments = [shared.roots[1], shared.store, method, fragment, moment]
-    child = subprocess.Popen([sys.executable, "-c", STOPPING_CREATE, *map(str, arguments)])
-    try:
-        _, status = os.waitpid(child.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status), status
+    with stopped_writer(shared, method, fragment, moment):
         shared.delete(0, "donor")
         results = [shared.handle(0).gc()]
         for name in ("more", "still more"):
@@ -164,11 +178,52 @@ def test_a_writer_that_stands_through_two_collections_loses_nothing(
             shared.create(0, name)
             shared.delete(0, name)
             results.append(shared.handle(0).gc())
-    finally:
-        child.send_signal(signal.SIGCONT)
 
-    assert child.wait(TIMEOUT_S) == 0
     assert sum(result.removed_packs + result.rewritten_packs > 0 for result in results) >= 2
+    shared.states[1, "stopped"] = expected
+    shared.assert_nothing_is_lost()
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("method", "fragment", "moment"), PLACES)
+def test_a_writer_that_stands_through_two_repairs_loses_nothing(shared, method, fragment, moment):
+    """Its pack has a damaged block: it is moved away, with what the writer has appended."""
+    fill(shared.roots[0], "spoiled")
+    shared.create(0, "spoiled")
+    (pack,) = shared.store.glob("packs/*")
+    content = bytearray(pack.read_bytes())
+    content[content.index(b"TSBK") + 40] ^= 1
+    pack.write_bytes(content)
+    del shared.states[0, "spoiled"]
+    fill(shared.roots[0], "else")
+    fill(shared.roots[1], "own")
+    expected = record(shared.roots[1])
+
+    with stopped_writer(shared, method, fragment, moment):
+        for _ in range(2):
+            shared.handle(0).verify(read_data=True, repair=True)
+
+    shared.states[1, "stopped"] = expected
+    shared.handle(0).delete("spoiled")
+    shared.assert_nothing_is_lost()
+    assert not pack.exists()
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("method", "fragment", "moment"), PLACES)
+def test_a_store_is_not_moved_while_a_writer_stands_in_it(shared, method, fragment, moment):
+    fill(shared.roots[0], "first")
+    shared.create(0, "first")
+    fill(shared.roots[1], "own")
+    expected = record(shared.roots[1])
+    target = shared.directory / "target"
+
+    with stopped_writer(shared, method, fragment, moment), pytest.raises(Busy):
+        shared.handle(0).store_move(target)
+    litter = {path.name for path in shared.directory.iterdir()}
+    shared.handle(0).store_move(target)
+
+    assert litter == {"one", "two", "store"}
     shared.states[1, "stopped"] = expected
     shared.assert_nothing_is_lost()
 
