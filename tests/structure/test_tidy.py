@@ -78,6 +78,37 @@ HOMES = {
 }
 """What may be named where, as patterns relative to the package."""
 
+TAKING_METHODS = {"unlink", "rename", "rename_to_absent", "exchange", "remove_directory"}
+"""Methods of the file system that take a name away, or give it to something else."""
+TAKERS = [
+    # In stores.
+    "fs/durable.py",  # what is published by a rename, and what nobody holds any more
+    "ops/store_place.py",  # the store as a whole, behind its closed gate
+    "remote/cache.py",  # what can be read again
+    "store/packs.py",  # a writer's own new pack
+    "store/quarantine.py",
+    "store/snapshots.py",
+    # Sockets and cookies, which are of no value.
+    "cli/fork_server.py",
+    "ops/known_changes.py",
+    "watch/service.py",
+    "worktree/watcher.py",
+    # Users' files.
+    "agents/install/settings_file.py",
+    "blobs/directory.py",
+    "ops/archive.py",
+    "ops/restore/*",
+    "ops/sidecar_files.py",
+    "worktree/apply/*",
+    # Something else that is called so.
+    "ops/checkpoint.py",
+    "plans/repository.py",
+    "fs/local.py",
+    "testing/*",
+]
+PACK_TAKERS = ["store/fence.py", "store/packs.py", "store/writer.py"]
+"""Modules that name the file of a pack: only :mod:`treesnap.store.fence` takes away another's."""
+
 BANNED_METHODS = {"write_text", "write_bytes", "read_text", "read_bytes"}
 """Methods of pathlib that would go past the seam."""
 
@@ -148,6 +179,30 @@ def test_effects_stay_in_their_homes():
         for path in python_files(PACKAGE)
         for name, line in effects(nodes_of(path))
         if not may_name(name, str(path.relative_to(PACKAGE)))
+    ] == []
+
+
+def calls_of(path: Path, names: set[str]) -> Iterator[tuple[str, int]]:
+    """Yields the calls in a file of methods by name, or by ``OWNER.NAME``."""
+    for node in nodes_of(path):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name, owner = node.func.attr, node.func.value
+            own = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+            if names & {name, f"{own.lstrip('_')}.{name}"}:
+                yield name, node.lineno
+
+
+@pytest.mark.parametrize(
+    ("names", "homes"),
+    [(TAKING_METHODS, TAKERS), ({"layout.pack"}, PACK_TAKERS)],
+    ids=["any", "packs"],
+)
+def test_what_takes_something_away_stays_in_its_homes(names, homes):
+    assert [
+        f"{shown(path, line)} {name}"
+        for path in python_files(PACKAGE)
+        for name, line in calls_of(path, names)
+        if not any(fnmatch(str(path.relative_to(PACKAGE)), home) for home in homes)
     ] == []
 
 
