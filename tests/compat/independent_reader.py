@@ -135,9 +135,15 @@ class Reader:
         assert about["treesnap"] == "store"
         assert about["min_reader"] <= 2 <= about["format"]
         self.objects: dict[tuple[int, bytes], Place] = {}
+        self.seconds: dict[tuple[int, bytes], Place] = {}
+        """Second places in the same pack of trees and chunk lists."""
         for pack in sorted((store / "packs").iterdir()):
+            in_pack: dict[tuple[int, bytes], Place] = {}
             for _, objects in blocks_of(pack):
-                self.objects |= objects
+                repeated = objects.keys() & in_pack.keys()
+                self.seconds |= {key: objects[key] for key in repeated if key[0] != CHUNK}
+                in_pack |= objects
+            self.objects |= in_pack
         self._opened: tuple[Block, bytes] | None = None
         self._digests: dict[tuple[Any, int], str] = {}
         """Of contents; a hole of many megabytes is in several snapshots."""

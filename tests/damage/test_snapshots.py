@@ -11,6 +11,7 @@ import pytest
 
 import treesnap
 from forge import Forge
+from sampling import evenly, sized
 from treesnap.codec.message import pack, unpack
 from treesnap.codec.snapshot import encode_snapshot
 from treesnap.errors import Refused, TreesnapError
@@ -206,3 +207,21 @@ def test_an_error_of_the_disk_is_not_damage(world):
         world.handle(fs=fs).gc()
 
     assert sorted((p.name, p.stat().st_size) for p in world.store.glob("packs/*")) == before
+
+
+def test_a_repair_puts_any_changed_byte_of_a_record_right(tmp_path):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "file").write_text("precious")
+    handle = treesnap.open(tmp_path / "root", tmp_path / "store")
+    identity = handle.create(label="a label that says what it is").id
+    (path,) = (tmp_path / "store" / "snapshots").glob(f"*/*-{identity}")
+    whole = path.read_bytes()
+
+    for number in evenly(len(whole), sized(8, len(whole))):
+        damaged = bytearray(whole)
+        damaged[number - 1] ^= 0xA5
+        path.write_bytes(damaged)
+        handle.verify(repair=True)
+        assert path.read_bytes() == whole, number
+
+    assert b"".join(handle.cat(identity, "file")) == b"precious"

@@ -57,9 +57,13 @@ def _content(reader: Reader, content: Any) -> Iterator[Need]:
 
 
 def sizes(reader: Reader, wanted: set[Need]) -> tuple[int, int]:
-    """Returns the bytes of objects before compression, and their shares of their blocks."""
+    """Returns the bytes of objects before compression, and their shares of their blocks.
+
+    The share of a second copy in the same pack counts too.
+    """
     places = [reader.objects[need] for need in wanted]
-    return sum(place.size for place in places), sum(place.share for place in places)
+    seconds = [reader.seconds[need] for need in wanted if need in reader.seconds]
+    return sum(place.size for place in places), sum(place.share for place in [*places, *seconds])
 
 
 def all_blocks_bytes(store: Path) -> int:

@@ -265,6 +265,15 @@ class Encoded(NamedTuple):
         """How many objects they hold."""
         return sum(table.object_count for table in self.tables)
 
+    @property
+    def without_content(self) -> list[Encoded]:
+        """Those of the blocks that hold trees and chunk lists, each alone."""
+        return [
+            Encoded.of_block(table, self.data[table.block.offset : table.end])
+            for table in self.tables
+            if not table.is_content
+        ]
+
     def tables_at(self, pack_id: bytes, offset: int) -> Iterator[BlockTable]:
         """Yields the tables of the blocks when they begin at an offset."""
         for (_, start, size, raw_size), compression, rows in self.tables:

@@ -23,6 +23,7 @@ from treesnap.codec.reader import CheckedBlock, check_object
 from treesnap.codec.snapshot import SNAPSHOT
 from treesnap.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
 from treesnap.fs.durable import sweep_temporary, unlink_if_present
+from treesnap.fs.os_errors import is_full
 from treesnap.hashing import object_id
 from treesnap.model import ObjectId, ObjectKind, SnapshotId, SnapshotRecord
 from treesnap.named_tuple import NamedTuple
@@ -44,6 +45,12 @@ ATTEMPTS = 5
 """How often a snapshot is tried when collections keep overtaking it."""
 _ENTRIES_MAX = 1 << 17
 """New objects kept in memory before an index part is written for them."""
+_SECOND_SHARE = 0.02
+"""How much of what a session appends its second copies may take."""
+_SECOND_SIZE_MIN = 64 << 10
+"""In a pack that a session begins they may take this much, or an eighth of it if that is less."""
+_SECOND_PENDING_MAX = 4 << 20
+"""Bytes of blocks that wait for their second copy."""
 
 _Result = TypeVar("_Result")
 
@@ -98,6 +105,11 @@ class Writer:
     are about to write: the store may be larger by one batch of each other session, until they
     fail. Nothing is published then.
 
+    Trees and chunk lists are small, and one damaged byte in a block of them could cost every
+    snapshot. Where it is cheap, their blocks are appended once more behind everything else. Readers
+    and collections know an object in two places anyway, and repairs too: see
+    ``docs/adr/0053-trees-are-stored-twice.md``.
+
     ``earlier`` is what attempts at the same snapshot added that were overtaken.
     """
 
@@ -124,6 +136,13 @@ class Writer:
         self._pack: PackAppender | None = None
         self.objects_added = 0
         self.added_bytes = 0
+        self._second: list[Encoded] = []
+        """Blocks of trees and chunk lists that may be appended once more."""
+        self._second_entries: list[IndexEntry] = []
+        self._second_bytes = 0
+        self._second_allowance = 0
+        self._appended_bytes = 0
+        """What this session appended, without second copies."""
         self._added_to: dict[bytes, Added] = dict(earlier or {})
         self._earlier_bytes = 0
         self._helped_bytes = 0
@@ -181,6 +200,7 @@ class Writer:
         What helpers added does not count: alone, the session might have needed less.
         """
         alone_bytes = self.added_bytes - self._earlier_bytes - self._helped_bytes
+        alone_bytes -= self._second_bytes
         return alone_bytes + self._store.index.written_bytes
 
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
@@ -253,15 +273,51 @@ class Writer:
         count, size_bytes = encoded.object_count, len(encoded.data)
         self.objects_added += count
         self.added_bytes += size_bytes
+        self._appended_bytes += size_bytes
         self._refuse_beyond_limit(size_bytes)
         self._added.update((entry.id, entry) for entry in pack.append(encoded))
+        self._second += encoded.without_content
+        self._note_appended(pack, Added(count, size_bytes))
+        if sum(len(block.data) for block in self._second) > _SECOND_PENDING_MAX:
+            self._append_second()
+        if len(self._added) >= _ENTRIES_MAX:
+            self._flush_index()
+
+    def _append_second(self) -> None:
+        """Appends second copies as far as they are cheap, those nearest to the root first.
+
+        In a collection they count as waste, so a pack may never consist of them to a large part.
+        A session that adds little to a pack of others has none, and a full disk or store gets none.
+        """
+        blocks, self._second = self._second, []
+        for block in reversed(blocks):
+            size_bytes = len(block.data)
+            share = max(_SECOND_SHARE * self._appended_bytes, self._second_allowance)
+            limit = min(share, self._appended_bytes / 8)
+            if self._second_bytes + size_bytes > limit:
+                continue
+            pack = self._current_pack()
+            try:
+                self._refuse_beyond_limit(size_bytes)
+                self._second_entries += pack.append(block)
+            except StorageFull:
+                return
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                return
+            self._second_bytes += size_bytes
+            self.added_bytes += size_bytes
+            self._note_appended(pack, Added(0, size_bytes))
+
+    def _note_appended(self, pack: PackAppender, more: Added) -> None:
         before = self._added_to.get(pack.pack_id, Added(0, 0))
-        self._added_to[pack.pack_id] = Added(before.objects + count, before.size_bytes + size_bytes)
+        self._added_to[pack.pack_id] = Added(
+            before.objects + more.objects, before.size_bytes + more.size_bytes
+        )
         self._covered[pack.pack_id] = pack.end
         if pack.is_full:
             self._seal(pack)
-        if len(self._added) >= _ENTRIES_MAX:
-            self._flush_index()
 
     def _refuse_beyond_limit(self, size_bytes: int = 0) -> None:
         """Raises StorageFull when the store is larger than it may be, or some bytes make it so."""
@@ -279,7 +335,10 @@ class Writer:
 
     def _current_pack(self) -> PackAppender:
         if self._pack is None:
-            self._pack = self._resumed_pack() or PackAppender.create(self._fs, self._store.layout)
+            self._pack = self._resumed_pack()
+            if self._pack is None:
+                self._pack = PackAppender.create(self._fs, self._store.layout)
+                self._second_allowance = _SECOND_SIZE_MIN
             assert self._slot is not None
             self._slot.write(self._epoch, self._pack.pack_id)
             self._begins[self._pack.pack_id] = self._pack.end
@@ -319,16 +378,19 @@ class Writer:
     def _flush_index(self) -> None:
         """Syncs what was appended and publishes an index part for it."""
         entries = [entry for entry in self._added.values() if entry is not None]
+        entries += self._second_entries
         if self._pack is not None:
             self._pack.sync()
         if entries:
             self._store.index.write_part(entries, self._covered)
         self._added = {key: entry for key, entry in self._added.items() if entry is None}
+        self._second_entries = []
         self._covered = {}
 
     def flush(self) -> None:
         """Makes everything that was put durable, and findable by others."""
         self._drain()
+        self._append_second()
         self._flush_index()
 
     def pause(self) -> None:

@@ -280,6 +280,7 @@ class TestRepair:
     def test_a_damaged_snapshot_goes_to_quarantine(self, handle, ids, store_path):
         (path,) = (store_path / "snapshots").glob(f"*/*{ids[0]}")
         damage(path, 60)
+        damage(path, 90)  # one byte alone would be put right
 
         result = handle.verify(repair=True)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from treesnap.codec.reader import Reference
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
-from treesnap.model import ObjectId, Snapshot, SnapshotRecord
+from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotRecord
 from treesnap.results import RootStats, SnapshotStats, StatsResult
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.roots import registered_records, step_output_bytes
@@ -106,18 +106,27 @@ def _walk(store: Store, own_id: str, ownership: Ownership) -> _Walked:
 def _count(store: Store, ownership: Ownership) -> _Counted:
     """Adds up all objects of all packs, by their owners. Costs a table per block.
 
-    Objects in one block share its bytes by their sizes.
+    Objects in one block share its bytes by their sizes. The second copy that a writer puts into
+    the same pack is needed as the first one is.
     """
     counted = _Counted()
     left = ownership.of
     for pack_id in store.packs.sizes():
         with suppress(FileNotFoundError):  # a collection removed it meanwhile
+            twice: dict[ObjectId, int] = {}  # owners of what stands here once so far
             for entry in store.inventory(pack_id).entries:
                 owner = left.get(entry.id)
                 size_bytes = entry.size_bytes
                 if owner == _COUNTED:
-                    counted.waste_bytes += size_bytes
+                    second = twice.pop(entry.id, None)
+                    if second is None:
+                        counted.waste_bytes += size_bytes
+                    else:
+                        counted.stored_bytes += size_bytes
+                        counted.needed_bytes[second] += size_bytes
                     continue
+                if entry.kind != ObjectKind.CHUNK and owner is not None:
+                    twice[entry.id] = owner
                 left[entry.id] = _COUNTED
                 counted.objects += 1
                 counted.raw_bytes += entry.raw_size

@@ -15,6 +15,7 @@ from treesnap.codec.pack import IndexEntry
 from treesnap.codec.snapshot import (
     RECORD_SIZE_MAX,
     SNAPSHOT,
+    corrected,
     decode_snapshot,
     records_in,
     snapshot_id,
@@ -228,7 +229,8 @@ class Repair:
     def _records(self) -> Iterator[tuple[SnapshotId, bytes]]:
         """Yields the whole records of damaged snapshots that damaged files hold, with their ids.
 
-        The frame around a record may be damaged, or the file be that of another snapshot.
+        The frame around a record may be damaged, one byte of it, or the file be that of another
+        snapshot.
         """
         wanted = {bad.name.id for bad in self._found.bad_snapshots}
         for bad in self._found.bad_snapshots:
@@ -237,10 +239,14 @@ class Repair:
                 data = read_file(self._fs, path, RECORD_SIZE_MAX)
             except FileNotFoundError:
                 continue
-            for payload in records_in(data):
-                identity = snapshot_id(payload)
-                if identity in wanted and _is_readable(payload):
-                    yield identity, payload
+            candidates = dict.fromkeys(records_in(data))
+            found = {snapshot_id(payload): payload for payload in candidates}
+            if not found.keys() & wanted:
+                for payload in filter(None, (corrected(it, bad.name.id) for it in candidates)):
+                    found[bad.name.id] = payload
+            for identity in found.keys() & wanted:
+                if _is_readable(found[identity]):
+                    yield identity, found[identity]
 
 
 def _is_readable(payload: bytes) -> bool:
