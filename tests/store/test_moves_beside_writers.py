@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from beside import AtCall
 
 from garbage import use_new_pack
 from sampling import sized
@@ -30,21 +30,6 @@ def other_file_system() -> FaultyFileSystem:
     """Returns a file system on which the first exchange is one between two."""
     fault = Fault(errno=errno.EXDEV, methods=frozenset({"exchange"}))
     return FaultyFileSystem(fault, inner=UnsyncedFileSystem())
-
-
-class AtCall(WrappedFileSystem):
-    """Does something before the n-th call."""
-
-    def __init__(self, number: int, action: Callable[[], object]) -> None:
-        super().__init__(other_file_system())
-        self.left, self.action = number, action
-
-    def around(self, call: Call) -> Any:
-        """Makes the call."""
-        self.left -= 1
-        if self.left == 0:
-            self.action()
-        return call.proceed()
 
 
 class Place:
@@ -100,7 +85,7 @@ def test_what_was_acknowledged_during_a_move_is_there_afterwards(tmp_path, what)
             except Busy:
                 refused += 1
 
-        fs = AtCall(number, beside)
+        fs = AtCall(other_file_system(), number, beside)
         place.handle("known", fs=fs).store_move(place.new)
         moved += 1
         assert place.store.resolve() == place.new
