@@ -45,6 +45,47 @@ def test_finds_snapshots(snap):
     assert found("--phase", "none") == []
 
 
+def test_the_latest_of_a_type_is_a_reference(snap, root):
+    (root / "a").write_text("safe")
+    older = snap("create", "--type", "safe_state").id
+    (root / "a").write_text("safe again")
+    newer = snap("create", "--type", "safe_state", "--session", "one").id
+    (root / "a").write_text("half done")
+    risky = snap("create", "--type", "pre_risky_operation").id
+    part = snap("create", "a", "--type", "safe_state").id
+
+    def found(ref: str) -> str:
+        return snap("show", ref, "--json").json["id"]
+
+    assert found("latest:safe_state") == newer
+    assert found("latest:safe_state~1") == older
+    assert found("latest:safe_state@one") == newer
+    assert found("latest:pre_risky_operation") == risky
+    assert found("newest:safe_state") == part
+    assert snap("restore", "latest:safe_state").code == 0
+    assert (root / "a").read_text() == "safe again"
+
+
+def test_the_latest_of_a_type_may_be_of_a_plan(snap, root):
+    (root / "plan.yaml").write_text("name: p\nsteps:\n- {name: one, run: 'touch b'}\n")
+    assert snap("plan", "run", "plan.yaml").code == 0
+
+    shown = snap("show", "latest:pre_risky_operation", "--json").json
+    assert (shown["type"], shown["source_tool"]) == ("pre_risky_operation", "snap plan")
+
+
+@pytest.mark.parametrize("ref", ["latest:manual", "latest:nice", "latest:", "latest:safe_state~x"])
+def test_the_latest_of_a_type_that_no_snapshot_has_is_not_found(snap, ref):
+    snap("create", "--type", "safe_state")
+
+    assert snap("show", ref).code == 5
+
+
+def test_the_latest_of_a_type_is_no_name(snap, store):
+    assert snap("create", "--name", "latest:safe_state").code == 2
+    assert not store.exists()
+
+
 @pytest.mark.parametrize(
     "words",
     [("--type", "nice"), ("--counter", "a"), ("--counter", "=1"), ("--counter", "a=1.5")],

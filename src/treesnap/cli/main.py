@@ -131,8 +131,8 @@ def snap(context: click.Context) -> None:
 
     The root is DIR of -C, else the nearest directory above the current one that
     was captured before, else the current directory. A REF is an id or its unique
-    beginning, a name, 'latest', 'latest~N', '@2h', '@yesterday', or 'step:N' with
-    --session. Without COMMAND: where you are, and what changed.
+    beginning, a name, 'latest', 'latest~N', 'latest:TYPE', '@2h', '@yesterday', or
+    'step:N' with --session. Without COMMAND: where you are, and what changed.
     """
     if context.invoked_subcommand is None:
         from treesnap.cli.cmd_overview import show_overview

@@ -92,8 +92,8 @@ class Handle:
     """One root and its history.
 
     Paths given to methods are absolute, or relative to the root. ``ref`` is an
-    id or its unique beginning, a name, ``latest``, ``latest~N`` or ``step:N``; or
-    ``newest`` and ``newest~N``, which count the snapshots of some paths as well. With
+    id or its unique beginning, a name, ``latest``, ``latest~N``, ``latest:TYPE`` or ``step:N``;
+    or ``newest`` in place of ``latest``, which counts the snapshots of some paths as well. With
     ``session``, REFs that count or name a step are about that session's snapshots.
     All methods may raise the errors of :mod:`treesnap.errors`; a method that
     raises has changed nothing in the root. An argument of another type than the

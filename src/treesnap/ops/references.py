@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.root_files import NAMES, NameTable
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
+from treesnap.facts import CheckpointType, stated_facts
 from treesnap.model import ObjectId, Snapshot, SnapshotId, SnapshotKind, utc_text
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
@@ -26,7 +27,9 @@ from treesnap.store.snapshots import SnapshotListing, SnapshotName, position_in
 if TYPE_CHECKING:
     from datetime import datetime
 
-_LATEST = re.compile(r"(latest|newest)(?:~(\d{1,9}))?(?:@(.+))?\Z")
+_LATEST = re.compile(
+    rf"(latest|newest)(?::({'|'.join(CheckpointType)}))?(?:~(\d{{1,9}}))?(?:@(.+))?\Z"
+)
 _MOMENT = "@"
 _STEP = re.compile(r"step:(\d{1,18})\Z")
 _FOREIGN_DIGITS_MIN = 12
@@ -50,6 +53,8 @@ class Filter(NamedTuple):
     kind: SnapshotKind | None = None
     since: datetime | None = None
     """When the oldest one may have been taken; with a zone."""
+    type: str | None = None
+    """What makes it worth returning to, said by a system or by its caller."""
 
     def fits(self, snapshot: Snapshot) -> bool:
         """Returns whether a snapshot is wanted."""
@@ -58,6 +63,7 @@ class Filter(NamedTuple):
             and self.kind in (None, snapshot.kind)
             and (self.since is None or snapshot.created_at >= self.since)
             and (self.tag is None or snapshot.has_tag(self.tag))
+            and self.type in (None, stated_facts(snapshot).get("type"))
         )
 
 
@@ -108,15 +114,14 @@ def resolve_in(
 ) -> Snapshot:
     """Returns the snapshot that a reference names in an open store.
 
-    In this order: ``latest``, ``latest~N``, ``newest``, ``newest~N``, any of these with
-    ``@SESSION``, ``step:N``, ``@TIME`` for the latest one at that time, a full id,
-    a name, the unique beginning of an id, the id of a plan's checkpoint or its unique
-    beginning, ``REMOTE/HISTORY[@REF]`` for a history that was fetched. ``latest`` counts the
-    snapshots of the whole root alone, or with ``paths`` those that were taken of all of them,
-    and so does ``@TIME``;
-    ``newest`` counts every one. Both leave safety snapshots out, which restores make by
-    themselves. ``anywhere`` allows an id, or 12 digits of it at least, of another root of the
-    store; otherwise the error for it names that root.
+    In this order: ``latest``, ``latest~N``, ``newest``, ``newest~N``, any of these with ``:TYPE``
+    after the word or ``@SESSION`` at the end, ``step:N``, ``@TIME`` for the latest one at that
+    time, a full id, a name, the unique beginning of an id, the id of a plan's checkpoint or its
+    unique beginning, ``REMOTE/HISTORY[@REF]`` for a history that was fetched. ``latest`` counts
+    the snapshots of the whole root alone, or with ``paths`` those that were taken of all of them,
+    and so does ``@TIME``; ``newest`` counts every one. Both leave safety snapshots out, which
+    restores make by themselves. ``anywhere`` allows an id, or 12 digits of it at least, of another
+    root of the store; otherwise the error for it names that root.
     """
     wanted = wanted or Filter()
     latest = _LATEST.match(ref)
@@ -178,8 +183,10 @@ def _of_fetched(
 def _counted_back(
     session: Session, ref: str, match: re.Match[str], wanted: Filter, paths: Sequence[bytes]
 ) -> Snapshot:
-    word, number, of_session = match.groups()
+    word, kind, number, of_session = match.groups()
     back = int(number or 0)
+    if kind is not None:
+        wanted = wanted._replace(type=kind)
     if of_session is not None:
         wanted = wanted._replace(session=of_session)
     is_anything_partial = False
