@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         WarningCode,
     )
     from treesnap.events import CollectingMonitor, Monitor, NullMonitor
+    from treesnap.facts import CheckpointType
     from treesnap.model import (
         Change,
         ChangeKind,
@@ -54,6 +55,7 @@ _HOMES = (
     "errors",
     "events",
     "model",
+    "facts",
     "ops.handle",
     "store.maintenance.retention",
     "ops.create",
@@ -64,6 +66,7 @@ __all__ = [
     "Busy",
     "Change",
     "ChangeKind",
+    "CheckpointType",
     "CollectingMonitor",
     "Conflict",
     "Corrupt",

@@ -77,6 +77,23 @@ def refuse_reserved(tags: Iterable[str]) -> None:
             )
 
 
+def with_words(
+    tags: Mapping[str, str], phase: str | None, kind: CheckpointType | str | None
+) -> dict[str, str]:
+    """Returns a caller's tags with its phase and type as tags too.
+
+    Raises InvalidArgument for an unknown type, and for a word that a tag says already.
+    """
+    if kind is not None and kind not in list(CheckpointType):
+        known = ", ".join(CheckpointType)
+        raise InvalidArgument(f"The type '{printable(kind)}' is not one of {known}")
+    given = {"phase": phase, "type": str(kind) if kind is not None else None}
+    words = {name: word for name, word in given.items() if word is not None}
+    for name in words.keys() & tags.keys():
+        raise InvalidArgument(f"The argument {name} and a tag both say what the {name} is")
+    return {**tags, **words}
+
+
 def fact_tags(**facts: str | None) -> dict[str, str]:
     """Returns the tags of some facts, without those that are None."""
     return {RESERVED_TAGS + name: fact for name, fact in facts.items() if fact is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import treesnap
-from treesnap import InvalidArgument
+from treesnap import CheckpointType, InvalidArgument
 from treesnap.facts import rollback_count, rolled_back
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import restore
@@ -119,6 +119,33 @@ def test_rollbacks_are_counted_on_demand_and_survive(root, store):
     handle.restore(made)
 
     assert rollback_count(treesnap.open(root, store).resolve(made)) == 2
+
+
+@pytest.mark.parametrize("kind", [CheckpointType.SAFE_STATE, "safe_state"])
+def test_a_keyword_says_the_same_as_an_option(snap, root, store, kind):
+    made = treesnap.open(root, store).create(phase="plan", type=kind, tags={"mine": "1"})
+
+    assert made.snapshot.tags == {"phase": "plan", "type": "safe_state", "mine": "1"}
+    assert snap("show", "latest:safe_state", "--json").json["id"] == made.id
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"type": "nice"},
+        {"type": ""},
+        {"type": 1},
+        {"phase": 1},
+        {"phase": "\udcff"},
+        {"type": "manual", "tags": {"type": "manual"}},
+        {"phase": "plan", "tags": {"phase": "implement"}},
+    ],
+)
+def test_a_keyword_that_makes_no_sense_is_refused(root, store, words):
+    with pytest.raises(InvalidArgument, match=r"type|phase|tag"):
+        treesnap.open(root, store).create(**words)
+
+    assert not store.exists()
 
 
 def test_a_tag_says_the_same_as_its_option(snap, root, store):

@@ -50,8 +50,6 @@ OTHER_KEYWORDS = {
     "revert": dict.fromkeys(("mine", "theirs", "markers"), "conflicts"),
     "create": {
         "step_name": A_TAG,
-        "phase": A_TAG,
-        "type": A_TAG,
         "reason": A_TAG,
         "source_tool": A_TAG,
         "counters": "a tag: tags={'counter.NAME': '42'}",

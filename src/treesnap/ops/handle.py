@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from treesnap.events import Monitor
+    from treesnap.facts import CheckpointType
     from treesnap.ops.archive_import import Readable
     from treesnap.ops.create import CreateOptions
     from treesnap.results import (
@@ -145,6 +146,8 @@ class Handle:
         tags: Mapping[str, str] | None = None,
         session: str | None = None,
         step: int | None = None,
+        phase: str | None = None,
+        type: CheckpointType | str | None = None,  # noqa: A002 - the word of the option
         kind: SnapshotKind = SnapshotKind.MANUAL,
         options: CreateOptions | None = None,
     ) -> CreateResult:
@@ -156,12 +159,14 @@ class Handle:
         snapshot of the root raises NotFound, unless the options allow it. Unreadable paths do
         not raise: the result says ``complete=False`` and lists them. ``session``, ``step`` and
         ``tags`` say what work it belongs to; keys that begin with ``treesnap.`` are refused.
+        ``phase`` and ``type`` are the tags of these names; ``latest:TYPE`` names the newest of
+        a type, which is one of :class:`~treesnap.facts.CheckpointType` or its word.
         ``kind`` decides how long it stays: a policy removes only automatic kinds.
         When the store or the disk is full, old automatic snapshots go and
         garbage is collected, and it is tried again. Raises Refused, NotFound (no such root),
         Busy, StorageFull, OperationFailed.
         """
-        from treesnap.facts import refuse_reserved
+        from treesnap.facts import refuse_reserved, with_words
         from treesnap.ops.create import CreateOptions, CreateRequest, create
 
         refuse_reserved(tags or {})
@@ -169,7 +174,7 @@ class Handle:
             paths=self.tree_paths(paths),
             label=label,
             name=name,
-            tags=dict(tags or {}),
+            tags=with_words(tags or {}, phase, type),
             session=session,
             step=step,
             kind=kind,
