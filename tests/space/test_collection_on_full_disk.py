@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +17,7 @@ import pytest
 from garbage import pack_files, use_new_pack
 from mounting import Mounter, mounting
 from oracle import difference, record
+from treesnap.model import SnapshotKind
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.reserve import RESERVE_SIZE
@@ -209,3 +212,55 @@ def test_a_snapshot_makes_what_is_missing_of_the_reserve(tmp_path):
 def reserved(store: Path) -> list[int]:
     """Returns the bytes that the files of the reserve take on the disk."""
     return [path.stat().st_blocks * 512 for path in (store / "collector").glob("reserve-*")]
+
+
+def test_dead_blocks_of_a_pack_that_cannot_be_rewritten_are_given_back(handle, disk):
+    """Six sevenths of the only pack are dead, and there is no room for the rest of it."""
+    for number in range(7):
+        write(handle, f"file-{number}", number, 1 << 20)
+    handle.create(name=FIRST)
+    for number in range(6):
+        (Path(handle.root) / f"file-{number}").unlink()
+    kept = handle.create(name=SECOND).id
+    fill_up(disk)
+    handle.delete(FIRST)
+    before = disk_bytes_free(disk)
+
+    result = handle.gc()
+
+    assert result.freed_bytes > 5 << 20
+    assert disk_bytes_free(disk) - before > 5 << 20
+    assert handle.verify(read_data=True).problems == ()
+    assert b"".join(handle.cat(kept, "file-6")) == Random(6).randbytes(1 << 20)
+    shutil.rmtree(disk / "taken")  # all inodes
+    write(handle, "file-0", 0, 1 << 20)  # what was collected is stored again
+    again = handle.create().id
+    assert b"".join(handle.cat(again, "file-0")) == Random(0).randbytes(1 << 20)
+    assert handle.gc().postponed is None
+
+
+def disk_bytes_free(disk: Path) -> int:
+    """Returns the bytes of free blocks."""
+    subprocess.run(["sync", "-f", disk], check=True)
+    status = os.statvfs(disk)
+    return status.f_bfree * status.f_frsize
+
+
+def test_a_restore_gives_automatic_snapshots_up_before_it_fails(handle, disk):
+    """Whatever the policy keeps of them; but not the one that it goes to."""
+    ids = []
+    for number in range(5):
+        write(handle, "file", number, 1 << 20)
+        ids.append(handle.create(kind=SnapshotKind.AUTOMATIC).id)
+    write(handle, "file", 99, 3 << 20)
+    fill_up(disk)
+    shutil.rmtree(disk / "taken")  # all inodes
+
+    result = handle.restore(ids[0])
+
+    assert (Path(handle.root) / "file").read_bytes() == Random(0).randbytes(1 << 20)
+    left = {snapshot.id for snapshot in handle.list()}
+    assert {ids[0], result.safety_id} <= left
+    assert len(left) < 6
+    handle.undo()
+    assert (Path(handle.root) / "file").read_bytes() == Random(99).randbytes(3 << 20)

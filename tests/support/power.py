@@ -368,6 +368,12 @@ class PoweredFileSystem(WrappedFileSystem):
             data = made.call.data[: made.result]
             self._write(made.call, node, Writing(node=node, offset=offset, data=data))
 
+    def _record_punch_hole(self, made: _Made) -> None:
+        fd, offset, size = made.call.arguments
+        node = self._opened.get(fd)
+        if node is not None:
+            self._write(made.call, node, Writing(node=node, offset=offset, data=bytes(size)))
+
     def _record_share_content(self, made: _Made) -> None:
         fd, source_fd = made.call.arguments
         node = self._opened.get(fd)

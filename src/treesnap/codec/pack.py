@@ -334,6 +334,20 @@ def encode_table(
     return head + _CHECK.pack(crc32(table, crc32(head))) + table
 
 
+def filler(size: int) -> bytes | None:
+    """Returns the first bytes of a block of a size of which all that follows is zeros.
+
+    It is a block like any other, with one chunk of zeros, so it may take the place of a block that
+    nothing needs: what follows can be a hole then. None for a size that is too small for one.
+    """
+    stored_size = size - HEAD_SIZE - ROW_SIZE
+    if stored_size < 2:
+        return None
+    kind = _KIND_BYTES[ObjectKind.CHUNK]
+    row = prefixed_id(kind + bytes(stored_size - 1)), stored_size - 1, int(ObjectKind.CHUNK)
+    return encode_table([row], Compression.NONE, stored_size, stored_size) + kind
+
+
 def table_size(head: bytes | memoryview) -> int | None:
     """Returns how many bytes the head and the table of a block take, or None for no head."""
     if len(head) < HEAD_SIZE:

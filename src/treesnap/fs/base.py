@@ -9,10 +9,10 @@ symbolic link in the last component. All methods raise OSError, unchanged;
 :mod:`treesnap.fs.os_errors` turns it into errors for callers at the border of
 each operation.
 
-Durability, method by method: data written by ``write``, ``write_at``, ``truncate`` and
-``share_content`` survives a power cut only after ``sync`` or ``sync_data`` of that
-file, or ``sync_file_system``. Names made, changed or removed survive only after
-``sync`` of the directory, or ``sync_file_system``. Until then any subset of the
+Durability, method by method: data written by ``write``, ``write_at``, ``truncate``,
+``punch_hole`` and ``share_content`` survives a power cut only after ``sync`` or
+``sync_data`` of that file, or ``sync_file_system``. Names made, changed or removed survive
+only after ``sync`` of the directory, or ``sync_file_system``. Until then any subset of the
 effects may be lost, in any order.
 """
 
@@ -53,6 +53,13 @@ class FileSystem(Protocol):
 
     def allocate(self, fd: int, size_bytes: int) -> None:
         """Allocates space for the first bytes of an open file, which grows if it is shorter."""
+
+    def punch_hole(self, fd: int, offset: int, size_bytes: int) -> None:
+        """Gives back the blocks of a range of an open file, which reads as zeros then.
+
+        The size stays. Raises OSError with EOPNOTSUPP or ENOSYS where that cannot be done.
+        See fallocate(2).
+        """
 
     def share_content(self, fd: int, source_fd: int, /) -> None:
         """Gives an open file the content of another, holes too, without a copy of any block.

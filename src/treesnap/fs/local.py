@@ -68,6 +68,10 @@ def _utime(fd: int, times: tuple[int, int]) -> None:
     os.utime(fd, ns=times)
 
 
+_KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
+"""Flags of fallocate(2)."""
+
+
 @cache
 def _c_library() -> Any:
     import ctypes
@@ -144,6 +148,12 @@ class LocalFileSystem:
 
     def allocate(self, fd: int, size_bytes: int) -> None:
         os.posix_fallocate(fd, 0, size_bytes)
+
+    def punch_hole(self, fd: int, offset: int, size_bytes: int) -> None:
+        import ctypes
+
+        start, length = ctypes.c_int64(offset), ctypes.c_int64(size_bytes)
+        _call("fallocate64", fd, _PUNCH_HOLE | _KEEP_SIZE, start, length)
 
     def share_content(self, fd: int, source_fd: int, /) -> None:
         fcntl.ioctl(fd, _FICLONE, source_fd)

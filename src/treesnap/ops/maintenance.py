@@ -39,6 +39,7 @@ from treesnap.errors import (
 from treesnap.events import CollectingMonitor, NullMonitor, Phase
 from treesnap.fs.durable import open_lock, open_regular
 from treesnap.fs.os_errors import error_text
+from treesnap.model import SnapshotId
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import alone, locked_root, opened, remove_displaced
 from treesnap.ops.config import Settings, settings_of
@@ -65,6 +66,8 @@ KEPT_SHARE = 5
 """A long history has grown by at least one part in this many before it is read again."""
 ATTEMPTS = 3
 """How often a snapshot is tried when the store is full."""
+ROOM_SHARES = (0.7, 0.3, 0.0)
+"""What of a store a way back leaves to automatic snapshots on a full disk, attempt by attempt."""
 GROWTH_BYTES_MIN = 64 << 20
 """Packs that grew by less are not worth a collection."""
 _DAMAGED_SHOWN = 3
@@ -331,8 +334,13 @@ def period(count: int) -> int:
     return between
 
 
-def with_room(context: Context, attempt: Callable[[], _Result]) -> _Result:
+def with_room(
+    context: Context, attempt: Callable[[], _Result], spared: frozenset[SnapshotId] | None = None
+) -> _Result:
     """Returns the outcome of an attempt; when the store is full, makes room and tries again.
+
+    A way back passes the snapshots that it needs as ``spared``. On a full disk automatic snapshots
+    other than these are given up for it, the oldest first, whatever the policies keep.
 
     Automatic snapshots of all roots go first, as their policies allow, then garbage, which
     includes what the failed attempt left. Tries again whether or not that freed anything:
@@ -350,7 +358,10 @@ def with_room(context: Context, attempt: Callable[[], _Result]) -> _Result:
         try:
             result = attempt()
         except StorageFull as error:
-            room = make_room(context, error)
+            given_up = (
+                None if spared is None else _GivenUp(spared, ROOM_SHARES[ATTEMPTS - 1 - left])
+            )
+            room = make_room(context, error, given_up)
             if room is None:
                 raise
             has_room = error.needed_bytes <= room.size_bytes
@@ -366,6 +377,15 @@ def with_room(context: Context, attempt: Callable[[], _Result]) -> _Result:
         return result
 
 
+class _GivenUp(NamedTuple):
+    """Which automatic snapshots go beyond what the policies say, on a full disk."""
+
+    spared: frozenset[SnapshotId]
+    """Those that do not."""
+    kept_share: float
+    """What the others may still take, as a part of the store's size."""
+
+
 class Room(NamedTuple):
     """What there is after room was made."""
 
@@ -375,7 +395,7 @@ class Room(NamedTuple):
     """Whether others were at work meanwhile, who take room or keep some from being made."""
 
 
-def make_room(context: Context, full: StorageFull) -> Room | None:
+def make_room(context: Context, full: StorageFull, given_up: _GivenUp | None = None) -> Room | None:
     """Removes what may go automatically and collects; returns the room that there is then.
 
     Only garbage goes where ``full`` says that the limit itself is too small. The store's own
@@ -393,7 +413,10 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
             is_hopeless = limit_bytes is not None and full.needed_bytes > limit_bytes
             if settings is not None and settings.is_automatic and not is_hopeless:
                 trim_outputs(session.store, limit_bytes)
-                is_contested = _prune_all_roots(session, settings.store_size_bytes_max)
+                limit = settings.store_size_bytes_max
+                is_contested = _prune_all_roots(
+                    session, limit, given_up if not limit_bytes else None
+                )
         _collect(context, wait_s=context.wait_s)
         with opened(context, "maintain the store", recover=False) as session:
             store = session.store
@@ -412,7 +435,9 @@ def make_room(context: Context, full: StorageFull) -> Room | None:
         return None
 
 
-def _prune_all_roots(opened_session: Session, size_bytes_max: int | None) -> bool:
+def _prune_all_roots(
+    opened_session: Session, size_bytes_max: int | None, given_up: _GivenUp | None
+) -> bool:
     """Removes snapshots of every root that allows it; returns whether one was left in use."""
     from treesnap.store.maintenance.prune import ROOM_SHARE, prune_store
 
@@ -431,6 +456,10 @@ def _prune_all_roots(opened_session: Session, size_bytes_max: int | None) -> boo
                     is_in_use = True
     if size_bytes_max is not None:
         is_in_use |= prune_store(store, roots, int(size_bytes_max * ROOM_SHARE), size_bytes_max)
+    if given_up is not None:
+        size_bytes = store.size_bytes()
+        target_bytes = int(size_bytes * given_up.kept_share)
+        is_in_use |= prune_store(store, roots, target_bytes, size_bytes, given_up.spared)
     return is_in_use
 
 

@@ -21,7 +21,7 @@ from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.claim import when_alone
 from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.history import retag_restored
-from treesnap.ops.maintenance import maintain
+from treesnap.ops.maintenance import maintain, with_room
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.attempt import dry_run, restore_to
 from treesnap.ops.restore.export import export
@@ -63,6 +63,13 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
 
 
 def _restore_root(context: Context, request: RestoreRequest) -> RestoreResult:
+    with opened(context, "restore", recover=False) as session:
+        goal = goal_of(session, request)
+        spared = frozenset(item.id for item in (goal.snapshot, *goal.bases))
+    return with_room(context, lambda: _restore_once(context, request), spared)
+
+
+def _restore_once(context: Context, request: RestoreRequest) -> RestoreResult:
     with opened(context, "restore", writing=True, recover=False) as session:
         refuse_dangerous_restore(context, force=request.force)
         with locked_root(session, "restore"):
@@ -111,7 +118,10 @@ def _dry_step(context: Context, step: _Undoing) -> RestoreResult:
 
 
 def _step(context: Context, step: _Undoing) -> RestoreResult:
-    return when_alone(lambda: _step_alone(context, step), context.wait_s)
+    def attempt() -> RestoreResult:  # what it goes to is kept by the history
+        return with_room(context, lambda: _step_alone(context, step), frozenset())
+
+    return when_alone(attempt, context.wait_s)
 
 
 def _step_alone(context: Context, step: _Undoing) -> RestoreResult:

@@ -12,13 +12,22 @@ The whole store has a gate: see :mod:`treesnap.store.lock`.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+from treesnap.codec.pack import Block, filler
 from treesnap.errors import Corrupt
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import open_lock, read_file, replace_file, unlink_if_present
+from treesnap.fs.durable import (
+    open_lock,
+    open_regular,
+    read_file,
+    replace_file,
+    unlink_if_present,
+    write_all_at,
+)
 from treesnap.store.collector import (
     CollectorState,
     oldest_epoch_possible,
@@ -64,14 +73,7 @@ class Maintaining:
         copied back misleads none of them.
         """
         store = self._store
-        seen = oldest_epoch_possible(self._fs, store.layout)
-        epoch = max(read_state(self._fs, store.layout).epoch, seen) + 1
-        self._has_condemned = True
-        self._write_state(CollectorState(epoch=epoch, condemned=packs))
-        self._let_writers_finish(epoch)
-        self._write_state(CollectorState(epoch=epoch + 1, condemned=packs))
-        store.index.refresh()
-        store.packs.close()  # what was read of them before may be less than there is now
+        self._pass_fence(packs)
         going = settle() & packs
         for pack_id in sorted(going):
             path = store.layout.pack(pack_id)
@@ -82,6 +84,61 @@ class Maintaining:
                     to.take(path)
         store.packs.close()  # a file takes room for as long as it is open
         return going
+
+    def empty(
+        self, packs: frozenset[bytes], settle: Callable[[], Mapping[bytes, Sequence[Block]]]
+    ) -> int:
+        """Gives back the space of blocks of packs that nothing needs; returns how many bytes.
+
+        For a disk that is too full to rewrite the packs. ``settle`` is called behind the fence, as
+        :meth:`retire` does it, and returns the blocks that may go, by pack. In the place of each
+        is a block of zeros afterwards, which is a hole. A power cut in the middle of that may leave
+        damage in the block, which nothing needs. Raises OSError where no hole can be made; then
+        the packs are as they were, or hold blocks of zeros that take as much room as before.
+        """
+        self._pass_fence(packs)
+        emptied_bytes = 0
+        for pack_id, blocks in settle().items():
+            if pack_id in packs and blocks:
+                fd = open_regular(self._fs, self._store.layout.pack(pack_id), os.O_RDWR)
+                try:
+                    emptied_bytes += self._empty_blocks(fd, blocks)
+                finally:
+                    self._fs.close(fd)
+        self._store.packs.close()
+        return emptied_bytes
+
+    def _empty_blocks(self, fd: int, blocks: Sequence[Block]) -> int:
+        fs, step = self._fs, max(1, self._fs.fstat(fd).st_blksize)
+        holes = []
+        for block in blocks:
+            head, end = filler(block.size), block.offset + block.size
+            if head is None:
+                continue
+            start = -(-(block.offset + len(head)) // step) * step
+            stop = max(start, end // step * step)
+            if stop == start:
+                continue
+            write_all_at(fs, fd, head.ljust(start - block.offset, b"\0"), block.offset)
+            write_all_at(fs, fd, bytes(end - stop), stop)
+            holes.append((start, stop - start))
+        fs.sync_data(fd)  # a block of zeros is whole before what was in it goes
+        for start, size_bytes in holes:
+            fs.punch_hole(fd, start, size_bytes)
+        fs.sync_data(fd)
+        return sum(size_bytes for _, size_bytes in holes)
+
+    def _pass_fence(self, packs: frozenset[bytes]) -> None:
+        """Condemns packs, and passes the fence behind which no writer can begin to rely on them."""
+        store = self._store
+        seen = oldest_epoch_possible(self._fs, store.layout)
+        epoch = max(read_state(self._fs, store.layout).epoch, seen) + 1
+        self._has_condemned = True
+        self._write_state(CollectorState(epoch=epoch, condemned=packs))
+        self._let_writers_finish(epoch)
+        self._write_state(CollectorState(epoch=epoch + 1, condemned=packs))
+        store.index.refresh()
+        store.packs.close()  # what was read of them before may be less than there is now
 
     def finish(self) -> None:
         """Lets writers rely on all packs again that are still there."""

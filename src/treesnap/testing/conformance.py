@@ -129,6 +129,34 @@ class FileSystemTests:
             assert fs.fstat(fd).st_blocks * 512 >= 100_000
             assert fs.read_at(fd, 3, 0) == b"ab\0"
 
+    def test_a_hole_gives_back_its_blocks_or_is_refused(
+        self, fs: FileSystem, directory: str
+    ) -> None:
+        """The size stays, the range reads as zeros, and what is around it is as before."""
+        content = b"x" * (256 << 10)
+        put_file(fs, f"{directory}/file", content)
+        hole = slice(64 << 10, 192 << 10)
+
+        with opened(fs, f"{directory}/file", os.O_RDWR) as fd:
+            fs.sync(fd)
+            before = fs.fstat(fd).st_blocks
+            refused = None
+            try:
+                fs.punch_hole(fd, hole.start, hole.stop - hole.start)
+            except OSError as error:
+                refused = error.errno
+            fs.sync(fd)
+            after = fs.fstat(fd).st_blocks
+
+        if refused is not None:
+            assert refused in {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+            return
+        zeros = bytes(hole.stop - hole.start)
+        assert _content(fs, f"{directory}/file") == (
+            content[: hole.start] + zeros + content[hole.stop :]
+        )
+        assert before - after == len(zeros) // 512
+
     def test_shared_content_is_whole_or_refused(self, fs: FileSystem, directory: str) -> None:
         """Where blocks can be shared, a file has the other's content and size from then on."""
         put_file(fs, f"{directory}/source", b"content" * 2000)

@@ -52,7 +52,7 @@ _METHODS = {
     Kind.LOOK: "open next_data next_hole scan list_names lstat fstat free_bytes "
     "file_system_id is_read_only is_protected mount_id birth_time_ns read_link list_xattrs "
     "get_xattr",
-    Kind.WRITE: "write write_at truncate allocate share_content",
+    Kind.WRITE: "write write_at truncate allocate punch_hole share_content",
     Kind.NAME: "make_directory remove_directory unlink rename rename_to_absent exchange link "
     "make_symlink make_node",
     Kind.ATTRIBUTE: "change_mode change_owner change_times set_xattr remove_xattr",

@@ -11,15 +11,17 @@ nothing needed can be hidden in it. A pack whose needed content turns out to be 
 is copied stays.
 
 Packs are rewritten in as many rounds as the room on the disk demands, usually one. On a
-full disk the first round deletes dead packs, which makes room for the next.
+full disk the first round deletes dead packs, which makes room for the next. Where there are none,
+the dead blocks of the others become holes in their files first.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
-from treesnap.codec.pack import IndexEntry
+from treesnap.codec.pack import Block, IndexEntry
 from treesnap.codec.snapshot import RECORD_SIZE_MAX
 from treesnap.errors import Corrupt, NotFound
 from treesnap.events import Monitor, Phase
@@ -36,6 +38,8 @@ from treesnap.store.slot import is_slot_name, sweep_pending
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
 
+_NO_HOLES = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+"""What making a hole raises on a file system that has none."""
 _COPY_OVERHEAD_SIZE = 64 << 10
 _ENTRY_OVERHEAD_SIZE = 128
 """What a copied object takes at most in the table and in the index."""
@@ -83,6 +87,8 @@ class _Collection:
         """What snapshots need that were not there, or not published, when packs were read."""
         self._deleted: set[bytes] = set()
         self._copied_bytes = 0
+        self._emptied_bytes = 0
+        """What the disk got back of packs that there was no room to rewrite at first."""
         self._postponed: list[str] = []
 
     def run(self, *, dry_run: bool) -> GcResult:
@@ -111,7 +117,10 @@ class _Collection:
             )
         dead = sum(not pack.needed_count for pack in going)
         return GcResult(
-            freed_bytes=max(0, sum(pack.size_bytes for pack in going) - self._copied_bytes),
+            freed_bytes=max(
+                0 if going else self._emptied_bytes,
+                sum(pack.size_bytes for pack in going) - self._copied_bytes,
+            ),
             removed_objects=sum(pack.count - pack.needed_count for pack in going),
             removed_packs=dead,
             rewritten_packs=len(going) - dead,
@@ -175,7 +184,9 @@ class _Collection:
         while dead or rewritten:
             fitting = self._fitting(rewritten)
             if not dead and not fitting:
-                break
+                if self._emptied_bytes or not self._empty(rewritten):
+                    break
+                continue
             rewritten = [pack for pack in rewritten if pack not in fitting]
             try:
                 self._copy(fitting, going)
@@ -187,7 +198,7 @@ class _Collection:
                 if not is_full(error):
                     raise
                 rewritten, fitting = [*fitting, *rewritten], []
-                if not dead:
+                if not dead and (self._emptied_bytes or not self._empty(rewritten)):
                     break
             self._delete(frozenset(pack.id for pack in [*dead, *fitting]))
             dead = []
@@ -195,7 +206,7 @@ class _Collection:
             self._postponed.append(
                 f"there is no room to rewrite {count_text(len(rewritten), 'pack')}"
             )
-        if self._deleted or usage.is_index_stale():
+        if self._deleted or self._emptied_bytes or usage.is_index_stale():
             try:
                 self._reserve.back(lambda: usage.rebuild_index(self._deleted, old_parts))
             except OSError as error:
@@ -256,6 +267,32 @@ class _Collection:
             return condemned - self._spared(condemned)
 
         self._deleted |= self._maintaining.retire(condemned, settle)
+
+    def _empty(self, packs: list[PackUsage]) -> bool:
+        """Gives back the space of dead blocks of packs that there is no room to rewrite.
+
+        Returns whether there was any. Then they may fit, and are rewritten after all.
+        """
+        dead: dict[bytes, list[Block]] = {}
+
+        def settle() -> dict[bytes, list[Block]]:
+            self._new += self._mark()
+            if not self._must_not_delete():
+                new = frozenset(self._new)
+                dead.update((pack.id, pack.dead_blocks(new)) for pack in packs)
+            return dead
+
+        try:
+            self._emptied_bytes = self._maintaining.empty(
+                frozenset(pack.id for pack in packs), settle
+            )
+        except OSError as error:
+            if not is_full(error) and error.errno not in _NO_HOLES:
+                raise
+        for pack in packs:
+            pack.emptied = frozenset(block.offset for block in dead.get(pack.id, ()))
+        self._reserve.fill()  # a rewriting that finds no inode must not take the last one
+        return self._emptied_bytes > 0
 
     def _spared(self, condemned: frozenset[bytes]) -> frozenset[bytes]:
         """Returns the condemned packs that hold the only copy of something newly needed."""

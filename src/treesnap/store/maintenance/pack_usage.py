@@ -10,9 +10,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from treesnap.codec.index import IndexPart, encode_unsorted
-from treesnap.codec.pack import BLOCK_SIZE_TARGET, PACK_SIZE_TARGET, IndexEntry
+from treesnap.codec.pack import BLOCK_SIZE_TARGET, PACK_SIZE_TARGET, Block, IndexEntry
+from treesnap.model import ObjectId
 from treesnap.quantities import count_text
 from treesnap.store.maintenance.seen_objects import SeenObjects
 from treesnap.store.packs import Sound
@@ -55,6 +57,8 @@ class PackUsage:
         self.needed_bytes = 0
         self.needed_count = 0
         self._is_needed = bytearray(self.count)
+        self.emptied: frozenset[int] = frozenset()
+        """Where blocks began that were replaced by zeros."""
 
     def __iter__(self) -> Iterator[IndexEntry]:
         """Yields the places of all objects, in the order of their ids."""
@@ -68,7 +72,15 @@ class PackUsage:
     @property
     def indexed(self) -> Iterator[IndexEntry]:
         """The places that the index may have, in the order of their ids."""
-        return (entry for entry in self if entry.offset < self.covered)
+        covered, emptied = self.covered, self.emptied
+        return (entry for entry in self if entry.offset < covered and entry.offset not in emptied)
+
+    def dead_blocks(self, new: AbstractSet[ObjectId]) -> list[Block]:
+        """Returns the blocks of which nothing is needed, from here or among the ``new``."""
+        alive = {self[number].offset for number in range(self.count) if self._is_needed[number]}
+        alive |= {entry.offset for entry in self if entry.id in new}
+        blocks = {entry.offset: entry.block for entry in self if entry.offset not in alive}
+        return [blocks[offset] for offset in sorted(blocks)]
 
     @property
     def is_untouchable(self) -> bool:

@@ -215,20 +215,25 @@ def trim_outputs(store: Store, limit_bytes: int | None) -> None:
 
 
 def prune_store(
-    store: Store, roots: Iterable[Root], target_bytes: int, size_bytes_max: int
+    store: Store,
+    roots: Iterable[Root],
+    target_bytes: int,
+    size_bytes_max: int,
+    spared: frozenset[SnapshotId] = frozenset(),
 ) -> bool:
     """Removes the oldest automatic snapshots of some roots until the store needs no more
     than ``target_bytes``; returns whether a root was left as it is because it is in use.
 
-    The newest snapshot of each root stays, and the newest of the whole root, and what
-    a policy never removes. Roots in which another process is at work, or a restore was
+    The newest snapshot of each root stays, and the newest of the whole root, what a policy never
+    removes, and what is ``spared``. Roots in which another process is at work, or a restore was
     interrupted, are left as they are. Removes nothing when what stays in any case takes more
     than ``size_bytes_max``: it would be in vain.
     """
     kept: dict[str, tuple[Root, Container[SnapshotId]]] = {}
     for root in roots:
         with suppress(TreesnapError, OSError):  # nothing goes of a damaged root
-            kept[root.id] = root, restored_last(store, root) | protected(root)
+            needed = restored_last(store, root) | protected(root)
+            kept[root.id] = root, spared | needed.keys()
     safe: list[Snapshot] = []
     others: list[Snapshot] = []
     root_of: dict[SnapshotId, Root] = {}
