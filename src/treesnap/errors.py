@@ -63,6 +63,7 @@ class ErrorCode(StrEnum):
     HISTORY_KEPT = "history-kept"
     PINNED = "pinned"
     UNSAVED_CHANGES = "unsaved-changes"
+    VALIDATION_FAILED = "validation-failed"
     UNREADABLE = "unreadable"
     NOT_PERMITTED = "not-permitted"
     NOT_A_DIRECTORY = "not-a-directory"

@@ -2,8 +2,12 @@
 
 import os
 import socket
+import sys
 
 import pytest
+
+import treesnap
+from treesnap import CreateOptions, Refused
 
 SNAPSHOT_FIELDS = {
     "id",
@@ -228,3 +232,42 @@ def test_name_that_is_not_utf8_is_shown_and_given_as_bytes(snap, root):
     assert document["skipped"] == [
         {"path": "caf\\xe9.log", "path_bytes": "Y2Fm6S5sb2c=", "reason": "excluded"}
     ]
+
+
+def test_a_command_that_succeeds_comes_before_the_snapshot(snap, root):
+    made = snap("create", "--validate", "echo seen > validated", "--json")
+
+    assert (made.code, made.json["schema"]) == (0, "treesnap.create/1")
+    assert snap("cat", "latest", "validated").out == "seen\n"
+
+
+def test_nothing_is_captured_if_the_command_fails(snap, root, store):
+    failed = snap("create", "--validate", "echo one; echo two is missing >&2; exit 7", "--json")
+
+    error = failed.json
+    assert (failed.code, error["code"]) == (3, "validation-failed")
+    assert "exit code 7: two is missing; nothing was captured" in error["message"]
+    assert not store.exists()
+    assert snap("create", "--validate", "no-such-command").code == 3
+    assert snap("list", "--json").code == 5
+
+
+def test_a_command_that_validates_nothing_is_refused(snap, store):
+    assert snap("create", "--validate", " ").code == 2
+    assert not store.exists()
+
+
+def test_a_command_that_validates_can_look_at_the_history(snap):
+    first = snap("create").id
+
+    assert snap("create", "--validate", f"{sys.executable} -m treesnap show {first}").code == 0
+
+
+def test_the_library_validates_too(root, store):
+    handle = treesnap.open(root, store)
+
+    with pytest.raises(Refused) as caught:
+        handle.create(options=CreateOptions(validate="false"))
+
+    assert caught.value.code == "validation-failed"
+    assert not store.exists()

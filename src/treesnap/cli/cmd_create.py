@@ -71,6 +71,11 @@ from treesnap.model import SnapshotKind
     metavar="SIZE",
     help="The limit of the store; default: 'snap config max-size'.",
 )
+@click.option(
+    "--validate",
+    metavar="CMD",
+    help="Run CMD in the root first, by sh; capture nothing if it fails.",
+)
 @click.option("--automatic", is_flag=True, help="Let the policy of 'snap prune' remove it.")
 @click.option("--force", is_flag=True, help="Allow a dangerous root, such as / or $HOME.")
 @pass_invocation
@@ -85,6 +90,7 @@ def create(
     skip_unchanged: bool,
     exclude: Sequence[str],
     max_size_bytes: int | None,
+    validate: str | None,
     automatic: bool,
     force: bool,
     **words: Any,
@@ -92,7 +98,7 @@ def create(
     """Capture the root, or only PATHs of it.
 
     Prints the snapshot's id. Exits 4 when something could not be read: the snapshot
-    exists and lists it.
+    exists and lists it; 3 when CMD of --validate fails, and captures nothing.
     """
     from treesnap.ops.create import CreateOptions
 
@@ -107,6 +113,7 @@ def create(
         skip_unchanged=skip_unchanged,
         force=force,
         max_size_bytes=max_size_bytes,
+        validate=validate,
     )
     with invocation.open(makes_store=True) as handle:
         result = handle.create(

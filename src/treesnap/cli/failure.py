@@ -99,6 +99,9 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.HISTORY_KEPT: "--force removes them as well",
         ErrorCode.PINNED: "'snap unpin REF' ends the protection",
         ErrorCode.UNSAVED_CHANGES: "capture them: leave --no-commit-first out",
+        ErrorCode.VALIDATION_FAILED: (
+            "correct what it complains about, or leave --validate out to capture the tree as it is"
+        ),
         ErrorCode.UNREADABLE: "make it readable, or name it in .snapignore",
         ErrorCode.NOT_A_DIRECTORY: "name a directory",
         ErrorCode.ROOT_COVERED: "unmount it; 'findmnt' lists what is mounted",

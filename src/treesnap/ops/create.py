@@ -78,6 +78,8 @@ class CreateOptions:
     """Whether a dangerous root may be captured, such as ``/`` or the home directory."""
     max_size_bytes: int | None = None
     """What the store may take; None is what ``Handle.config`` says."""
+    validate: str | None = None
+    """A line for ``sh`` that runs in the root first; if it fails, nothing is captured."""
 
 
 class CreateRequest(NamedTuple):
@@ -116,6 +118,8 @@ def create(context: Context, request: CreateRequest, claim: Claim | None = None)
     _refuse_links(context, scope or ())
     if request.paths and not request.options.allow_absent:
         _refuse_unknown(context, request.paths)
+    if request.options.validate is not None:
+        _validate(context, request.options.validate)
     # Tried again alone: what several processes stored twice may be what found no room.
     shared = iter([True])
     result = with_room(
@@ -125,6 +129,27 @@ def create(context: Context, request: CreateRequest, claim: Claim | None = None)
     if not result.unchanged:
         maintain(context, result.snapshot.sequence)
     return result
+
+
+def _validate(context: Context, line: str) -> None:
+    """Raises Refused if a line for the shell fails, and InvalidArgument for an empty one.
+
+    No lock is held meanwhile: it may take minutes, and be a command of ours.
+    """
+    from treesnap.ops.processes import check_line  # subprocess takes time to import
+
+    if "\0" in line:
+        raise InvalidArgument("The command that validates holds a NUL character")
+    if not line.strip():
+        raise InvalidArgument("The command that validates is empty, so it would always succeed")
+    exit_code, last_line = check_line(context, line)
+    if exit_code != 0:
+        said = f": {last_line}" if last_line else ""
+        raise Refused(
+            f"The command {printable(line)!r} failed with exit code {exit_code}{said}; "
+            "nothing was captured",
+            code=ErrorCode.VALIDATION_FAILED,
+        )
 
 
 def _refuse_links(context: Context, paths: tuple[bytes, ...]) -> None:
