@@ -88,6 +88,21 @@ class TestCorrect:
         assert bench.planner().resume("latest").state == PlanState.COMPLETED
         assert bench.lines() == ["one", "two", "three"]
 
+    def test_append_after_revert_corrects_the_step_that_had_failed(self, bench, failed):
+        bench.planner().correct("latest", CorrectionMode.REVERT)
+        bench.planner().correct("latest", CorrectionMode.APPEND, "touch needed", name="first")
+        longer = bench.planner().correct(
+            "latest", CorrectionMode.APPEND, "test -e needed && touch ready", name="second"
+        )
+
+        assert isinstance(longer, Plan)
+        names = ["one", "first", "second", "two", "three"]
+        assert [leaf.step.name for leaf in longer.leaves] == names
+        assert longer.insertion_index == 3
+        done = bench.planner().resume("latest")
+        assert done.state == PlanState.COMPLETED
+        assert done.insertion_index == 5  # what was mended asks for no correction any more
+
     def test_append_stays_in_the_sub_plan_of_the_step_that_failed(self, bench):
         sub = Step(name="sub", steps=(noted("one"), noted("two", "test -e ready")))
         bench.run(noted("zero"), sub, noted("three"))

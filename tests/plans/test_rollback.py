@@ -47,6 +47,38 @@ class TestRollback:
         assert result.checkpoint.label == "before two"
         assert bench.handle().resolve(result.safety_id).kind == SnapshotKind.SAFETY
 
+    @pytest.mark.parametrize(
+        ("ref", "label", "lines"),
+        [("before two", "before two", ["one"]), ("step:2", "before three", ["one", "two"])],
+    )
+    def test_takes_labels_and_steps(self, bench, plan, ref, label, lines):
+        result = bench.planner().rollback("latest", ref)
+
+        assert result.checkpoint.label == label
+        assert bench.lines() == lines
+
+    def test_of_several_with_a_label_the_newest_counts(self, bench, plan):
+        bench.planner().checkpoint("latest", label="good")
+        (bench.root / "done").write_text("better\n")
+        newest = bench.planner().checkpoint("latest", label="good")
+        (bench.root / "done").write_text("worse\n")
+
+        assert bench.planner().rollback("latest", "good").checkpoint == newest
+        assert bench.lines() == ["better"]
+
+    def test_the_state_before_a_rollback_is_before_no_step(self, bench, failed):
+        (bench.root / "mess").write_text("half of it")
+        bench.planner().rollback("latest", "step:0")
+
+        assert bench.planner().rollback("latest", "step:1").checkpoint.label == "before two"
+        assert not (bench.root / "mess").exists()
+
+    @pytest.mark.parametrize("ref", ["step:7", "step:", "before", "step:-1"])
+    def test_a_word_that_names_no_checkpoint_is_not_found(self, bench, plan, ref):
+        with pytest.raises(NotFound) as caught:
+            bench.planner().rollback("latest", ref)
+        assert caught.value.code == ErrorCode.CHECKPOINT_NOT_FOUND
+
     def test_goes_on_from_there(self, bench, plan):
         to(bench, "before two")
 

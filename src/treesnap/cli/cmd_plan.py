@@ -317,7 +317,11 @@ def checkpoint(
 
 @plan.command(
     "rollback",
-    examples=["snap plan rollback latest", "snap plan rollback 01J9 01J9ZK --json"],
+    examples=[
+        "snap plan rollback latest",
+        "snap plan rollback latest step:2",
+        "snap plan rollback 01J9 01J9ZK --json",
+    ],
 )
 @plan_argument
 @click.argument("checkpoint_ref", required=False, metavar="[CHECKPOINT]")
@@ -326,7 +330,8 @@ def rollback(invocation: Invocation, *, plan_ref: str, checkpoint_ref: str | Non
     """Roll a plan and its files back to a checkpoint, or list the checkpoints.
 
     Both are rolled back, or neither. The state before becomes a checkpoint too, to return
-    to; 'snap undo' does that as well, for files and plan.
+    to; 'snap undo' does that as well, for files and plan. A CHECKPOINT is an id or its
+    beginning, a label, or step:N for the newest one before step N, counted from 0.
     Columns of the list, newest first: id, time, next step, plan state hash, label.
     """
     output = invocation.output
@@ -364,8 +369,8 @@ def correct(
     """Roll a plan back to before its error, or add a step to it.
 
     'revert' rolls back to the last checkpoint before the error, and keeps all steps. 'append'
-    adds a step before the one that failed, else at the end, and leaves files and other steps
-    as they are. 'snap plan resume' then continues.
+    adds a step before the one that failed, after 'revert' too, else at the end, and leaves
+    files and other steps as they are. 'snap plan resume' then continues.
     """
     with _planner(invocation) as plans:
         result = plans.correct(plan_ref, CorrectionMode(mode), step, name=name)

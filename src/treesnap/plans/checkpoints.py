@@ -7,6 +7,7 @@ releases it if the process that took it dies.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from treesnap.ops.create import CreateRequest, create
 from treesnap.ops.history import delete, list_snapshots, resolve, set_pinned
 from treesnap.ops.references import Filter
 from treesnap.plans.plan import (
+    BEFORE_ROLLBACK,
     Checkpoint,
     CheckpointId,
     Plan,
@@ -32,9 +34,8 @@ from treesnap.plans.repository import save
 if TYPE_CHECKING:
     from treesnap.ops.context import Context
 
+_STEP = re.compile(r"step:([0-9]{1,9})\Z")
 SOURCE_TOOL = "snap plan"
-BEFORE_ROLLBACK = "before_rollback"
-"""The reason of the checkpoint of the state before a roll-back."""
 
 
 def take_snapshot(
@@ -179,21 +180,33 @@ def available(context: Context, plan: Plan) -> tuple[Checkpoint, ...]:
 
 
 def find_checkpoint(context: Context, plan: Plan, ref: str) -> Checkpoint:
-    """Returns the checkpoint of an id or of its unique beginning; raises NotFound."""
-    wanted = ref.upper()
-    found = [
-        item
-        for item in available(context, plan)
-        if may_begin_ulid(ref) and item.id.startswith(wanted)
-    ]
-    exact = [item for item in found if item.id == wanted]
-    if len(exact or found) != 1:
-        problem = f"{len(found)} checkpoints" if found else "no checkpoint"
+    """Returns the checkpoint that a word names; raises NotFound.
+
+    In this order: its id, its label, ``step:N`` for a checkpoint before that step, the unique
+    beginning of its id. Of several with a label or before a step, the newest; the state before
+    a roll-back is before no step, as it may hold half of one.
+    """
+    found, wanted = available(context, plan), ref.upper()
+    step = _STEP.match(ref)
+    ways = (
+        [item for item in found if item.id == wanted],
+        [item for item in found if item.label == ref][:1],
+        [
+            item
+            for item in found
+            if step and item.step_index == int(step[1]) and item.reason != BEFORE_ROLLBACK
+        ][:1],
+        [item for item in found if may_begin_ulid(ref) and item.id.startswith(wanted)],
+    )
+    named = next(filter(None, ways), [])
+    if len(named) != 1:
         raise NotFound(
-            f"Plan {plan.id} has {problem} with an id that begins with {ref!r}",
+            f"Plan {plan.id} has {len(named)} checkpoints with an id that begins with {ref!r}"
+            if named
+            else f"Plan {plan.id} has no checkpoint {ref!r}: no id, no label, no step:N",
             code=ErrorCode.CHECKPOINT_NOT_FOUND,
         )
-    return (exact or found)[0]
+    return named[0]
 
 
 def last_clean(context: Context, plan: Plan) -> Checkpoint:

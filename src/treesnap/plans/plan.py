@@ -41,6 +41,8 @@ RETRIES_MAX = 1000
 TIMEOUT_S_MAX = 10**9
 KEEP_MAX = 10_000
 KEEP_DEFAULT = 50
+BEFORE_ROLLBACK = "before_rollback"
+"""The reason of the checkpoint of the state before a roll-back."""
 FLAGS = ("enabled", "before_each_step", "after_subplan", "skip_unchanged")
 """The fields of milestones that are true or false."""
 
@@ -322,9 +324,32 @@ class Plan(Presented):
 
     @property
     def insertion_index(self) -> int:
-        """Where a correction is inserted: before the failed step, else at the end."""
+        """Where a correction is inserted: before the failed step, else at the end.
+
+        After a roll-back nothing has failed any more, but the newest checkpoint of the state
+        before one knows what had. Such a step counts until it is completed.
+        """
         failed = self.failed_index
+        if failed is None:
+            failed = self._undone_failure
         return failed if failed is not None else len(self.content.progress)
+
+    @property
+    def _undone_failure(self) -> int | None:
+        """The present index of the step that had failed before the newest roll-back, or None."""
+        before = next(
+            (item for item in reversed(self.checkpoints) if item.reason == BEFORE_ROLLBACK), None
+        )
+        if before is None:
+            return None
+        then = replace(self, content=before.content)
+        if then.failed_index is None:
+            return None
+        leaf = then.leaves[then.failed_index]
+        first = max(then.failed_index, self.next_index)  # corrections may have come before it
+        names = [(item.path, item.step) for item in self.leaves]
+        wanted = (leaf.path, leaf.step)
+        return names.index(wanted, first) if wanted in names[first:] else None
 
     def corrected(self, step: Step) -> Plan:
         """Returns the plan with one more step at :attr:`insertion_index`.

@@ -27,6 +27,7 @@ from treesnap.ops.create import metadata_of
 from treesnap.plans import checkpoints, repository
 from treesnap.plans.document import Definition
 from treesnap.plans.plan import (
+    BEFORE_ROLLBACK,
     Checkpoint,
     Milestones,
     Plan,
@@ -251,6 +252,9 @@ class Planner:
     def rollback(self, ref: str, checkpoint_ref: str) -> RollbackResult:
         """Returns a plan and its files to a checkpoint, both or neither.
 
+        A checkpoint is named by its id or the unique beginning of that, by its label, or as
+        ``step:N``: the newest one before step N, counted from 0.
+
         The state before, with everything in the root, becomes a checkpoint too, so that the
         roll-back can be reverted; ``undo`` and ``redo`` of the root move files and plan as well.
         After a crash the next command on the root finishes it. Raises NotFound for an unknown
@@ -272,7 +276,8 @@ class Planner:
         """Corrects a plan: rolls back to before the error, or adds a step.
 
         ``revert`` rolls back to the last clean checkpoint and keeps the present steps. ``append``
-        adds a step before the failed one, or at the end if none has failed, and leaves files and
+        adds a step before the failed one, also after a roll-back of it, or at the end if none has
+        failed, and leaves files and
         other steps as they are; without ``name`` it is called ``correction-N``. Neither runs a
         step: :meth:`resume` does.
         """
@@ -351,9 +356,7 @@ def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -
 
     def after(safety: Snapshot) -> bytes:
         nonlocal back, dropped
-        longer = checkpoints.with_checkpoint(
-            context, present, safety, checkpoints.BEFORE_ROLLBACK, label
-        )
+        longer = checkpoints.with_checkpoint(context, present, safety, BEFORE_ROLLBACK, label)
         back, dropped = checkpoints.thinned(
             replace(back, checkpoints=longer.checkpoints, held=plan.held), target.id
         )
