@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import tracemalloc
 from collections.abc import Callable
@@ -15,8 +16,10 @@ from random import Random
 
 import pytest
 
+import many_members
 import treesnap
 from oracle import difference, record
+from sampling import sized
 from trees import build, write_sparse
 from treesnap import InvalidArgument, NotFound, Refused
 from treesnap.facts import IMPORTED
@@ -446,6 +449,59 @@ def test_zeros_and_data_of_any_length_come_back_as_they_were_captured(tmp_path):
     handle.archive(taken.id, tmp_path / "a.tar")
 
     assert handle.import_from(tmp_path / "a.tar").root_hash == taken.root_hash
+
+
+@pytest.mark.parametrize("directories", [2, 50])
+def test_members_that_alternate_between_directories_cost_as_much_as_others(tmp_path, directories):
+    """A directory that is stored again for each of its names makes the cost quadratic."""
+    added_bytes = []
+    for count in (400, 1600):
+        (tmp_path / f"{count}").mkdir()
+        handle = treesnap.open(tmp_path / f"{count}", tmp_path / f"{count}.store")
+        members = (info(f"{number % directories}/{number}") for number in range(count))
+
+        made = handle.import_from(many_members.Generated(members))
+
+        assert made.stats.files == count
+        assert made.stats.objects_added <= directories + count // 30 + 2
+        added_bytes.append(made.stats.added_bytes)
+    assert added_bytes[1] < 5 * added_bytes[0]
+
+
+@pytest.mark.parametrize("kind", ["alternating", "links"])
+def test_memory_does_not_grow_with_the_number_of_members(tmp_path, kind):
+    count = sized(10_000, 1_000_000)
+    command = [sys.executable, many_members.__file__, tmp_path / "root", kind, str(count)]
+
+    done = subprocess.run(command, capture_output=True, check=True)
+
+    assert int(done.stdout) < sized(6 << 20, 100 << 20)
+
+
+def test_the_last_member_of_a_path_counts_whatever_came_between(tmp_path, handle):
+    made = handle.import_from(
+        io.BytesIO(
+            archive_of(
+                (info("a/first"), b"old"),
+                (info("a/b", tarfile.DIRTYPE, mode=0o700), b""),
+                (info("link", tarfile.LNKTYPE, linkname="a/first"), b""),
+                (info("z"), b"z"),
+                (info("a/b/c"), b"c"),
+                (info("a/first"), b"new"),
+                (info("a/b", tarfile.DIRTYPE, mode=0o711), b""),
+                (info("other", tarfile.LNKTYPE, linkname="link"), b""),
+            )
+        )
+    )
+    handle.restore(made.id, to=tmp_path / "restored")
+
+    found = record(tmp_path / "restored")
+    assert (tmp_path / "restored" / "a" / "first").read_text() == "new"
+    assert (tmp_path / "restored" / "link").read_text() == "old"
+    assert (tmp_path / "restored" / "link").samefile(tmp_path / "restored" / "other")
+    assert found[b"a/b"].mode & 0o7777 == 0o711
+    assert (tmp_path / "restored" / "a" / "b" / "c").read_text() == "c"
+    assert handle.verify(read_data=True).problems == ()
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE])

@@ -49,6 +49,7 @@ HOMES = {
         "ops/text_conversion.py",  # a copy for a program that the user named
         "testing/*",
     ],
+    "sqlite3.*": ["ops/archive_tree.py"],  # a temporary file without a name
     # The clock, which is passed in.
     "time.time": [],
     "time.time_ns": ["ops/context.py"],

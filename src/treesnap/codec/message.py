@@ -42,6 +42,12 @@ def pack(value: Any) -> bytes:
     )
 
 
+def pack_items(length: int, items: Iterable[Any]) -> Iterator[bytes]:
+    """Yields the bytes of ``pack`` for an array of so many items, in pieces."""
+    yield msgpack.Packer().pack_array_header(length)
+    yield from map(pack, items)
+
+
 def pack_object(value: Any, what: str, times_ns: Callable[[], Iterable[int]] = tuple) -> bytes:
     """Returns the canonical bytes of a tree or list; raises InvalidArgument for odd values.
 

@@ -16,7 +16,7 @@ that what comes out cannot point outside a root.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from operator import itemgetter, lt
@@ -80,16 +80,31 @@ def put_tree(entries: Sequence[Entry], totals: Totals, put: Put, keep: Keep = _f
     ``keep`` is given each tree that is stored. Raises InvalidArgument for more entries than a
     tree can hold, about ten million, and for entries that none can hold.
     """
-    if len(entries) <= UNPAGED_ENTRIES_MAX:
-        data = _pack_rows(totals, entries)
+    return put_entries(entries, len(entries), lambda: totals, put, keep)
+
+
+def put_entries(
+    entries: Iterable[Entry],
+    count: int,
+    totals: Callable[[], Totals],
+    put: Put,
+    keep: Keep = _forget,
+) -> ObjectId:
+    """Like :func:`put_tree` for entries that come in order, ``count`` of them.
+
+    Memory is bounded by a page. ``totals`` is asked when all entries have come.
+    """
+    if count <= UNPAGED_ENTRIES_MAX:
+        entries = tuple(entries)
+        data = _pack_rows(totals(), entries)
         if len(data) <= PAGE_SIZE_MAX:
-            return _put(Tree(totals, tuple(entries)), data, put, keep)
+            return _put(Tree(totals(), entries), data, put, keep)
     pages = [
         TreePage(part[0].name, _put(Tree(Totals(), tuple(part)), data, put, keep), len(part))
-        for run in _page_runs(entries)
+        for run in _page_runs(entries, count)
         for part, data in _encoded_pages(run)
     ]
-    return _put_pages(pages, totals, put, keep)
+    return _put_pages(pages, totals(), put, keep)
 
 
 def put_with_subtrees(
@@ -159,20 +174,21 @@ def _pack_rows(totals: Totals, entries: Sequence[Entry]) -> bytes:
     )
 
 
-def _page_runs(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+def _page_runs(entries: Iterable[Entry], count: int) -> Iterator[Sequence[Entry]]:
     """Yields the entries of each page, half of an average page and then up to a chosen name."""
-    bits = max(PAGE_ENTRIES_BITS_MIN, len(entries).bit_length() // 2) - 1
+    bits = max(PAGE_ENTRIES_BITS_MIN, count.bit_length() // 2) - 1
     entries_min, mask = 1 << bits, (1 << bits) - 1
-    begin = 0
-    for end, entry in enumerate(entries, 1):
+    run: list[Entry] = []
+    for entry in entries:
         if type(entry) is not Entry or type(entry.name) is not bytes:
             raise InvalidArgument(f"A directory cannot hold this: {entry!r:.80}")
-        count = end - begin
-        if count >= entries_min and (crc32(entry.name) & mask == 0 or count == ENTRIES_MAX):
-            yield entries[begin:end]
-            begin = end
-    if begin < len(entries):
-        yield entries[begin:]
+        run.append(entry)
+        length = len(run)
+        if length >= entries_min and (crc32(entry.name) & mask == 0 or length == ENTRIES_MAX):
+            yield run
+            run = []
+    if run:
+        yield run
 
 
 def _encoded_pages(run: Sequence[Entry]) -> Iterator[tuple[Sequence[Entry], bytes]]:
@@ -360,10 +376,28 @@ def _check_xattrs(value: Any) -> None:
 def is_storable(entry: Entry) -> bool:
     """Returns whether a reader would accept an entry."""
     try:
-        check_tree(_pack_rows(Totals(), (entry,)))
-    except (Corrupt, InvalidArgument):
+        pack_entry(entry)
+    except InvalidArgument:
         return False
     return True
+
+
+def pack_entry(entry: Entry) -> bytes:
+    """Returns the bytes of one entry alone, for :func:`unpack_entry`.
+
+    Raises InvalidArgument for one that no reader would accept.
+    """
+    data = _pack_rows(Totals(), (entry,))
+    try:
+        check_tree(data)
+    except Corrupt as error:
+        raise InvalidArgument(f"A directory cannot hold this: {error}") from error
+    return data
+
+
+def unpack_entry(data: bytes) -> Entry:
+    """Returns the entry of :func:`pack_entry`; raises Corrupt."""
+    return decode_tree(data).entries[0]
 
 
 def decode_xattrs(data: bytes) -> tuple[tuple[bytes, bytes], ...]:

@@ -13,16 +13,11 @@ from __future__ import annotations
 
 import io
 import os
-import stat as stat_module
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
-from treesnap import treepath
 from treesnap.codec import tar
-from treesnap.codec.journal import STAGE_PREFIX
-from treesnap.codec.reader import TreeReader
-from treesnap.codec.tree import is_storable, put_tree
 from treesnap.errors import (
     Busy,
     ErrorCode,
@@ -36,36 +31,30 @@ from treesnap.events import Phase
 from treesnap.facts import IMPORTED
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import opened_file
-from treesnap.fs.os_errors import is_full, reported
+from treesnap.fs.os_errors import reported
 from treesnap.model import (
     Entry,
-    EntryKind,
     FileContent,
-    ObjectId,
     Skipped,
     SnapshotRecord,
     Totals,
 )
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
+from treesnap.ops.archive_tree import archive_tree
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.context import Context, Session, check_root
 from treesnap.ops.create import CreateRequest, check_name, check_words, metadata_of
 from treesnap.ops.maintenance import maintain, settings_or_defaults, with_room
-from treesnap.ops.state import totals_of_entry
 from treesnap.results import CreateResult, CreateStats
 from treesnap.store.writer import Added, EpochChanged, Writer, retry_overtaken
-from treesnap.worktree.scan.file_reader import store_stream, store_xattrs
-from treesnap.worktree.scan.hard_links import store_groups
 from treesnap.worktree.scan.ignore import given
-from treesnap.worktree.scan.scanner import DEPTH_MAX, Scanner
+from treesnap.worktree.scan.scanner import Scanner
 
 if TYPE_CHECKING:
     from treesnap.ops.config import Settings
 
 _WHAT = "the import"
-_IMPLIED_MODE = 0o755
-"""Of a directory that an archive names only on the way to a path."""
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
@@ -234,20 +223,20 @@ def _captured(
 
 def _unpacked(session: Session, writer: Writer, file: Readable) -> _Imported:
     """Stores the tree that an archive holds; raises InvalidArgument for one that is not whole."""
-    tree = _Tree(session, writer)
     reader = tar.TarReader(_decompressed(file))
-    try:
-        for member in reader:
-            tree.add(member, reader)
-            session.monitor.advance(1, member.size)
-    except (EOFError, ValueError) as error:
-        if isinstance(error, InvalidArgument):
-            raise
-        raise InvalidArgument(
-            f"The archive cannot be read: {error}", code=ErrorCode.INVALID_ARCHIVE
-        ) from error
-    root, totals = tree.finish()
-    return _Imported(root, tree.links(), totals, totals.files, totals.size_bytes)
+    with archive_tree(session, writer) as tree:
+        try:
+            for member in reader:
+                tree.add(member, reader)
+                session.monitor.advance(1, member.size)
+        except (EOFError, ValueError) as error:
+            if isinstance(error, InvalidArgument):
+                raise
+            raise InvalidArgument(
+                f"The archive cannot be read: {error}", code=ErrorCode.INVALID_ARCHIVE
+            ) from error
+        root, totals = tree.finish()
+        return _Imported(root, tree.links(), totals, totals.files, totals.size_bytes)
 
 
 def _decompressed(file: Readable) -> tar.Read:
@@ -319,218 +308,6 @@ class _File:
 def _opened_file(fs: FileSystem, path: str) -> Iterator[_File]:
     with opened_file(fs, os.path.realpath(path), os.O_RDONLY) as fd:
         yield _File(fs, fd)
-
-
-class _Open:
-    """A directory of the archive to which names are being added."""
-
-    def __init__(self, entry: Entry) -> None:
-        self.entry = entry
-        self.children: dict[bytes, Entry] = {}
-        self.totals: dict[bytes, Totals] = {}
-        """Of directories below that were left: reading them again would cost more."""
-
-
-class _Tree:
-    """The tree that the members of an archive make, in any order.
-
-    The directories on the way to the newest member are in memory. One that is left is stored; it
-    is read again where a later member is in it.
-    """
-
-    def __init__(self, session: Session, writer: Writer) -> None:
-        self._writer = writer
-        self._trees = TreeReader(writer.get)
-        self._now_ns = session.context.clock_ns()
-        self._path: list[bytes] = []
-        self._stack = [_Open(_root_entry(session))]
-        self._group_of: dict[bytes, int] = {}
-        self._groups: dict[int, set[bytes]] = {}
-
-    def add(self, member: tar.Member, reader: tar.TarReader) -> None:
-        """Adds one member; raises InvalidArgument for one that no tree can hold."""
-        names = _names(member.path)
-        path = b"/".join(names)
-        if member.kind is EntryKind.DIRECTORY:
-            self._go_to(names, path)
-            top = self._stack[-1]
-            top.entry = _described(top.entry, member, self._stored_xattrs(member, path))
-            self._require_storable(top.entry, path)
-            return
-        if not names:
-            tar.refuse("The archive has the root as something other than a directory", b"")
-        self._go_to(names[:-1], path)
-        children, name = self._stack[-1].children, names[-1]
-        known = children.get(name)
-        if known is not None and known.is_directory:
-            tar.refuse(
-                f"{quoted(path)} is in the archive as a directory and as something else", path
-            )
-        if member.is_hard_link:
-            entry = self._linked(member, path)._replace(name=name)
-        else:
-            self._leave_group(path)
-            entry = self._entry(name, path, member, reader)
-        children[name] = entry
-
-    def _entry(self, name: bytes, path: bytes, member: tar.Member, reader: tar.TarReader) -> Entry:
-        content: object = None
-        size = 0
-        if member.kind is EntryKind.FILE:
-            content, size = store_stream(reader.content(), self._writer.put)
-        elif member.kind is EntryKind.SYMLINK:
-            content = member.target
-        elif member.kind is not EntryKind.FIFO:
-            content = tuple(member.device)
-        blank = Entry(name, member.kind, 0, 0, 0, 0, size, content, None)
-        entry = _described(blank, member, self._stored_xattrs(member, path))
-        self._require_storable(entry, path)
-        return entry
-
-    def _stored_xattrs(self, member: tar.Member, path: bytes) -> object:
-        try:
-            return store_xattrs(member.xattrs, self._writer.put)
-        except OSError as error:
-            if is_full(error):
-                raise
-            tar.refuse(f"{quoted(path)} has extended attributes that are too large to store", path)
-
-    def _require_storable(self, entry: Entry, path: bytes) -> None:
-        if not is_storable(entry if entry.name else entry._replace(name=b".top")):
-            tar.refuse(f"{quoted(path)} has a property that no snapshot can hold", path)
-
-    def _linked(self, member: tar.Member, path: bytes) -> Entry:
-        """Returns the entry that a hard link names again, and notes both as one file."""
-        target = b"/".join(_names(member.target))
-        found = self._find(target)
-        if found is None or found.is_directory:
-            tar.refuse(
-                f"{quoted(path)} is a hard link to {quoted(target)}, which is no file before it "
-                "in the archive",
-                path,
-            )
-        if target == path:
-            return found
-        self._leave_group(path)
-        number = self._group_of.setdefault(target, len(self._groups))
-        self._groups.setdefault(number, {target}).add(path)
-        self._group_of[path] = number
-        return found
-
-    def _leave_group(self, path: bytes) -> None:
-        number = self._group_of.pop(path, None)
-        if number is not None:
-            self._groups[number].discard(path)
-
-    def _find(self, path: bytes) -> Entry | None:
-        """Returns what was added at a path."""
-        names = treepath.components(path)
-        depth = 0
-        while depth < min(len(names) - 1, len(self._path)) and names[depth] == self._path[depth]:
-            depth += 1
-        entry: Entry | None = None
-        if names:
-            entry = self._stack[depth].children.get(names[depth])
-        for name in names[depth + 1 :]:
-            if entry is None or not entry.is_directory:
-                return None
-            entry = self._trees.lookup(entry.tree_id, name)
-        return entry
-
-    def _go_to(self, names: list[bytes], path: bytes) -> None:
-        """Leaves and enters directories until the one of these names is at hand."""
-        common = 0
-        while common < min(len(names), len(self._path)) and names[common] == self._path[common]:
-            common += 1
-        while len(self._path) > common:
-            self._leave()
-        for name in names[common:]:
-            top = self._stack[-1]
-            known = top.children.get(name)
-            if known is None:
-                opened_now = _Open(_implied(name, self._now_ns))
-            elif known.is_directory:
-                opened_now = _Open(known)
-                opened_now.children = {
-                    entry.name: entry for entry in self._trees.entries(known.tree_id)
-                }
-            else:
-                tar.refuse(f"{quoted(path)} leads through something that is not a directory", path)
-            top.children[name] = opened_now.entry
-            self._stack.append(opened_now)
-            self._path.append(name)
-
-    def _leave(self) -> None:
-        """Stores the directory at hand."""
-        name = self._path.pop()
-        entry, totals = self._stored(self._stack.pop())
-        above = self._stack[-1]
-        above.children[name] = entry
-        above.totals[name] = totals
-
-    def _stored(self, directory: _Open) -> tuple[Entry, Totals]:
-        totals = Totals()
-        for name, child in directory.children.items():
-            known = directory.totals.get(name)
-            totals = totals.plus(
-                known.plus(Totals(directories=1))
-                if known is not None
-                else totals_of_entry(child, self._trees)
-            )
-        entries = [directory.children[name] for name in sorted(directory.children)]
-        tree_id: ObjectId = put_tree(entries, totals, self._writer.put, self._trees.keep)
-        return directory.entry._replace(content=tree_id), totals
-
-    def finish(self) -> tuple[Entry, Totals]:
-        """Stores what is open; returns the root and its sums."""
-        while self._path:
-            self._leave()
-        return self._stored(self._stack[0])
-
-    def links(self) -> FileContent | None:
-        """Stores the table of hard links."""
-        groups = [group for group in self._groups.values() if len(group) > 1]
-        return store_groups(groups, self._writer.put)
-
-
-def _names(path: bytes) -> list[bytes]:
-    """Returns the names of a path in an archive; raises InvalidArgument for one that leads out."""
-    if path.startswith(b"/"):
-        tar.refuse(f"The archive has the absolute path {quoted(path)}", path)
-    names = [name for name in path.split(b"/") if name not in {b"", b"."}]
-    if not path or b".." in names or not treepath.are_valid_names(names):
-        tar.refuse(f"The archive has the path {quoted(path)}, which no tree can hold", path)
-    if any(name.startswith(STAGE_PREFIX) for name in names):
-        tar.refuse(f"The archive has the path {quoted(path)}, which is reserved for restores", path)
-    if len(names) > DEPTH_MAX:
-        tar.refuse(f"The archive has a path of more than {DEPTH_MAX} directories", path)
-    return names
-
-
-def _described(entry: Entry, member: tar.Member, xattrs: object) -> Entry:
-    return entry._replace(
-        mode=member.mode,
-        uid=member.uid,
-        gid=member.gid,
-        mtime_ns=member.mtime_ns,
-        xattrs=xattrs,
-        content=bytes(32) if entry.is_directory else entry.content,
-    )
-
-
-def _implied(name: bytes, now_ns: int) -> Entry:
-    kind = EntryKind.DIRECTORY
-    uid, gid = os.geteuid(), os.getegid()
-    return Entry(name, kind, _IMPLIED_MODE, uid, gid, now_ns, 0, bytes(32), None)
-
-
-def _root_entry(session: Session) -> Entry:
-    """Returns the root as it is now, for archives that do not say what it is."""
-    stat = session.fs.lstat(session.context.root)
-    mode, mtime_ns = stat_module.S_IMODE(stat.st_mode), stat.st_mtime_ns
-    return Entry(
-        b"", EntryKind.DIRECTORY, mode, stat.st_uid, stat.st_gid, mtime_ns, 0, bytes(32), None
-    )
 
 
 def _as_utf8(text: str) -> str:

@@ -268,6 +268,11 @@ def totals_of_entry(entry: Entry, trees: TreeReader) -> Totals:
     """Returns the sums over an entry and everything below it."""
     if entry.kind == EntryKind.DIRECTORY:
         return trees.totals(entry.tree_id).plus(Totals(directories=1))
+    return totals_of_leaf(entry)
+
+
+def totals_of_leaf(entry: Entry) -> Totals:
+    """Returns the sums over an entry that is not a directory."""
     if entry.kind == EntryKind.FILE:
         return Totals(files=1, size_bytes=entry.size)
     if entry.kind == EntryKind.SKIPPED:

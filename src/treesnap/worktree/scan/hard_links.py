@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from treesnap.codec.chunklist import Put
-from treesnap.codec.message import pack, require, unpack_groups
+from treesnap.codec.message import pack, pack_items, require, unpack_groups
 from treesnap.codec.reader import Get, read_segments
 from treesnap.errors import Corrupt, InvalidArgument
 from treesnap.hashing import checksum
 from treesnap.model import FileContent, ObjectKind
 from treesnap.treepath import parse
-from treesnap.worktree.scan.file_reader import store_bytes
+from treesnap.worktree.scan.file_reader import store_bytes, store_stream
 
 GROUP_LENGTH_MAX = 1 << 31
 """More names than any Linux file system allows for one file."""
@@ -92,6 +92,19 @@ def store_groups(groups: Iterable[Iterable[bytes]], put: Put) -> FileContent | N
     """Stores the table of groups and returns its content, or None when there is no group."""
     rows = sorted(tuple(sorted(paths)) for paths in groups)
     return store_bytes(b"".join(map(pack, rows)), put) if rows else None
+
+
+def store_sorted_groups(
+    groups: Iterable[tuple[int, Iterable[bytes]]], put: Put
+) -> FileContent | None:
+    """Like :func:`store_groups`, with bounded memory.
+
+    The groups come in the order of their first paths, each with the number of its paths, which
+    come in order too.
+    """
+    pieces = (piece for length, paths in groups for piece in pack_items(length, paths))
+    content, size = store_stream(pieces, put)
+    return content if size else None
 
 
 def load_groups(content: FileContent | None, get: Get) -> Groups:
