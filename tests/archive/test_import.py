@@ -530,3 +530,24 @@ def test_extended_headers_that_follow_each_other_are_bounded_together(handle, ki
 
     assert error.value.code == "invalid-archive"
     assert "not valid" not in error.value.message
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE])
+@pytest.mark.parametrize("record", [b"19 unknown%07d=\n", b"30 SCHILY.xattr.user.%07d=\n"])
+def test_the_records_of_extended_headers_are_bounded_by_number(handle, kind, record):
+    """A record of few bytes takes many times as many in memory."""
+    count = 34_000
+    data = b"".join(record % number for number in range(count))
+    header = info("h", kind, size=len(data)).tobuf() + data + bytes(-len(data) % 512)
+    archive = header + info("a").tobuf() + bytes(1024)
+    handle.import_from(io.BytesIO(WHOLE))
+
+    tracemalloc.start()
+    try:
+        with suppress(InvalidArgument):
+            handle.import_from(io.BytesIO(archive))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 5 << 20

@@ -32,6 +32,8 @@ EXTENDED_SIZE_MAX = 32 << 20
 """Bytes of all extended headers before a member: more than the attributes of one file."""
 DEFAULTS_SIZE_MAX = 1 << 20
 """Bytes of all global headers, which hold for every member that follows."""
+RECORDS_MAX = (1 << 14) + 64
+"""Records of the extended headers before a member, and of the global ones, that say something."""
 PATH_SIZE_MAX = 4 << 20
 """Bytes of a path: as deep as captures go, with the longest names."""
 PIECE_SIZE = 1 << 20
@@ -40,11 +42,23 @@ PIECE_SIZE = 1 << 20
 _NS = 10**9
 _ENCODING = ("utf-8", "surrogateescape")
 _XATTR = "SCHILY.xattr."
+_XATTR_KEY = _XATTR.encode()
 _LISTS = {
     b"system.posix_acl_access": "SCHILY.acl.access",
     b"system.posix_acl_default": "SCHILY.acl.default",
 }
 """Attributes that hold access control lists, and what archives call the lists as text."""
+_KEYS = frozenset(
+    {
+        *(b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime"),
+        *(b"SCHILY.devmajor", b"SCHILY.devminor"),
+        *(b"GNU.sparse." + word for word in (b"name", b"major", b"minor", b"realsize", b"size")),
+        b"GNU.sparse.map",
+        *(word.encode() for word in _LISTS.values()),
+    }
+)
+"""What is read of extended headers, beside the extended attributes."""
+_SPARSE_ROWS = frozenset({b"GNU.sparse.offset", b"GNU.sparse.numbytes"})
 _LIST_TAGS = {1: "user", 2: "user", 4: "group", 8: "group", 16: "mask", 32: "other"}
 _NAMED_TAGS = frozenset({2, 8})
 _NO_ID = 0xFFFFFFFF
@@ -244,19 +258,20 @@ class TarReader:
                 break
             info = _parsed(block)
             if info.type in (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE):
-                records = _records(self._extended(info.size))
-                if info.type == tarfile.XGLTYPE:
+                is_global = info.type == tarfile.XGLTYPE
+                if is_global:
                     default_size += info.size
                     if default_size > DEFAULTS_SIZE_MAX:
                         refuse("The global headers of the archive are too large")
-                    defaults.update(records)
-                else:
-                    own.update(records)
-                    sparse_rows += [
-                        value
-                        for key, value in records
-                        if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes")
-                    ]
+                known = defaults if is_global else own
+                for key, value in _records(self._extended(info.size)):
+                    if key in _SPARSE_ROWS:
+                        if not is_global:
+                            sparse_rows.append(value)
+                    elif key in _KEYS or key.startswith(_XATTR_KEY):
+                        known[key] = value
+                        if len(known) > RECORDS_MAX:
+                            refuse("The extended headers of the archive have too many records")
             elif info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
                 key = b"path" if info.type == tarfile.GNUTYPE_LONGNAME else b"linkpath"
                 own[key] = self._extended(info.size).rstrip(b"\0")
@@ -428,9 +443,8 @@ def _bytes(text: str) -> bytes:
     return text.encode(*_ENCODING)
 
 
-def _records(data: bytes) -> list[tuple[bytes, bytes]]:
-    """Returns the records of an extended header: ``LENGTH KEY=VALUE`` and a newline."""
-    found = []
+def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the records of an extended header: ``LENGTH KEY=VALUE`` and a newline."""
     position = 0
     while position < len(data) and data[position]:
         space = data.find(b" ", position, position + 20)
@@ -440,9 +454,8 @@ def _records(data: bytes) -> list[tuple[bytes, bytes]]:
         key, equals, value = data[space + 1 : following - 1].partition(b"=")
         if following > len(data) or not equals or data[following - 1 : following] != b"\n":
             refuse("An extended header of the archive is not valid")
-        found.append((key, value))
+        yield key, value
         position = following
-    return found
 
 
 def _number(text: bytes | None, default: int, path: bytes) -> int:
@@ -471,8 +484,8 @@ def _time_ns(text: bytes | None, default_s: float, path: bytes) -> int:
 def _xattrs(extended: dict[bytes, bytes], path: bytes) -> Xattrs:
     found = {}
     for key, value in extended.items():
-        if key.startswith(_XATTR.encode()):
-            name = key[len(_XATTR) :].replace(b"%3D", b"=").replace(b"%25", b"%")
+        if key.startswith(_XATTR_KEY):
+            name = key[len(_XATTR_KEY) :].replace(b"%3D", b"=").replace(b"%25", b"%")
             found[name] = value
     for name, word in _LISTS.items():
         text = extended.get(word.encode())
