@@ -12,6 +12,7 @@ import tarfile
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -551,3 +552,40 @@ def test_the_records_of_extended_headers_are_bounded_by_number(handle, kind, rec
         tracemalloc.stop()
 
     assert peak < 5 << 20
+
+
+def _with_lists(place: Path, *lists: str) -> Path:
+    """Returns a directory with a file that has access control lists."""
+    if shutil.which("setfacl") is None:
+        pytest.skip("setfacl is not installed")
+    place.mkdir()
+    (place / "file").write_text("content")
+    (place / "below").mkdir()
+    done = subprocess.run(["setfacl", *lists, place / "file", place / "below"], check=False)
+    if done.returncode:
+        pytest.skip("the file system has no access control lists")
+    return place
+
+
+def test_access_control_lists_of_gnu_tar_come_with_names_and_numbers(tmp_path, handle):
+    lists = "u:daemon:r,u:54321:rwx,u:bin:w,g:daemon:x,g:54321:rw"
+    source = _with_lists(tmp_path / "source", "-m", lists)
+    subprocess.run(["setfacl", "-d", "-m", lists, source / "below"], check=True)
+    command = ["tar", "--acls", "--format=pax", "-cf", "-", "-C", source, "."]
+    data = subprocess.run(command, check=True, capture_output=True).stdout
+    assert b"user:daemon:" in data
+    assert b"user:54321:" in data
+
+    made = handle.import_from(io.BytesIO(data))
+
+    assert made.root_hash == handle.import_from(source).root_hash
+
+
+def test_an_access_control_list_of_an_unknown_name_is_refused(handle):
+    text = "user::rw-,user:nobody-has-this-name:r--,group::r--,mask::r--,other::r--"
+    header = info("a", pax_headers={"SCHILY.acl.access": text})
+
+    with pytest.raises(InvalidArgument, match="that this machine does not know") as error:
+        handle.import_from(io.BytesIO(archive_of((header, b"x"))))
+
+    assert error.value.code == "invalid-archive"

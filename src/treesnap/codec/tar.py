@@ -89,6 +89,14 @@ Read = Callable[[int], bytes]
 """Returns so many bytes at most, none at the end."""
 
 
+FindNumber = Callable[[bytes, bytes], int | None]
+"""Returns the number of a ``user`` or ``group`` of a name, or None."""
+
+
+def _no_number(_kind: bytes, _name: bytes) -> None:
+    """Knows no names."""
+
+
 class Member(NamedTuple):
     """What an archive says of one path."""
 
@@ -193,27 +201,28 @@ def _list_text(value: bytes) -> str | None:
     return text if _list_value(text.encode()) == value else None
 
 
-def _list_value(text: bytes) -> bytes | None:
+def _list_value(text: bytes, find_number: FindNumber = _no_number) -> bytes | None:
     """Returns an access control list as the kernel has it; None for a text that is none.
 
-    Users and groups have to be numbers: a name means nothing on another machine. One may come
-    before its number.
+    A user or group is a number, or a name; the number may stand behind it, and counts then.
     """
     rows = []
     for line in re.split(rb"[,\n]", text.strip()):
         word, name, letters, *number = (*line.split(b":"), b"", b"")[:4]
         tags = [tag for tag, known in _LIST_TAGS.items() if known == word.decode("latin-1")]
-        digits = number[0] or name
-        if not tags or (name and not _NUMBER.match(digits)) or re.search(rb"[^rwx-]", letters):
+        if not tags or re.search(rb"[^rwx-]", letters) or (name and len(tags) < 2):
             return None
         rights = sum(bit for letter, bit in ((b"r", 4), (b"w", 2), (b"x", 1)) if letter in letters)
-        if bool(name) and len(tags) < 2:
+        identity: int | None = _NO_ID
+        if name:
+            digits = number[0] or name
+            identity = int(digits) if _NUMBER.match(digits) else find_number(word, name)
+        if identity is None or identity > _NO_ID:
             return None
-        identity = int(digits) if name else _NO_ID
-        if identity > _NO_ID:
-            return None
-        rows.append((tags[1] if name else tags[0], rights, identity))
-    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *row) for row in sorted(rows))
+        rows.append((tags[1] if name else tags[0], identity, rights))
+    return struct.pack("<I", 2) + b"".join(
+        struct.pack("<HHI", tag, rights, identity) for tag, identity, rights in sorted(rows)
+    )
 
 
 def _sparse_map(runs: Runs) -> bytes:
@@ -231,11 +240,13 @@ class TarReader:
     """Reads an archive from its beginning to its end. Iterate over it once.
 
     The content of a member can be read by :meth:`content` until the next one is asked for.
-    Memory is bounded whatever the archive says.
+    Memory is bounded whatever the archive says. ``find_number`` is asked for the users and groups
+    of access control lists that have no number.
     """
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, find_number: FindNumber = _no_number) -> None:
         self._read = read
+        self._find_number = find_number
         self._left = 0
         """Bytes of the member's data that were not read yet, with the padding."""
         self._padding = 0
@@ -371,7 +382,7 @@ class TarReader:
                 _number(extended.get(b"SCHILY.devmajor"), info.devmajor, path),
                 _number(extended.get(b"SCHILY.devminor"), info.devminor, path),
             ),
-            xattrs=_xattrs(extended, path),
+            xattrs=_xattrs(extended, path, self._find_number),
         )
         if member.kind != EntryKind.FILE or is_hard_link:
             return member
@@ -481,7 +492,7 @@ def _time_ns(text: bytes | None, default_s: float, path: bytes) -> int:
     return -time_ns if sign else time_ns
 
 
-def _xattrs(extended: dict[bytes, bytes], path: bytes) -> Xattrs:
+def _xattrs(extended: dict[bytes, bytes], path: bytes, find_number: FindNumber) -> Xattrs:
     found = {}
     for key, value in extended.items():
         if key.startswith(_XATTR_KEY):
@@ -490,9 +501,13 @@ def _xattrs(extended: dict[bytes, bytes], path: bytes) -> Xattrs:
     for name, word in _LISTS.items():
         text = extended.get(word.encode())
         if text:
-            binary = _list_value(text)
+            binary = _list_value(text, find_number)
             if binary is None:
-                refuse(f"{quoted(path)} in the archive has an access control list without numbers")
+                refuse(
+                    f"{quoted(path)} in the archive has an access control list that is not valid, "
+                    "or names a user or group that this machine does not know",
+                    path,
+                )
             found[name] = binary
     return tuple(sorted(found.items()))
 

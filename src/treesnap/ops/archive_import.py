@@ -15,6 +15,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from treesnap.codec import tar
@@ -223,7 +224,7 @@ def _captured(
 
 def _unpacked(session: Session, writer: Writer, file: Readable) -> _Imported:
     """Stores the tree that an archive holds; raises InvalidArgument for one that is not whole."""
-    reader = tar.TarReader(_decompressed(file))
+    reader = tar.TarReader(_decompressed(file), lru_cache(1024)(_number_of))
     with archive_tree(session, writer) as tree:
         try:
             for member in reader:
@@ -237,6 +238,18 @@ def _unpacked(session: Session, writer: Writer, file: Readable) -> _Imported:
             ) from error
         root, totals = tree.finish()
         return _Imported(root, tree.links(), totals, totals.files, totals.size_bytes)
+
+
+def _number_of(kind: bytes, name: bytes) -> int | None:
+    """Returns the number that a user or group of a name has on this machine, as tar does."""
+    import grp
+    import pwd
+
+    text = os.fsdecode(name)
+    try:
+        return pwd.getpwnam(text).pw_uid if kind == b"user" else grp.getgrnam(text).gr_gid
+    except KeyError:
+        return None
 
 
 def _decompressed(file: Readable) -> tar.Read:
