@@ -19,6 +19,7 @@ import pytest
 
 import many_members
 import treesnap
+from forge import Forge
 from oracle import difference, record
 from sampling import sized
 from trees import build, write_sparse
@@ -589,3 +590,15 @@ def test_an_access_control_list_of_an_unknown_name_is_refused(handle):
         handle.import_from(io.BytesIO(archive_of((header, b"x"))))
 
     assert error.value.code == "invalid-archive"
+
+
+def test_no_archive_is_made_that_an_import_would_refuse(tmp_path):
+    (tmp_path / "root").mkdir()
+    forge = Forge(tmp_path / "store", tmp_path / "root")
+    below = forge.tree(forge.file(b".treesnap-restore-0"))
+    identity = forge.snapshot(forge.tree(forge.directory(b"a", below)))
+
+    with pytest.raises(Refused, match=r"'a/\.treesnap-restore-0', which is reserved for restores"):
+        forge.handle().archive(identity, tmp_path / "a.tar")
+
+    assert not (tmp_path / "a.tar").exists()

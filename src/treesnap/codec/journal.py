@@ -139,6 +139,11 @@ def encode_journal(journal: Journal) -> bytes:
     return pack(fields)
 
 
+def is_reserved_path(path: bytes) -> bool:
+    """Returns whether a path has a name that no capture takes in: a staging directory's."""
+    return any(name.startswith(STAGE_PREFIX) for name in path.split(b"/"))
+
+
 def is_valid_stage_name(name: bytes) -> bool:
     """Returns whether a name can be that of a staging directory; a path cannot."""
     return name.startswith(STAGE_PREFIX) and is_valid_name(name)

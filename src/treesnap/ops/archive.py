@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.codec import tar
+from treesnap.codec.journal import is_reserved_path
 from treesnap.codec.reader import Get, TreeReader, read_content, read_segments
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, quoted
 from treesnap.events import Phase
@@ -209,6 +210,12 @@ class _Archive:
             if entry.is_skipped:
                 self._skipped += 1
                 continue
+            if is_reserved_path(path):
+                raise Refused(
+                    f"The snapshot has the path {quoted(path)}, which is reserved for restores, so "
+                    "no import would take the archive",
+                    path=path,
+                )
             self._members += 1
             group = groups.get(path)
             first = first_names.setdefault(group, path) if group is not None else path

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from treesnap import treepath
 from treesnap.codec import tar
-from treesnap.codec.journal import STAGE_PREFIX
+from treesnap.codec.journal import is_reserved_path
 from treesnap.codec.message import pack, unpack
 from treesnap.codec.tree import decode_totals, pack_entry, put_entries, unpack_entry
 from treesnap.errors import InvalidArgument, OperationFailed, quoted
@@ -290,7 +290,7 @@ def _names(path: bytes) -> list[bytes]:
     names = [name for name in path.split(b"/") if name not in {b"", b"."}]
     if not path or b".." in names or not treepath.are_valid_names(names):
         tar.refuse(f"The archive has the path {quoted(path)}, which no tree can hold", path)
-    if any(name.startswith(STAGE_PREFIX) for name in names):
+    if is_reserved_path(path):
         tar.refuse(f"The archive has the path {quoted(path)}, which is reserved for restores", path)
     if len(names) > DEPTH_MAX:
         tar.refuse(f"The archive has a path of more than {DEPTH_MAX} directories", path)
