@@ -137,6 +137,7 @@ class WarningCode(StrEnum):
     EXPORT_NOT_RECORDED = "export-not-recorded"
     EXPORT_CLEANED_UP = "export-cleaned-up"
     CHECKPOINT_NOT_HELD = "checkpoint-not-held"
+    BLOCK_ABANDONED = "block-abandoned"
     PROCESSES_LEFT = "processes-left"
     STEP_UNDONE = "step-undone"
     STEP_KILLED = "step-killed"

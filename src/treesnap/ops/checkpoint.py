@@ -15,10 +15,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ContextDecorator, contextmanager, suppress
 from itertools import count
 from stat import S_ISDIR
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from treesnap.errors import (
     ErrorCode,
@@ -33,6 +34,13 @@ from treesnap.errors import (
 )
 from treesnap.fs.os_errors import error_text, reported
 from treesnap.fs.real_path import opened_real
+from treesnap.interruption import (
+    FirstSignal,
+    Guard,
+    interrupt_here,
+    interruptible,
+    uninterrupted,
+)
 from treesnap.model import Retag, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
@@ -45,14 +53,15 @@ from treesnap.ops.claim import (
     when_alone,
 )
 from treesnap.ops.context import Context
-from treesnap.ops.interruption import Interruptions, defer_signals, raise_first_signal
 from treesnap.quantities import first_few
 from treesnap.results import RestoreResult, RunResult
 from treesnap.worktree.apply.protection import unlock_root
 from treesnap.worktree.mounts import Mounts, mount_of
 
 if TYPE_CHECKING:
+    from treesnap.events import Monitor, Phase
     from treesnap.ops.create import CreateRequest
+    from treesnap.ops.processes import Command
     from treesnap.results import CreateResult
     from treesnap.store.plan_files import PlanMove
 
@@ -79,48 +88,63 @@ def run(
     request = CreateRequest(
         label=label if label is not None else f"before {words}", kind=SnapshotKind.RUN
     )
-    with (
-        held_checkpoint(context, request, f"run {words}", overlap) as held,
-        raise_first_signal() as interruptions,
-    ):
-        return _run(context, command, retries, held, interruptions)
+    with FirstSignal() as signals:
+        runs = _Runs(context, command, signals)
+        block = CheckpointBlock(context, request, f"run {words}", runs.give_up, itself, overlap)
+        with block as held:
+            return runs.run(held, retries)
 
 
-def _run(
-    context: Context,
-    command: Sequence[str],
-    retries: int,
-    held: HeldCheckpoint,
-    interruptions: Interruptions,
-) -> RunResult:
-    from treesnap.ops.processes import Command
+class _Runs:
+    """The attempts of ``run``."""
 
-    restored: RestoreResult | None = None
-    for attempt in range(1, retries + 2):
-        running = Command(
-            context, command, f"run/{held.made.id[:MARK_DIGITS]}/{attempt}", held.claim.mark_path
+    def __init__(self, context: Context, command: Sequence[str], signals: FirstSignal) -> None:
+        self._context = context
+        self._command = command
+        self._signals = signals
+        self._running: Command | None = None
+
+    def run(self, held: HeldCheckpoint, retries: int) -> RunResult:
+        from treesnap.ops.processes import Command
+
+        restored: RestoreResult | None = None
+        for attempt in range(1, retries + 2):
+            mark = f"run/{held.made.id[:MARK_DIGITS]}/{attempt}"
+            running = Command(self._context, self._command, mark, held.claim.mark_path)
+            self._running = running
+            try:
+                exit_code = running.run(self._signals.deferred)
+            except (InvalidArgument, NotFound):  # nothing was started
+                self._running = None
+                raise
+            if exit_code == 0:
+                break
+            restored = self._back(held, running)
+        return RunResult(
+            exit_code=exit_code,
+            attempts=attempt,
+            snapshot_id=held.made.id,
+            rolled_back=exit_code != 0,
+            restore=restored,
         )
+
+    def give_up(self, held: HeldCheckpoint, _error: BaseException) -> None:
+        """Ends the command that was started, if it was not gone back from yet, and goes back."""
+        running = self._running
+        if running is None:
+            return
+        numbers = self._signals.numbers
+        number = numbers[0] if numbers else signal.SIGTERM
+        # A terminal has sent SIGINT and SIGQUIT to both; of the others, some end nothing there.
+        asked = number if number == signal.SIGHUP else signal.SIGTERM
+        running.ask_to_end(asked, lambda: self._signals.is_urgent)
+        held.go_back(running.end)
+
+    def _back(self, held: HeldCheckpoint, running: Command) -> RestoreResult:
         try:
-            exit_code = running.run(interruptions.deferred)
-        except (InvalidArgument, NotFound):  # nothing was started
-            raise
-        except BaseException:
-            number = interruptions.numbers[0] if interruptions.numbers else signal.SIGTERM
-            # A terminal has sent SIGINT and SIGQUIT to both; of the others, some end nothing there.
-            asked = number if number == signal.SIGHUP else signal.SIGTERM
-            running.ask_to_end(asked, lambda: interruptions.is_urgent)
-            held.go_back(running.end)
-            raise
-        if exit_code == 0:
-            break
-        restored = held.go_back(running.end)
-    return RunResult(
-        exit_code=exit_code,
-        attempts=attempt,
-        snapshot_id=held.made.id,
-        rolled_back=exit_code != 0,
-        restore=restored,
-    )
+            return held.go_back(running.end)
+        finally:
+            self._running = None
 
 
 class HeldCheckpoint(NamedTuple):
@@ -137,37 +161,186 @@ class HeldCheckpoint(NamedTuple):
         return go_back(self.context, self.made.id, end_processes, mount=self.mount)
 
 
-@contextmanager
-def held_checkpoint(
-    context: Context, request: CreateRequest, operation: str, overlap: str = "wait"
-) -> Iterator[HeldCheckpoint]:
-    """Takes a checkpoint before something risky is done, and holds it meanwhile.
+Value = TypeVar("Value")
+
+
+class CheckpointBlock(ContextDecorator, Generic[Value]):
+    """Takes a checkpoint before something risky is done, and holds it until that has ended.
 
     While another block may go back over the same paths, waits for it as long as the context
     waits for locks, or does not wait with ``refuse``; then raises Busy. The body, what it calls
-    and the processes that it starts are inside: blocks of theirs belong to this one.
+    and the processes that it starts are inside: blocks of theirs belong to this one. When the
+    body raises, ``give_up`` is called with that error, before the checkpoint is released. The body
+    gets the ``value`` of the held checkpoint.
+
+    In the main thread no signal interrupts how the block begins and how it is left: what arrives
+    then is delivered afterwards. Only the taking of the checkpoint is interrupted, where it waits
+    or tells of its progress; then the block has not begun. A block that is collected before it was
+    left changes no file: it releases the checkpoint, and warns.
     """
+
+    def __init__(
+        self,
+        context: Context,
+        request: CreateRequest,
+        operation: str,
+        give_up: Callable[[HeldCheckpoint, BaseException], None],
+        value: Callable[[HeldCheckpoint], Value],
+        overlap: str = "wait",
+    ) -> None:
+        if overlap not in set(Overlap):
+            raise InvalidArgument(f"overlap is 'wait' or 'refuse', not {overlap!r}")
+        self._arguments = (context, request, operation, give_up, value, overlap)
+        self._context = context
+        self._give_up = give_up
+        self._guard = Guard()
+        self._claim: Claim | None = None
+        self._begun: _Begun | None = None
+
+    def _recreate_cm(self) -> Self:
+        """Returns a block for one call of a function that this one decorates."""
+        return type(self)(*self._arguments)
+
+    @uninterrupted
+    def __enter__(self) -> Value:
+        context, request, operation, _, value, overlap = self._arguments
+        try:
+            self._guard.stand(ending=False)
+            self._claim = claim = Claim(operation)
+            wait_s = context.wait_s if overlap == Overlap.WAIT else 0
+            mount = mount_of(context.fs, context.root)
+            made = _taken(context, request, claim, wait_s)
+            held = HeldCheckpoint(context, made, claim, mount)
+            self._begun = _Begun(held, self._guard)
+            entered.set(entered.get() | {made.id})
+            found = value(held)
+            self._guard.deliver()
+        except BaseException:
+            self._leave()
+            raise
+        return found
+
+    @uninterrupted
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        begun = self._begun
+        try:
+            self._guard.stand(ending=True)
+            if error is not None and begun is not None and begun.held.claim.is_ours:
+                try:
+                    self._give_up(begun.held, error)
+                except Exception as failure:
+                    raise failure from error
+        finally:
+            del begun  # the last one but that of the block
+            self._leave()
+
+    @uninterrupted
+    def abandon(self) -> None:
+        """Leaves the block without going back, and warns of that; does nothing after it."""
+        if self._begun is not None:
+            self._begun.abandon()
+
+    def _leave(self) -> None:
+        try:
+            if self._claim is not None:
+                self._claim.release()
+            if self._begun is not None:
+                entered.set(entered.get() - {self._begun.held.made.id})
+                self._begun.is_left = True
+        finally:
+            self._claim = self._begun = None
+            self._guard.go()
+
+
+class _Begun:
+    """What a block has from its beginning until it is left.
+
+    An object of its own, which goes while signals are kept: what a handler raises in a finaliser
+    is lost.
+    """
+
+    def __init__(self, held: HeldCheckpoint, guard: Guard) -> None:
+        self.held = held
+        self.is_left = False
+        self._guard = guard
+
+    @uninterrupted
+    def abandon(self) -> None:
+        """Releases the checkpoint, and warns of what is not taken back."""
+        context, claim = self.held.context, self.held.claim
+        if self.is_left or not claim.is_ours:
+            return
+        self.is_left = True
+        try:
+            self._guard.stand(ending=True)
+            claim.release()
+            context.monitor.warn(
+                WarningCode.BLOCK_ABANDONED,
+                f"A block in {quoted(context.root)} was never left, so what it did was not taken "
+                f"back; the state before it is {self.held.made.id[:12]}",
+            )
+        finally:
+            self._guard.go()
+
+    def __del__(self) -> None:
+        self.abandon()
+
+
+def itself(held: HeldCheckpoint) -> HeldCheckpoint:
+    """Returns what it gets: the value of a block whose body goes back by itself."""
+    return held
+
+
+def rollback_block(
+    context: Context, request: CreateRequest, overlap: str
+) -> CheckpointBlock[CreateResult]:
+    """Returns a block that goes back when its body raises."""
+
+    def give_up(held: HeldCheckpoint, _error: BaseException) -> None:
+        warn_of_untouched(context, held.go_back())
+
+    return CheckpointBlock(
+        context, request, "rollback_on_error", give_up, lambda held: held.made, overlap
+    )
+
+
+@interruptible
+def _taken(context: Context, request: CreateRequest, claim: Claim, wait_s: float) -> CreateResult:
     from treesnap.ops.create import create
 
-    if overlap not in set(Overlap):
-        raise InvalidArgument(f"overlap is 'wait' or 'refuse', not {overlap!r}")
-    claim = Claim(operation)
-    try:  # an interrupted maintenance, after the snapshot is held, must not leave the root in use
-        wait_s = context.wait_s if overlap == Overlap.WAIT else 0
-        mount = mount_of(context.fs, context.root)
-        made = when_alone(lambda: create(context, request, claim), wait_s)
-        entered.set(entered.get() | {made.id})
-        try:
-            yield HeldCheckpoint(context, made, claim, mount)
-        finally:
-            entered.set(entered.get() - {made.id})
-    finally:
-        claim.release()
+    listening = context._replace(monitor=_InterruptibleMonitor(context.monitor))
+    return when_alone(lambda: create(listening, request, claim), wait_s)
+
+
+class _InterruptibleMonitor:
+    """Lets a signal interrupt an operation where that tells of its progress."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
+    def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
+        """Tells of a phase, unless a signal interrupts."""
+        interrupt_here()
+        self._monitor.begin(phase, files, size_bytes)
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        """Tells of progress, unless a signal interrupts."""
+        interrupt_here()
+        self._monitor.advance(files, size_bytes)
+
+    def warn(self, code: WarningCode, message: str) -> None:
+        """Tells of a warning."""
+        self._monitor.warn(code, message)
 
 
 @contextmanager
 def held_snapshot(context: Context, snapshot_id: SnapshotId, operation: str) -> Iterator[None]:
-    """Holds an older snapshot, to go back to it; waits and raises like :func:`held_checkpoint`."""
+    """Holds an older snapshot, to go back to it; waits and raises like :class:`CheckpointBlock`."""
     if snapshot_id in entered.get():
         yield
         return
@@ -188,6 +361,7 @@ def held_snapshot(context: Context, snapshot_id: SnapshotId, operation: str) -> 
         claim.release()
 
 
+@uninterrupted
 def go_back(
     context: Context,
     snapshot_id: SnapshotId,
@@ -215,7 +389,7 @@ def go_back(
     An error says that it was the roll-back that failed, and has the checkpoint as its
     ``checkpoint_id``; it is of the same class, with the same code, as that of a restore.
     """
-    with defer_signals(), _naming(snapshot_id):
+    with Guard(), _naming(snapshot_id):
         if end_processes is not None:
             end_processes()
         _refuse_covered(context, mount)

@@ -15,6 +15,7 @@ from treesnap.errors import Busy, WarningCode, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import error_text
+from treesnap.interruption import pause
 from treesnap.model import SnapshotId
 from treesnap.ops.context import Session, own_marks
 from treesnap.store.records import LockedRecord
@@ -132,7 +133,7 @@ def when_alone(take: Callable[[], _Result], wait_s: float) -> _Result:
         except Overlapping:
             if not time.monotonic() < deadline:
                 raise
-            time.sleep(_PAUSE_S)
+            pause(_PAUSE_S)
 
 
 def _common_path(one: tuple[bytes, ...] | None, other: tuple[bytes, ...] | None) -> bytes | None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from treesnap.events import Monitor
     from treesnap.facts import CheckpointType
     from treesnap.ops.archive_import import Readable
+    from treesnap.ops.checkpoint import CheckpointBlock
     from treesnap.ops.create import CreateOptions
     from treesnap.results import (
         ArchiveResult,
@@ -1034,7 +1035,6 @@ class Handle:
 
         return run(self.context, command, retries=retries, label=label, overlap=overlap)
 
-    @contextmanager
     def rollback_on_error(
         self,
         label: str | None = None,
@@ -1044,14 +1044,16 @@ class Handle:
         tags: Mapping[str, str] | None = None,
         session: str | None = None,
         step: int | None = None,
-    ) -> Iterator[CreateResult]:
+    ) -> CheckpointBlock[CreateResult]:
         """Takes a checkpoint; when the body raises, restores it and re-raises.
 
         Also for KeyboardInterrupt, and for GeneratorExit: a generator that is closed, or
         collected, while it waits inside the block is rolled back. When the roll-back itself
-        fails, its error is raised from the body's. The monitor is told what was left alone. Only
-        the process that entered rolls back; a child that it forks leaves the block without
-        touching anything.
+        fails, its error is raised from the body's. The monitor is told what was left alone. In the
+        main thread, no signal interrupts how the block begins and is left: the program's handlers
+        are called when that is done. Only the process that entered rolls back; a child that it
+        forks leaves the block without touching anything. A block that is collected without
+        having been left changes no file, and warns.
 
         With ``paths`` only these are captured and rolled back. While another block, or
         ``run``, or step of a plan may roll back some of the same paths, ``overlap="wait"``
@@ -1060,7 +1062,7 @@ class Handle:
         to it and do not wait. ``tags``, ``session`` and ``step`` are as for :meth:`create`.
         """
         from treesnap.facts import refuse_reserved
-        from treesnap.ops.checkpoint import held_checkpoint, warn_of_untouched
+        from treesnap.ops.checkpoint import rollback_block
         from treesnap.ops.create import CreateOptions, CreateRequest
 
         refuse_reserved(tags or {})
@@ -1073,17 +1075,7 @@ class Handle:
             kind=SnapshotKind.RUN,
             options=CreateOptions(allow_absent=True),  # the body may make what it is about
         )
-        with held_checkpoint(self.context, request, "rollback_on_error", overlap) as held:
-            try:
-                yield held.made
-            except BaseException as error:
-                if not held.claim.is_ours:
-                    raise
-                try:
-                    warn_of_untouched(self.context, held.go_back())
-                except Exception as failure:
-                    raise failure from error
-                raise
+        return rollback_block(self.context, request, overlap)
 
 
 _DEPTH_MAX = 100

@@ -31,10 +31,11 @@ from treesnap.errors import ErrorCode, InvalidArgument, WarningCode, quoted
 from treesnap.facts import CheckpointType
 from treesnap.model import Snapshot
 from treesnap.ops.checkpoint import (
+    CheckpointBlock,
     HeldCheckpoint,
     go_back,
-    held_checkpoint,
     held_snapshot,
+    itself,
     warn_of_untouched,
 )
 from treesnap.ops.claim import MARK_DIGITS
@@ -251,12 +252,12 @@ class Runner:
             plan, f"before {leaf.step.name}", CheckpointType.PRE_RISKY_OPERATION
         )
         operation = f"step {leaf.step.name} of plan {plan.id}"
-        with held_checkpoint(self._context, request, operation) as held:
-            try:
-                plan = self._attempts(plan, index, leaf, held)
-            except BaseException as error:
-                self._take_step_back(error, go_back_to_step)
-                raise
+
+        def give_up(_held: HeldCheckpoint, error: BaseException) -> None:
+            self._take_step_back(error, go_back_to_step)
+
+        with CheckpointBlock(self._context, request, operation, give_up, itself) as held:
+            plan = self._attempts(plan, index, leaf, held)
         plan = release_held(self._context, plan)
         return self._save(plan) if plan.state == PlanState.FAILED else plan
 

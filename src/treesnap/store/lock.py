@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from treesnap.errors import Busy, Corrupt, OperationFailed
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import open_lock, open_regular
+from treesnap.interruption import pause
 
 _PAUSE_S = 0.02
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLCK, errno.ENOSYS})
@@ -62,7 +63,7 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
             while not fs.lock(fd, exclusive=True):
                 if not time.monotonic() < deadline:  # not a number, so no time either
                     raise Busy(f"{what} is in use by {_holder(fs, fd)}", path=path)
-                time.sleep(_PAUSE_S)
+                pause(_PAUSE_S)
         except BaseException:
             fs.close(fd)
             raise
@@ -140,7 +141,7 @@ def _gate(fs: FileSystem, store_path: str, wait_s: float, *, exclusive: bool) ->
                 while not (is_locked := fs.lock(fd, exclusive=exclusive)):
                     if not time.monotonic() < deadline:
                         raise Busy(_AT_WORK if exclusive else _MOVED, path=store_path)
-                    time.sleep(_PAUSE_S)
+                    pause(_PAUSE_S)
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
