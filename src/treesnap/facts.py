@@ -151,9 +151,23 @@ def rollback_count(snapshot: Tagged) -> int:
     return _rollback_count(snapshot.tags)
 
 
-def rolled_back(tags: Mapping[str, str]) -> dict[str, str]:
+def rolled_back(tags: Mapping[str, str], reason: str) -> dict[str, str]:
     """Returns the tags of a snapshot after one more roll-back to it."""
-    return {**tags, **fact_tags(rollback_count=str(_rollback_count(tags) + 1))}
+    number = str(_rollback_count(tags) + 1)
+    return {**tags, **fact_tags(rollback_count=number, rollback_reason=reason)}
+
+
+def rollback_reason(snapshot: Tagged) -> str | None:
+    """Returns why a snapshot was rolled back to the last time, or None."""
+    return facts_of(snapshot).get("rollback_reason")
+
+
+def is_checkpoint(snapshot: Tagged) -> bool:
+    """Returns whether going back to a snapshot is a roll-back: it says why it is worth that.
+
+    A system took it for that, or its caller gave it a type.
+    """
+    return "source_tool" in facts_of(snapshot) or "type" in stated_facts(snapshot)
 
 
 def is_retired(snapshot: Tagged) -> bool:

@@ -461,6 +461,7 @@ class Snapshot(NamedTuple):
             is_retired,
             own_tags,
             rollback_count,
+            rollback_reason,
             stated_facts,
         )
 
@@ -483,6 +484,7 @@ class Snapshot(NamedTuple):
                 "counters": counters_in(facts),
                 "rollback_count": rollback_count(self),
                 "rollback_used": rollback_count(self) > 0,
+                "rollback_reason": rollback_reason(self),
                 "retired": is_retired(self),
                 "tags": own_tags(self),
                 "files": record.totals.files,

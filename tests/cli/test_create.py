@@ -30,6 +30,7 @@ SNAPSHOT_FIELDS = {
     "counters",
     "rollback_count",
     "rollback_used",
+    "rollback_reason",
     "retired",
     "tags",
     "files",

@@ -6,9 +6,7 @@ import pytest
 
 import treesnap
 from treesnap import CheckpointType, InvalidArgument
-from treesnap.facts import rollback_count, rolled_back
-from treesnap.ops.restore.plan import RestoreRequest
-from treesnap.ops.undo import restore
+from treesnap.facts import rollback_count
 
 WORDS = {
     "step_name": "add validation",
@@ -109,16 +107,53 @@ def test_texts_that_are_no_text_are_refused(root, store):
     assert not store.exists()
 
 
-def test_rollbacks_are_counted_on_demand_and_survive(root, store):
+def test_rollbacks_to_a_checkpoint_are_counted_wherever_they_are_made(snap, root, store):
+    (root / "file").write_text("safe")
+    made = snap("create", "--type", "safe_state").id
+    snap("restore", made)
+    snap("restore", made, "file")  # one path is no roll-back
+    snap("restore", made, "--dry-run")
+    snap("restore", made, "--to", "../copy")
+    treesnap.open(root, store).restore(made, reason="the tests fail")
+
+    shown = snap("show", made, "--json").json
+    assert (shown["rollback_count"], shown["rollback_used"]) == (2, True)
+    assert shown["rollback_reason"] == "the tests fail"
+    assert "the tests fail" in snap("show", made).out
+    snap("restore", made, "--reason", "tried again")
+    assert snap("show", made, "--json").json["rollback_reason"] == "tried again"
+
+
+def test_a_restore_of_another_snapshot_counts_if_it_has_a_reason(root, store):
     handle = treesnap.open(root, store)
     made = handle.create().id
-    for number in range(2):
-        (root / "file").write_text(str(number))
-        restore(handle.context, RestoreRequest(ref=made, retag=rolled_back))
-    (root / "file").write_text("not counted")
     handle.restore(made)
+    assert rollback_count(handle.resolve(made)) == 0
 
-    assert rollback_count(treesnap.open(root, store).resolve(made)) == 2
+    handle.restore(made, reason="wanted it so")
+    assert rollback_count(treesnap.open(root, store).resolve(made)) == 1
+
+
+@pytest.mark.parametrize("reason", ["\udcff", "x" * 1025])
+def test_a_reason_that_cannot_be_noted_is_refused_before_anything_changes(root, store, reason):
+    handle = treesnap.open(root, store)
+    made = handle.create().id
+    (root / "new").write_text("stays")
+
+    with pytest.raises(InvalidArgument, match="reason"):
+        handle.restore(made, reason=reason)
+    assert (root / "new").read_text() == "stays"
+
+
+def test_a_restore_of_a_checkpoint_of_a_session_counts(snap):
+    made = snap(
+        "session", "create", "--session-id", "0b1c9a57-5d6d-4bb3-9a36-6a2f3d9a6a01",
+        "--description", "x", "--phase", "plan", "--json",
+    ).json  # fmt: skip
+    snap("restore", made["checkpoint_id"])
+
+    listed = snap("show", made["checkpoint_id"], "--json").json
+    assert (listed["rollback_count"], listed["rollback_reason"]) == (1, "restore")
 
 
 @pytest.mark.parametrize("kind", [CheckpointType.SAFE_STATE, "safe_state"])

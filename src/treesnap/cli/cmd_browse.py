@@ -32,6 +32,7 @@ from treesnap.facts import (
     is_retired,
     own_tags,
     rollback_count,
+    rollback_reason,
     stated_facts,
 )
 from treesnap.model import Entry, EntryKind, SnapshotKind, SnapshotList, utc_time
@@ -192,6 +193,7 @@ def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]
         "tool": stated.get("source_tool"),
         "counters": ", ".join(tag_texts(counters_in(stated))) or None,
         "rollbacks": rollback_count(snapshot) or None,
+        "rolled back": rollback_reason(snapshot),
         "retired": "yes" if is_retired(snapshot) else None,
         "tags": ", ".join(tag_texts(_other_tags(snapshot))) or None,
         "host": record.host or None,

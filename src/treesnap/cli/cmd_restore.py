@@ -46,6 +46,7 @@ SIGNAL_BASE = 128
     help="Allow a dangerous root, and changes by other programs meanwhile.",
 )
 @privileged_option
+@click.option("--reason", metavar="TEXT", help="Why; noted of the snapshot and counted.")
 @session_option
 @pass_invocation
 def restore(
@@ -59,6 +60,7 @@ def restore(
     touch: bool,
     force: bool,
     privileged: bool,
+    reason: str | None,
 ) -> None:
     """Restore a snapshot, or only PATHs of it.
 
@@ -99,6 +101,7 @@ def restore(
                     touch=touch,
                     force=force,
                     privileged=privileged,
+                    reason=reason,
                     list_changes=dry_run or invocation.output.as_json,
                 )
     if result is not None:

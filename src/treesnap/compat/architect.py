@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from treesnap.arguments import checked_methods
 from treesnap.compat.machinery import Machinery
-from treesnap.facts import CheckpointType, fact_tags, facts_of, rolled_back
+from treesnap.facts import CheckpointType, fact_tags, facts_of
 from treesnap.model import Change, ChangeKind, Snapshot, SnapshotKind
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.handle import open as open_root
@@ -112,7 +112,7 @@ class CheckpointManager:
             fitting = found if _HASH.fullmatch(commit) and len(found) == 1 else []
         if not fitting or (step is None and commit is None):
             return False
-        request = RestoreRequest(ref=fitting[0].id, retag=rolled_back)
+        request = RestoreRequest(ref=fitting[0].id, reason="architect")
         restore(self._handle.context, request)
         return True
 

@@ -40,7 +40,6 @@ from treesnap.facts import (
     own_tags,
     retired,
     rollback_count,
-    rolled_back,
 )
 from treesnap.fs.os_errors import error_text
 from treesnap.model import ChangeKind, SkipReason, Snapshot, utc_text
@@ -306,7 +305,7 @@ class CheckpointManager:
             target,
             of_session=session,
             keep_files=not hard_reset,
-            retag=rolled_back,
+            reason="snap session rollback",
         )
         self._keep_log(session_id)
         return result

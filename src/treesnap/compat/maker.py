@@ -41,7 +41,7 @@ from treesnap.errors import (
     StoreMissing,
     TreesnapError,
 )
-from treesnap.facts import fact_tags, facts_of, rolled_back
+from treesnap.facts import fact_tags, facts_of
 from treesnap.fs.os_errors import error_text
 from treesnap.model import ChangeKind, Skipped, Snapshot, SnapshotId, utc_time
 from treesnap.ops.context import absolute
@@ -219,7 +219,7 @@ def _restore(handle: Handle, request: Restore) -> Restored:
     absent = [path for path in _paths(files) if path not in held]
     try:
         _refuse_left_alone(handle, handle.restore(snapshot.id, dry_run=True), absent)
-        result = restore(handle.context, RestoreRequest(ref=snapshot.id, retag=rolled_back))
+        result = restore(handle.context, RestoreRequest(ref=snapshot.id, reason="snap maker"))
     except InvalidArgument as error:  # the paths were valid at CREATE; now a link is on one
         raise Conflict(error.message, path=error.path) from error
     changed = {change.path for change in result.changes}

@@ -41,7 +41,7 @@ from treesnap.interruption import (
     interruptible,
     uninterrupted,
 )
-from treesnap.model import Retag, SnapshotId, SnapshotKind
+from treesnap.model import SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.claim import (
@@ -156,9 +156,11 @@ class HeldCheckpoint(NamedTuple):
     mount: int | None
     """The mount through which the root was reached, or None where that cannot be known."""
 
-    def go_back(self, end_processes: Callable[[], None] | None = None) -> RestoreResult:
+    def go_back(
+        self, end_processes: Callable[[], None] | None = None, reason: str | None = None
+    ) -> RestoreResult:
         """Goes back to the checkpoint; see :func:`go_back`."""
-        return go_back(self.context, self.made.id, end_processes, mount=self.mount)
+        return go_back(self.context, self.made.id, end_processes, mount=self.mount, reason=reason)
 
 
 Value = TypeVar("Value")
@@ -368,13 +370,13 @@ def go_back(
     end_processes: Callable[[], None] | None = None,
     *,
     mount: int | None = None,
-    retag: Retag | None = None,
+    reason: str | None = None,
     move: PlanMove | None = None,
 ) -> RestoreResult:
     """Makes the root as in a checkpoint, whatever a failed step left in it.
 
-    ``mount`` is that of the root before the step. ``retag`` changes the tags that the snapshot got
-    later; ``move`` takes a plan along, whose state before must be kept even if room is short.
+    ``mount`` is that of the root before the step. ``reason`` is noted of the
+    snapshot; ``move`` takes a plan along, whose state before must be kept even if room is short.
 
     The step's processes are ended first. Then only the exclusions of the checkpoint count; ignore
     files that the step wrote are content like any other, so what they hid comes back or goes.
@@ -395,7 +397,7 @@ def go_back(
         _refuse_covered(context, mount)
         _clear_place(context)
         unlock_root(context.fs, context.root)
-        return _restored(context, snapshot_id, retag=retag, move=move)
+        return _restored(context, snapshot_id, reason=reason, move=move)
 
 
 @contextmanager
@@ -431,7 +433,7 @@ def _refuse_covered(context: Context, mount: int | None) -> None:
 
 
 def _restored(
-    context: Context, snapshot_id: SnapshotId, *, retag: Retag | None, move: PlanMove | None
+    context: Context, snapshot_id: SnapshotId, *, reason: str | None, move: PlanMove | None
 ) -> RestoreResult:
     from treesnap.ops.maintenance import make_room
     from treesnap.ops.restore.attempt import NoRoomToKeep, NoRoomToStage
@@ -441,7 +443,9 @@ def _restored(
     way = WayBack()
     has_made_room = False
     while True:
-        request = RestoreRequest(ref=snapshot_id, force=True, retag=retag, move=move, way_back=way)
+        request = RestoreRequest(
+            ref=snapshot_id, force=True, reason=reason, move=move, way_back=way
+        )
         try:
             return restore(context, request)
         except NoRoomToKeep as full:

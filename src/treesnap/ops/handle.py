@@ -813,6 +813,7 @@ class Handle:
         conflicts: str = "keep",
         privileged: bool = False,
         session: str | None = None,
+        reason: str | None = None,
     ) -> RestoreResult:
         """Makes the root, or only ``paths`` of it, exactly as in a snapshot.
 
@@ -840,6 +841,9 @@ class Handle:
         and owners are left out; they are in the result's ``privileges``. With ``privileged`` paths
         get them.
 
+        A restore of a whole checkpoint, which a system took or which has a type, is counted as a
+        roll-back to it, with ``reason``; with a reason so is that of any other snapshot.
+
         Raises NotFound, Conflict, Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """
         from treesnap.ops.restore.plan import RestoreRequest
@@ -856,6 +860,7 @@ class Handle:
             bases=() if base is None else (self._id_of(base, session, paths),),
             conflicts=conflicts,
             privileged=privileged,
+            reason=reason,
         )
         return restore(self.context, request)
 

@@ -16,7 +16,7 @@ from treesnap.errors import (
     WarningCode,
     printable,
 )
-from treesnap.facts import refuse_reserved
+from treesnap.facts import is_checkpoint, refuse_reserved, rolled_back
 from treesnap.fs.os_errors import error_text
 from treesnap.model import Retag, Snapshot, SnapshotId, SnapshotList, SnapshotState
 from treesnap.ops.access import locked_root, opened
@@ -201,14 +201,19 @@ def _with_state(
         raise unknown(ref) from error
 
 
-def retag_restored(session: Session, snapshot: Snapshot, change: Retag) -> None:
-    """Changes the later tags of a snapshot that was restored. The caller holds the root's lock.
+def count_rollback(session: Session, snapshot: Snapshot, reason: str | None) -> None:
+    """Notes of a snapshot that was restored that it was, and why. The caller holds the root's lock.
 
-    The files are back by then, so it warns of what cannot be written instead of raising.
+    Every restore of a whole snapshot comes here, whoever asked for it. One without a reason
+    counts if the snapshot is a checkpoint. The files are back by then, so it warns of what cannot
+    be written instead of raising.
     """
+    if reason is None and not is_checkpoint(snapshot):
+        return
     try:
         state = session.store.snapshots.state(snapshot.id)
-        session.store.snapshots.set_state(snapshot.id, state._replace(tags=change(state.tags)))
+        tags = rolled_back(state.tags, reason or "restore")
+        session.store.snapshots.set_state(snapshot.id, state._replace(tags=tags))
     except (TreesnapError, OSError) as error:
         session.monitor.warn(
             WarningCode.RESTORE_NOT_NOTED, f"The restore could not be noted: {error_text(error)}"

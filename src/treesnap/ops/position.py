@@ -14,14 +14,14 @@ from typing import Any
 
 from treesnap.compare import is_time_alone
 from treesnap.errors import ErrorCode, InvalidArgument, Refused, StoreMissing, quoted
-from treesnap.model import Change, IgnoreRules, Retag, Snapshot, SnapshotKind
+from treesnap.model import Change, IgnoreRules, Snapshot, SnapshotKind
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import publish_again, uncaptured
 from treesnap.ops.claim import when_alone
 from treesnap.ops.context import Context, Session, check_root
 from treesnap.ops.create import CreateRequest, check_name, check_words, create, metadata_of
 from treesnap.ops.diff import status
-from treesnap.ops.history import retag_restored
+from treesnap.ops.history import count_rollback
 from treesnap.ops.maintenance import maintain, settings_or_defaults
 from treesnap.ops.references import position, resolve_in, unknown
 from treesnap.ops.restore.attempt import restore_to
@@ -103,10 +103,10 @@ def rollback(
     *,
     of_session: str | None = None,
     keep_files: bool = False,
-    retag: Retag | None = None,
+    reason: str = "rollback",
 ) -> PositionResult:
     """Goes back to a snapshot: restores the root unless told to keep the files, then moves
-    the position, and changes the tags that the snapshot got later, if told to.
+    the position, and counts the roll-back, whose reason the snapshot keeps.
 
     The files are restored all or nothing. A kill between that and the move leaves them
     restored and the position where it was, so that the difference shows as unsaved; the
@@ -115,7 +115,7 @@ def rollback(
     if not keep_files:
         refuse_dangerous_restore(context, force=False)
     result = when_alone(
-        lambda: _rolled_back(context, ref, of_session, retag, keep_files=keep_files),
+        lambda: _rolled_back(context, ref, of_session, reason, keep_files=keep_files),
         context.wait_s,
     )
     maintain(context)
@@ -126,7 +126,7 @@ def _rolled_back(
     context: Context,
     ref: str,
     of_session: str | None,
-    retag: Retag | None,
+    reason: str,
     *,
     keep_files: bool,
 ) -> PositionResult:
@@ -146,8 +146,7 @@ def _rolled_back(
                 label=f"rolled back to {goal.snapshot.id[:12]}",
             )
             stands_at = _published(session, goal.snapshot, metadata_of(request))
-        if retag is not None:
-            retag_restored(session, goal.snapshot, retag)
+        count_rollback(session, goal.snapshot, reason)
     return PositionResult(snapshot=goal.snapshot, position=stands_at, restore=restored)
 
 

@@ -20,7 +20,7 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.claim import when_alone
 from treesnap.ops.context import Context, Session, refuse_dangerous
-from treesnap.ops.history import retag_restored
+from treesnap.ops.history import count_rollback
 from treesnap.ops.maintenance import maintain, with_room
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.attempt import dry_run, restore_to
@@ -38,6 +38,7 @@ from treesnap.store.plan_files import move_to
 from treesnap.store.roots import load_history
 from treesnap.store.snapshots import restored_ref
 
+_REASON_SIZE_MAX = 1024
 _VERBS = {"undo": "restore", "redo": "undo"}
 """What each command undoes."""
 
@@ -46,6 +47,8 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
     """Restores; see :meth:`treesnap.Handle.restore`."""
     if request.conflicts not in {KEEP, OVERWRITE}:
         raise InvalidArgument(f"conflicts is 'keep' or 'overwrite', not {request.conflicts!r}")
+    if request.reason is not None:
+        _check_reason(request.reason)
     if request.bases and request.to is not None:
         raise InvalidArgument("base is about the files in the root, so it excludes to")
     if request.to is None and not request.dry_run:
@@ -62,6 +65,16 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
             return dry_run(session, goal)
 
 
+def _check_reason(reason: str) -> None:
+    """Raises InvalidArgument for what could not be noted once the files are back."""
+    try:
+        size_bytes = len(reason.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"The reason {quoted(reason)} is not UTF-8") from None
+    if size_bytes > _REASON_SIZE_MAX:
+        raise InvalidArgument(f"The reason has more than {_REASON_SIZE_MAX:,} bytes")
+
+
 def _restore_root(context: Context, request: RestoreRequest) -> RestoreResult:
     with opened(context, "restore", recover=False) as session:
         goal = goal_of(session, request)
@@ -75,8 +88,8 @@ def _restore_once(context: Context, request: RestoreRequest) -> RestoreResult:
         with locked_root(session, "restore"):
             goal = goal_of(session, request)
             result = restore_to(session, goal)
-            if request.retag is not None:
-                retag_restored(session, goal.snapshot, request.retag)
+            if not request.paths:
+                count_rollback(session, goal.snapshot, request.reason)
         if result.safety_id is not None:
             maintain(context)
         return result

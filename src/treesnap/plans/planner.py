@@ -18,7 +18,7 @@ from treesnap.errors import (
     printable,
     quoted,
 )
-from treesnap.facts import CheckpointType, rolled_back
+from treesnap.facts import CheckpointType
 from treesnap.model import PlanCopy, Skipped, Snapshot, SnapshotId
 from treesnap.ops.access import recover
 from treesnap.ops.checkpoint import go_back
@@ -366,7 +366,7 @@ def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -
     metadata = metadata_of(request)
     del metadata["kind"], metadata["label"]  # a safety snapshot has its own
     move = PlanMove(before=PlanCopy(plan.id, PLAN.payload(present)), after=after, metadata=metadata)
-    result = go_back(context, target.snapshot_id, retag=rolled_back, move=move)
+    result = go_back(context, target.snapshot_id, reason="plan rollback", move=move)
     assert result.safety_id is not None
     if back.held:
         with suppress(TreesnapError):  # the next command releases them

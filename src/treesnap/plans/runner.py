@@ -151,7 +151,10 @@ def go_back_to_step(context: Context, plan: Plan) -> Plan:
     if attempt is not None:
         with held_snapshot(context, attempt.snapshot_id, f"plan {plan.id}"):
             result = go_back(
-                context, attempt.snapshot_id, partial(end_leftovers_of, context, plan, attempt)
+                context,
+                attempt.snapshot_id,
+                partial(end_leftovers_of, context, plan, attempt),
+                reason="step interrupted",
             )
         warn_of_untouched(context, result)
         if result.safety_id is not None:
@@ -289,7 +292,7 @@ class Runner:
                 plan = self._save(done)
                 self._monitor.attempt_ended(plan, attempt, StepState.COMPLETED)
                 return plan
-            restored = held.go_back()  # its processes have ended
+            restored = held.go_back(reason="step failed")  # its processes have ended
             warn_of_untouched(self._context, restored)
             self._monitor.attempt_ended(plan, attempt, StepState.FAILED)
         return self._save(plan.ended(StepState.FAILED, ended.exit_code))

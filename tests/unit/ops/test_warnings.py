@@ -102,7 +102,7 @@ def test_history_can_be_read_while_a_restore_cannot_be_finished(first, make_hand
 def test_files_are_back_although_their_snapshot_could_not_be_tagged(first, failing, root):
     full = failing(errno.ENOSPC, "states", "rename", "link")
 
-    restore(full.context, RestoreRequest("first", retag=lambda tags: {**tags, "a": "b"}))
+    restore(full.context, RestoreRequest("first", reason="a"))
 
     assert codes(full) == [CODE.RESTORE_NOT_NOTED]
     assert (root / "one").read_bytes() == b"one"

@@ -50,7 +50,6 @@ from treesnap.model import (
     ChangeKind,
     Entry,
     IgnoreRules,
-    Retag,
     Skipped,
     SkipReason,
     Snapshot,
@@ -103,8 +102,8 @@ class RestoreRequest(NamedTuple):
     dry_run: bool = False
     touch: bool = False
     force: bool = False
-    retag: Retag | None = None
-    """What becomes of the snapshot's later tags once the root is as in it."""
+    reason: str | None = None
+    """Why the root goes back, which is noted of the snapshot."""
     way_back: WayBack | None = None
     move: PlanMove | None = None
     """The plan that goes with the files."""
