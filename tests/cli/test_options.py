@@ -164,3 +164,42 @@ def test_root_that_is_gone_is_restored_with_c(run_snap, snap, root, tmp_path):
 
     assert result.code == 0, result.err
     assert (root / "a").read_text() == "a"
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "meant"),
+    [
+        (["show", "latest", "--session", "--json"], "--session", "--session=--json"),
+        (["create", "-m", "--json"], "-m", "-m--json"),
+        (["create", "-qm", "--json"], "-m", "-m--json"),
+        (["create", "--label", "-q"], "--label", "--label=-q"),
+        (["--store", "-C", "list"], "--store", "--store=-C"),
+        (["list", "--store", "--json"], "--store", "--store=--json"),
+    ],
+)
+def test_an_option_is_not_taken_as_the_value_of_another_one(
+    unsaid_snap, tmp_path, words, option, meant
+):
+    before = sorted(tmp_path.rglob("*"))
+
+    result = unsaid_snap(*words)
+
+    assert result.code == 2
+    assert f"Option '{option}' requires an argument" in result.err + result.out
+    assert meant in result.err + result.out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_option_that_is_joined_or_follows_two_dashes_is_a_value(snap):
+    assert snap("create", "-m--json").id
+    assert snap("create", "--label=-q").id
+    assert [item["label"] for item in snap("list", "--json").json["snapshots"]] == ["-q", "--json"]
+
+
+@pytest.mark.parametrize("ref", ["latest~\u0661", "step:\u0661", "latest:manual~\u0661"])
+def test_digits_of_other_scripts_are_no_numbers_in_a_ref(snap, root, ref):
+    snap("create")
+    (root / "new").touch()
+    snap("create")
+
+    assert snap("show", ref).code == 5

@@ -174,6 +174,22 @@ def test_every_module_says_what_it_is():
     ] == []
 
 
+def test_digits_in_patterns_are_those_of_ascii():
+    """A ``\\d`` for text matches the digits of every script, and so does ``int()``."""
+    assert [
+        shown(path, node.lineno)
+        for path in python_files(PACKAGE)
+        for node in nodes_of(path)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).startswith("re.")
+        and any(
+            isinstance(part, ast.Constant) and isinstance(part.value, str) and r"\d" in part.value
+            for part in ast.walk(node)
+        )
+        and "re.ASCII" not in ast.unparse(node)
+    ] == []
+
+
 def test_effects_stay_in_their_homes():
     assert [
         f"{shown(path, line)} {name}"

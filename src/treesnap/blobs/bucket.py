@@ -216,7 +216,7 @@ _ABOUT_ONE_BLOB = frozenset(
 """What may be the answer for one of several blobs that are removed."""
 
 _DEBUG = "\n\nDebug source:\n"
-_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 _SERVER_CODE = re.compile(
     r'<Code>(\w{1,64})</Code>|\(code: (\w{1,64})\)|"error"\s*:\s*"(\w{1,64})"'
 )

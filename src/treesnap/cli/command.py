@@ -60,6 +60,11 @@ class SnapCommand(click.Command):
         parameters = super().get_params(ctx)
         return _completing(parameters) if ctx.resilient_parsing else parameters
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the words; refuses an option as the value of another one."""
+        _refuse_swallowed_options(self, ctx, args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; a dry run does nothing but print, whatever the command does."""
         invocation = ctx.find_object(Invocation)
@@ -110,6 +115,7 @@ class SnapGroup(click.Group):
         if not args and not ctx.resilient_parsing and not self.invoke_without_command:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(ExitCode.USAGE)
+        _refuse_swallowed_options(self, ctx, args)
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -206,6 +212,54 @@ class LazyGroup(SnapGroup):
                     if isinstance(item, click.Command) and item.name == cmd_name
                 )
         return None
+
+
+def _refuse_swallowed_options(
+    command: click.Command, ctx: click.Context, args: Sequence[str]
+) -> None:
+    """Raises UsageError where the value of an option is left out before the next option.
+
+    Click takes the next word, whatever it is: ``create -m --json`` would have the label "--json".
+    """
+    if ctx.resilient_parsing:
+        return
+    options = {
+        name: parameter
+        for parameter in command.get_params(ctx)
+        if isinstance(parameter, click.Option)
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
+    words = iter(args)
+    for word in words:
+        if word == "--" or (not _is_option(word) and not ctx.allow_interspersed_args):
+            return
+        name = _asking(word, options)
+        value = next(words, None) if name is not None else None
+        if name is not None and value in options:
+            joined = f"{name}={value}" if name.startswith("--") else f"{name}{value}"
+            raise advised(
+                click.UsageError(f"Option {name!r} requires an argument", ctx),
+                f"write {joined!r} if {value!r} is what you mean",
+            )
+
+
+def _is_option(word: str) -> bool:
+    return len(word) > 1 and word.startswith("-")
+
+
+def _asking(word: str, options: Mapping[str, click.Option]) -> str | None:
+    """Returns the option that takes the word after this one, or None."""
+    if word in options or word.startswith("--") or not _is_option(word):
+        names = [word]
+    else:  # letters in one word; the first that takes a value takes the rest
+        names = [f"-{letter}" for letter in word[1:]]
+    for number, name in enumerate(names, 1):
+        option = options.get(name)
+        if option is None:
+            return None
+        if not (option.is_flag or option.count):
+            return name if number == len(names) else None
+    return None
 
 
 def _completing(parameters: Sequence[click.Parameter]) -> list[click.Parameter]:

@@ -26,7 +26,7 @@ _ALTERNATIVES_MAX = 100
 _NAME_LENGTH_MAX = 255
 _BLANKS = " \t\r"
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-_BULLET = re.compile(r"(?:[-*+\u2022\u2013](?:[ \t]+|$)|\d{1,4}[.)][ \t]+)(.*)")
+_BULLET = re.compile(r"(?:[-*+\u2022\u2013](?:[ \t]+|$)|[0-9]{1,4}[.)][ \t]+)(.*)")
 _BOX = re.compile(r"\[[ xX]?\][ \t]+")
 _QUOTED = re.compile(r"(?P<mark>[`\"'])(?P<word>.+?)(?P=mark)(?P<rest>.*)")
 _COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+?):?[ \t]+(?:[(#:\u2013\u2014]|-{1,2}[ \t])")
@@ -36,7 +36,7 @@ _VERBS = "new|add|create|created|modify|modified|edit|change|update|delete|remov
 _LABEL = re.compile(rf"(?:file|path|name|{_VERBS})[ \t]*[:=][ \t]*(?=\S)", re.IGNORECASE)
 _VERB = re.compile(rf"(?:file|{_VERBS})[ \t]+(?=\S*[./])", re.IGNORECASE)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)\)")
-_LINES = re.compile(r":\d+(?:[-:,]\d+)*$")
+_LINES = re.compile(r":[0-9]+(?:[-:,][0-9]+)*$")
 _EMPHASIS = ("***", "**", "~~", "*")
 _AFTER_QUOTED = " \t:,("
 _NO_PATH = frozenset(

@@ -36,10 +36,10 @@ _BOLD_INSIDE = re.compile(
     r"\[[*_`]{1,3}([A-Z][A-Z_ -]*?)[*_`]{1,3}\][ \t]*:?[ \t]*(.*)", re.IGNORECASE
 )
 _OTHER_SECTION = re.compile(r"\[[A-Z_ ]{3,}\]:?")
-_BULLET = re.compile(r"(?:[-*+\u2022\u2013](?:[ \t]+|$)|\d{1,4}[.)][ \t]+)(.*)")
+_BULLET = re.compile(r"(?:[-*+\u2022\u2013](?:[ \t]+|$)|[0-9]{1,4}[.)][ \t]+)(.*)")
 _QUOTED = re.compile(r"(?P<mark>[`\"'])(?P<word>.+?)(?P=mark)(?P<rest>.*)")
 _CHECKPOINT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,99}")
-_NUMBER = re.compile(r"\d{1,18}")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _NO_VALUE = frozenset({"", "-", "none", "n/a", "null"})
 

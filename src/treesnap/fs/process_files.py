@@ -117,7 +117,7 @@ class KernelThreads:
     """
 
     def __init__(self) -> None:
-        major, minor = re.findall(r"\d+", os.uname().release)[:2]
+        major, minor = re.findall(r"[0-9]+", os.uname().release)[:2]
         self._stay = (int(major), int(minor)) >= _THREADS_STAY
         self._inodes: dict[str, int] = {}
         """By name in /proc. Another process of that name would have another inode number."""

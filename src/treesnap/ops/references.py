@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _LATEST = re.compile(
-    rf"(latest|newest)(?::({'|'.join(CheckpointType)}))?(?:~(\d{{1,9}}))?(?:@(.+))?\Z"
+    rf"(latest|newest)(?::({'|'.join(CheckpointType)}))?(?:~([0-9]{{1,9}}))?(?:@(.+))?\Z"
 )
 _MOMENT = "@"
-_STEP = re.compile(r"step:(\d{1,18})\Z")
+_STEP = re.compile(r"step:([0-9]{1,18})\Z")
 _FOREIGN_DIGITS_MIN = 12
 _ABBREVIATION = re.compile(r"[0-9a-f]{4,64}\Z")
 STEP_MAX = 10**18 - 1

@@ -18,7 +18,7 @@ from treesnap.store.snapshots import SnapshotLog
 
 _NAMED_MAX = 5
 """So many histories a message names."""
-_COUNTED_BACK = re.compile(r"latest(?:~(\d{1,9}))?\Z")
+_COUNTED_BACK = re.compile(r"latest(?:~([0-9]{1,9}))?\Z")
 
 
 class HistoryInfo(Record):

@@ -21,7 +21,7 @@ from treesnap.fs.durable import read_file
 from treesnap.model import ObjectKind
 from treesnap.store.store import Store
 
-_NAME = re.compile(r"packs\.([0-9a-f]{32})(\.\d+)?\Z")
+_NAME = re.compile(r"packs\.([0-9a-f]{32})(\.[0-9]+)?\Z")
 _SIZE_MAX = 2 * PACK_SIZE_TARGET
 """Bytes that are looked at of each; a pack is sealed long before it is so large."""
 
