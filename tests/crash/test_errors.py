@@ -99,6 +99,15 @@ class TestRestore:
         with pytest.raises(StorageFull):
             scene.handle(FaultyFileSystem(fault)).restore("before")
 
+    def test_that_fails_after_some_of_its_steps_puts_all_of_them_back(self, scene):
+        scene.reset("changed")
+        fault = Fault(methods=frozenset({"exchange"}), number=3, errno=errno.EIO)
+
+        with pytest.raises(OperationFailed):
+            scene.handle(FaultyFileSystem(fault)).restore("before")
+
+        assert scene.name_of_state("after") == "after"
+
     def test_says_what_failed_and_where(self, scene):
         scene.reset("changed")
         fault = Fault(methods=frozenset({"exchange"}), errno=errno.EIO)

@@ -69,6 +69,12 @@ def test_damage_is_named_or_harmless_and_spreads_to_nothing(scene, kind):
     check(scene, spread(all_damages_of(scene, kind), 2))
 
 
+@pytest.mark.parametrize("kind", ["pack", "snapshot"])
+def test_damage_of_what_a_restore_needs_is_named_and_spreads_to_nothing(scene, kind):
+    """These two are tried with every change, whatever the sample of all kinds holds."""
+    check(scene, spread(all_damages_of(scene, kind), 1))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_byte_of_every_file(scene, kind):

@@ -140,6 +140,22 @@ def test_a_damaged_snapshot_file_harms_no_other_snapshot(world, how):
     assert world.restores("first")
 
 
+def test_a_whole_snapshot_under_the_id_of_another_is_not_believed(world):
+    first, second = (world.handle().resolve(ref).id for ref in ("first", "second"))
+    shutil.copy(
+        world.only(f"snapshots/*/*-{first}"),
+        world.only(f"snapshots/*/*-{second}"),
+    )
+
+    with pytest.raises(Corrupt, match="does not match its id"):
+        world.handle().restore(second)
+    assert second not in {item.id for item in world.handle().list()}
+    (problem,) = world.handle().verify().problems
+    assert (problem.code, problem.snapshot_ids) == ("bad-snapshot", (second,))
+    assert world.handle().gc().damaged == (second,)
+    assert world.restores("first")
+
+
 def test_a_repair_takes_a_damaged_snapshot_out_of_the_way(world):
     identity = world.handle().resolve("second").id
     damage(world.only(f"snapshots/*/*-{identity}"), "30")
