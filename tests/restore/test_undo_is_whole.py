@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,26 @@ def imported(handle: Handle, directory: Path, files: dict[str, str]) -> str:
     return handle.import_from(archive).id
 
 
-def goes_back_and_forth(handle: Handle, before: Record, after: Record, scope: Scope = None) -> None:
+def untimed(state: Record, *paths: bytes) -> Record:
+    """Returns a state without the times of directories in which something is put."""
+    return {
+        path: replace(facts, mtime_ns=0) if path in paths else facts
+        for path, facts in state.items()
+    }
+
+
+def goes_back_and_forth(
+    handle: Handle,
+    before: Record,
+    after: Record,
+    scope: Scope = None,
+    timeless: tuple[bytes, ...] = (),
+) -> None:
     """Undoes and redoes twice; compares each state with what the oracle saw."""
     root = Path(handle.root)
 
     def compare(state: Record) -> None:
-        now = record(root)
+        state, now = untimed(state, *timeless), untimed(record(root), *timeless)
         assert difference(inside(state, scope), inside(now, scope)) == []
         assert difference(outside(state, scope), outside(now, scope)) == []
 
@@ -253,3 +268,154 @@ def test_a_kill_anywhere_leaves_all_or_nothing(root, tmp_path):
             if not ended.was_killed:
                 break
     assert outcomes == {(verb, there) for verb in ("restore", "undo") for there in (True, False)}
+
+
+def linked(root: Path, *names: str) -> None:
+    """Gives the first file the other names."""
+    for name in names[1:]:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        os.link(root / names[0], root / name)
+
+
+def is_one(root: Path, *names: str) -> bool:
+    """Returns whether all names are of one file."""
+    return len({(root / name).stat().st_ino for name in names}) == 1
+
+
+@pytest.fixture
+def two_names(handle, root):
+    """Returns a snapshot, and a root in which one of two names is out of `in`."""
+    make(root, {"in/file": "old", "in/gone": "old", "text": "text"})
+    snapshot = handle.create().id
+    make(root, {"in/file": "new", "in/added": "added"})
+    linked(root, "in/file", "beside", "far/away")
+    linked(root, "in/added", "near")
+    linked(root, "in/gone", "spare")
+    return snapshot
+
+
+def test_names_outside_of_a_restored_path_are_one_file_again(handle, root, two_names):
+    before = record(root)
+
+    result = handle.restore(two_names, ["in"])
+
+    assert not (root / "in/added").exists()
+    assert result.links_broken == (b"in/file",)
+    goes_back_and_forth(handle, before, record(root), timeless=(b"", b"far"))
+
+
+def test_a_name_that_was_written_since_is_left_alone(handle, root, two_names):
+    handle.restore(two_names, ["in"])
+    (root / "beside").write_text("mine")
+    (root / "near").unlink()
+
+    handle.undo()
+
+    assert (root / "beside").read_text() == (root / "far/away").read_text() == "mine"
+    assert (root / "in/file").read_text() == "new"
+    assert not (root / "near").exists()
+
+
+def test_a_name_is_left_alone_that_a_redo_does_not_need(handle, root, two_names):
+    handle.restore(two_names, ["in"])
+    handle.undo()
+    (root / "beside").write_text("mine")
+
+    handle.redo()
+
+    assert (root / "in/file").read_text() == "old"
+    assert (root / "beside").read_text() == (root / "far/away").read_text() == "mine"
+    handle.undo()
+    assert (root / "in/file").read_text() == "mine"
+    assert is_one(root, "in/file", "beside", "far/away")
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_an_excluded_name_is_one_file_again(handle, root, is_known):
+    make(root, {".snapignore": "*.log\nout/\n", "file": "old", "out/other": "other"})
+    if is_known:
+        linked(root, "file", "a.log", "out/deep/b")
+    snapshot = handle.create().id
+    make(root, {"file": "new"})
+    if not is_known:
+        linked(root, "file", "a.log", "out/deep/b")
+    before = record(root)
+
+    handle.restore(snapshot)
+
+    assert (root / "a.log").read_text() == (root / "out/deep/b").read_text() == "new"
+    goes_back_and_forth(handle, before, record(root))
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_an_excluded_name_that_was_written_since_is_left_alone(handle, root, is_known):
+    make(root, {".snapignore": "*.log\n", "file": "old"})
+    if is_known:
+        linked(root, "file", "a.log")
+    snapshot = handle.create().id
+    make(root, {"file": "new"})
+    if not is_known:
+        linked(root, "file", "a.log")
+    handle.restore(snapshot)
+    make(root, {"a.log": "mine"})
+
+    handle.undo()
+
+    assert (root / "file").read_text() == "new"
+    assert (root / "a.log").read_text() == "mine"
+
+
+def test_links_that_a_revert_and_an_adoption_break_are_whole_again(handle, root, tmp_path):
+    make(root, {".snapignore": "*.log\n", "file": "1"})
+    first = handle.create().id
+    make(root, {"file": "2"})
+    second = handle.create().id
+    linked(root, "file", "a.log")
+    before = record(root)
+
+    handle.revert(f"{first}..{second}")
+    assert not is_one(root, "file", "a.log")
+    handle.undo()
+    assert difference(before, record(root)) == []
+
+    handle.fork("latest", [tmp_path / "fork"])
+    make(tmp_path / "fork", {"file": "3"})
+    handle.adopt(tmp_path / "fork")
+    assert not is_one(root, "file", "a.log")
+    handle.undo()
+    assert difference(before, record(root)) == []
+
+
+def test_a_dry_run_says_of_links_what_an_undo_does(handle, root, two_names):
+    handle.restore(two_names, ["in"])
+
+    planned = handle.undo(dry_run=True)
+    done = handle.undo()
+
+    assert planned.changes == done.changes
+    assert planned.scope == done.scope == (b"in",)
+    assert planned.links_broken == done.links_broken == ()
+
+
+def test_links_are_whole_or_as_they_were_after_a_kill(handle, root, two_names, tmp_path):
+    make(root, {".snapignore": "far\n"})
+    before = record(root)
+    handle.restore(two_names, ["in"])
+    after = record(root)
+    outcomes = set()
+    for number in range(1, 400, sized(5, 1)):
+        ended = killed(
+            lambda fs: handle_at(root, tmp_path / "store", fs).undo(),
+            Fault(kinds=MUTATING, number=number),
+        )
+        assert ended.error is None
+        handle.recover()
+        is_undone = (root / "in/added").exists()
+        state = before if is_undone else after
+        assert difference(untimed(state, b"", b"far"), untimed(record(root), b"", b"far")) == []
+        outcomes.add(is_undone)
+        if is_undone:
+            handle.redo()
+        if not ended.was_killed:
+            break
+    assert outcomes == {False, True}

@@ -111,6 +111,8 @@ def preview(
     observes: bool = False,
     heeds_ignore_files: bool = True,
     revealed: Revealed = NOTHING_REVEALED,
+    rules_of_id: SnapshotId | None = None,
+    fresh: bool = False,
 ) -> Capture:
     """Walks the root without writing anything; keeps what a restore compares if it ``observes``."""
     with Capture(
@@ -120,6 +122,8 @@ def preview(
         observes=observes,
         heeds_ignore_files=heeds_ignore_files,
         revealed=revealed,
+        rules_of_id=rules_of_id,
+        fresh=fresh,
         keeps_nothing=True,
     ) as seen:
         return seen

@@ -3,6 +3,7 @@
     lock the root, recover what a crash left behind
     capture the root           nothing is published yet
     plan                       pure; when both states are the same, nothing else happens
+    look for other names       of files to be replaced; with any, look and capture once more
     publish the safety snapshot
     journal: staging           from here on a crash leaves a trace
     stage and verify           everything that will be put, on the root's file system
@@ -58,7 +59,7 @@ from treesnap.ops.restore.plan import (
 )
 from treesnap.ops.restore.recover import Completion
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
-from treesnap.ops.state import State, empty_state, require_paths
+from treesnap.ops.state import State, empty_state, recorded_state, require_paths
 from treesnap.results import OpenFile, RestoreResult
 from treesnap.store.plan_files import PlanMove
 from treesnap.store.reserve import Reserve
@@ -68,6 +69,8 @@ from treesnap.worktree.apply.preconditions import Observed, conflict
 from treesnap.worktree.apply.protection import refuse_flags, unlock_paths
 from treesnap.worktree.apply.step import key_of
 from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
+from treesnap.worktree.scan.hard_links import find_names
+from treesnap.worktree.scan.ignore import Exclusions
 from treesnap.worktree.scan.listing import NOTHING_REVEALED, Revealed
 
 ATTEMPTS = 5
@@ -98,7 +101,8 @@ def _refuse_in_the_way(
 def dry_run(session: Session, goal: Goal) -> RestoreResult:
     """Returns what a restore would do; writes nothing."""
     seen: Capture | None = None
-    view = _View()
+    own, view = goal, _first_view(session, goal)
+    goal = goal.reaching(view.linked)
     while True:
         if os.path.lexists(session.context.root):
             seen = preview(session, goal.scope, goal.rules, revealed=view.revealed)
@@ -124,7 +128,7 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
     refuse_blocked(plan)
     _refuse_in_the_way(session.context, plan, goal.scope)
     _ask_approval(goal, seen)
-    return result_of(goal, plan, target, is_dry_run=True, left_out=left_out)
+    return result_of(own, plan, target, is_dry_run=True, left_out=left_out)
 
 
 def _ask_approval(goal: Goal, seen: Capture | None) -> None:
@@ -162,7 +166,11 @@ class _View(NamedTuple):
 
     revealed: Revealed = NOTHING_REVEALED
     left_alone: frozenset[bytes] = frozenset()
-    """What stays excluded, because what is excluded by now is in it."""
+    """What stays excluded, because what is excluded by now is in it, or nobody wrote it."""
+    linked: frozenset[bytes] = frozenset()
+    """Names that become one file again with what is taken back."""
+    others: frozenset[bytes] = frozenset()
+    """Other names of files that are replaced: the safety snapshot holds them too."""
 
     def with_written(
         self, goal: Goal, session: Session, seen: Capture | None, plan: RestorePlan
@@ -182,6 +190,63 @@ class _View(NamedTuple):
         return self._replace(revealed=self.revealed.plus(Revealed(paths=paths)))
 
 
+def _first_view(session: Session, goal: Goal) -> _View:
+    """Returns what an undo looks at beside its paths: names that its operation unlinked.
+
+    The safety snapshot has them with what they were linked to, although they are out of scope or
+    were excluded. One that is still as it was then becomes the same file again. Another is left
+    alone, unless it is as the operation made it. Costs a look at them, and nothing where there
+    are none.
+    """
+    record = goal.snapshot.record
+    if not goal.is_step or record.links is None or not os.path.lexists(session.context.root):
+        return _View()
+    safety = recorded_state(session, record, None)
+    rules = Exclusions(record.rules, heeds_files=False)
+    names = frozenset(
+        path for path in safety.groups if not goal.concerns(path) or rules.hides(path)
+    )
+    if not names:
+        return _View()
+    scope = treepath.without_nested([*names])
+    live = preview(session, scope, goal.rules, revealed=Revealed(paths=names)).state
+    same = frozenset(
+        path
+        for path in names
+        if path not in live.linked_outside and live.entry(path) == safety.entry(path)
+    )
+    made = goal.left_state(session)
+    others = frozenset(
+        path for path in names - same if made is None or live.entry(path) != made.entry(path)
+    )
+    return _View(Revealed(paths=same), others, linked=same)
+
+
+def _other_names(
+    session: Session, goal: Goal, seen: Capture, plan: RestorePlan
+) -> frozenset[bytes]:
+    """Returns the other names of what is to be replaced or removed, where a walk did not come.
+
+    Of the whole root, that is below what is excluded. Costs a look at each name there, only if a
+    file that goes has such a name.
+    """
+    going = plan.puts.keys() | plan.removals.keys()
+    replaced = [
+        path
+        for path in seen.state.linked_outside
+        if path in going or not going.isdisjoint(treepath.parents(path))
+    ]
+    if not replaced:
+        return frozenset()
+    tops = [treepath.ROOT]
+    if goal.scope is None:
+        skipped = seen.result.skipped
+        tops = [item.path for item in skipped if item.reason == SkipReason.EXCLUDED]
+    groups = seen.result.link_groups
+    known = frozenset(path for *_, path in groups.names)
+    return find_names(session.fs, session.context.root, tops, known, groups.missing(replaced))
+
+
 def restore_to(session: Session, goal: Goal) -> RestoreResult:
     """Makes the root as the goal says. The caller holds the root's lock.
 
@@ -194,7 +259,7 @@ def restore_to(session: Session, goal: Goal) -> RestoreResult:
     if goal.way_back is None:
         refuse_overlap(session, goal.scope)
     fresh = goal.force and goal.way_back is None
-    view = _View()
+    view = _first_view(session, goal)
     why = ""
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -227,6 +292,7 @@ def _attempt(
 ) -> RestoreResult:
     """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
     context, way_back = session.context, goal.way_back
+    own, goal = goal, goal.reaching(view.linked)
     transaction = Transaction(session)
     was_absent = not os.path.lexists(context.root)
     if was_absent:
@@ -234,19 +300,32 @@ def _attempt(
     session.root.register()
     try:
         transaction.ensure_root()
+        seen: Capture | None = None
+        if view.others:  # what is planned is less than what the safety snapshot holds
+            seen = preview(
+                session,
+                goal.scope,
+                goal.rules,
+                observes=True,
+                heeds_ignore_files=way_back is None,
+                revealed=view.revealed,
+                rules_of_id=goal.snapshot.id,
+                fresh=fresh,
+            )
         with Capture(
             session,
-            scope=goal.scope,
+            scope=goal.reaching(view.others).scope,
             rules=goal.rules,
             observes=True,
             earlier=earlier,
             heeds_ignore_files=way_back is None,
             rules_of_id=goal.snapshot.id,
-            revealed=view.revealed,
+            revealed=view.revealed.plus(Revealed(paths=view.others)),
             fresh=fresh,
             keeps_nothing=goal.not_kept is not None,
         ) as capture:
-            current, observed = capture.state, capture.observed
+            seen = seen or capture
+            current, observed = seen.state, seen.observed
             target, left_out = goal.wanted(session, None if was_absent else current)
             target.trees.share(current.trees)
             require_paths(goal.paths, current, target)
@@ -269,22 +348,26 @@ def _attempt(
                 overwrites=goal.overwrites,
             )
             if way_back is not None:
-                _make_way(context, target, capture.result.skipped, plan, view)
-            wider = view.with_written(goal, session, capture, plan)
+                _make_way(context, target, seen.result.skipped, plan, view)
+            wider = view.with_written(goal, session, seen, plan)
             if wider != view:
                 raise _LookAgain(min(wider.revealed.paths ^ view.revealed.paths), wider)
             refuse_blocked(plan)
             _refuse_in_the_way(context, plan, goal.scope)
-            _ask_approval(goal, None if was_absent else capture)
+            if not view.others and goal.not_kept is None:
+                others = _other_names(session, goal, seen, plan)
+                if others:
+                    raise _LookAgain(min(others), view._replace(others=others))
+            _ask_approval(goal, None if was_absent else seen)
             if plan.is_empty and goal.move is None:
                 transaction.abandon()
                 if goal.removes_root and not was_absent:
                     transaction.remove_root()
-                _record_history(session, goal, Moment(goal.snapshot.id, goal.scope, was_absent))
-                return result_of(goal, plan, target, left_out=left_out)
+                _record_history(session, goal, Moment(goal.snapshot.id, own.scope, was_absent))
+                return result_of(own, plan, target, left_out=left_out)
             if not plan.is_empty:
                 _refuse_unchangeable(context)
-            if capture.trusts_watcher and not goal.force:
+            if seen.trusts_watcher and not goal.force:
                 _refuse_stale(context, plan, observed)
             label = safety_label(goal)
             if goal.not_kept is not None:
@@ -300,7 +383,7 @@ def _attempt(
         if way_back is not None and (want := _want_of_room(error)) is not None:
             raise NoRoomToKeep(want) from error
         raise
-    moment = Moment(safety.id, goal.scope, was_absent)
+    moment = Moment(safety.id, own.scope, was_absent)
     removes_first = way_back is not None and way_back.removes_first
     commit = Commit(
         target_id=goal.snapshot.id,
@@ -346,7 +429,7 @@ def _attempt(
         with suppress(OSError):  # the files are back; only a later move might go unnoticed
             session.root.note_identity()
     safety_id = safety.id if goal.not_kept is None else None
-    result = result_of(goal, plan, target, safety_id=safety_id, left_out=left_out)
+    result = result_of(own, plan, target, safety_id=safety_id, left_out=left_out)
     return result._replace(open_files=open_files, not_kept=goal.not_kept)
 
 

@@ -170,11 +170,10 @@ class Goal(NamedTuple):
 
         Nothing where the snapshot that it made the root like cannot be read any more.
         """
-        if self.left_by is None:
-            return NOTHING_REVEALED
+        left = self.left_state(session)
         with suppress(Corrupt, NotFound):
-            left = recorded_state(session, self.left_by.record, self.scope)
-            return written_of(skipped, self.state(session), left)
+            if left is not None:
+                return written_of(skipped, self.state(session), left)
         return NOTHING_REVEALED
 
     def wanted(self, session: Session, live: State | None) -> tuple[State, Privileges]:
@@ -187,6 +186,23 @@ class Goal(NamedTuple):
         own = is_own(session, self.snapshot)
         is_asked = privileged or (own and not session.store.is_own)
         return self._replace(privileged=own or privileged, is_asked=is_asked)
+
+    def left_state(self, session: Session) -> State | None:
+        """Returns the state that the operation left which this undoes; None if it is lost."""
+        if self.left_by is not None:
+            with suppress(Corrupt, NotFound):
+                return recorded_state(session, self.left_by.record, self.scope)
+        return None
+
+    def concerns(self, path: bytes) -> bool:
+        """Returns whether a path is in scope."""
+        return self.scope is None or any(treepath.is_within(path, own) for own in self.scope)
+
+    def reaching(self, names: Iterable[bytes]) -> Goal:
+        """Returns the same goal for some paths more; for a whole root they are in it."""
+        if self.scope is None:
+            return self
+        return self._replace(scope=treepath.without_nested([*self.scope, *names]))
 
     def base_states(self, session: Session) -> tuple[State, ...]:
         """Returns the trees of the bases, with nothing but the paths in scope."""

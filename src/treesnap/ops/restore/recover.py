@@ -234,7 +234,8 @@ class Completion:
         self._rules = tuple(dict.fromkeys(rule for record in records for rule in record.rules))
         self._old, self._new = states_of(session, self._commit, self._commit.paths)
         replaced = filter(self._is_replaced, self._commit.paths if self._commit.is_way_back else ())
-        self._revealed = Revealed(whole=frozenset(replaced))
+        relinked = filter(self._is_relinked, self._commit.paths)
+        self._revealed = Revealed(frozenset(relinked), frozenset(replaced))
         """What the restore wrote though it is excluded, and directories in the way, of which the
         safety snapshot holds what is excluded too."""
 
@@ -250,6 +251,9 @@ class Completion:
     def _is_replaced(self, path: bytes) -> bool:
         old, new = self._old.entry(path), self._new.entry(path)
         return old is not None and old.is_directory and new is not None and not new.is_directory
+
+    def _is_relinked(self, path: bytes) -> bool:
+        return self._old.groups.get(path) != self._new.groups.get(path)
 
     def run(self, root_fd: int) -> str:
         """Brings all paths that no other process changed to one state; returns what was done."""

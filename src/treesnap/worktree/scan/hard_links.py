@@ -7,15 +7,21 @@ one group, sorted by first path. Memory is one entry per name of a file with sev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from stat import S_ISDIR
 
+from treesnap import treepath
 from treesnap.codec.chunklist import Put
 from treesnap.codec.message import pack, pack_items, require, unpack_groups
 from treesnap.codec.reader import Get, read_segments
 from treesnap.errors import Corrupt, InvalidArgument
+from treesnap.fs.base import FileSystem
 from treesnap.hashing import checksum
 from treesnap.model import FileContent, ObjectKind
-from treesnap.treepath import parse
+from treesnap.worktree.directory import open_chain
+from treesnap.worktree.mounts import Mounts
 from treesnap.worktree.scan.file_reader import store_bytes, store_stream
 
 GROUP_LENGTH_MAX = 1 << 31
@@ -47,6 +53,15 @@ class LinkGroups:
             for identity, paths in self._paths.items()
             for path in paths
         ]
+
+    def missing(self, paths: Iterable[bytes]) -> dict[tuple[int, int], int]:
+        """Returns the files with these names, with how many names of each were not found."""
+        wanted = set(paths)
+        return {
+            identity: self._link_counts[identity] - len(found)
+            for identity, found in self._paths.items()
+            if len(found) < self._link_counts[identity] and not wanted.isdisjoint(found)
+        }
 
     def shared(self, *, is_broken_by_changes: bool = False) -> frozenset[bytes]:
         """Returns the names of files that must not be changed in place.
@@ -124,7 +139,7 @@ def load_groups(content: FileContent | None, get: Get) -> Groups:
         previous = group
         for path in group:
             try:
-                parse(path)
+                treepath.parse(path)
             except InvalidArgument as error:
                 raise Corrupt(f"Stored hard-link table is not valid: {error}") from error
             require(path not in groups, "hard-link table", "a path occurs twice")
@@ -142,3 +157,41 @@ def _pieces(content: FileContent, get: Get) -> Iterator[bytes]:
         data = get(ObjectKind.CHUNK, segment.id)
         require(len(data) == segment.size, "hard-link table", "a chunk has a wrong size")
         yield data
+
+
+def find_names(
+    fs: FileSystem,
+    root: str,
+    tops: Iterable[bytes],
+    known: frozenset[bytes],
+    missing: Mapping[tuple[int, int], int],
+) -> frozenset[bytes]:
+    """Returns names of files, by device and inode, at and below some paths of a root.
+
+    ``missing`` says how many names of each there are beside the ``known`` ones, at most. What
+    cannot be looked at has none, nor has what is mounted. Costs a look at each name until all
+    are found.
+    """
+    left = dict(missing)
+    found: set[bytes] = set()
+    mount_points = Mounts(fs).below(os.fsencode(root))
+    pending = sorted(set(tops) - mount_points, reverse=True)
+    with open_chain(fs, root) as chain:
+        while pending and left:
+            path = pending.pop()
+            with suppress(OSError):
+                above, name = treepath.split(path)
+                stat = fs.lstat(name, dir_fd=chain.open(above)) if path else None
+                if stat is None or S_ISDIR(stat.st_mode):
+                    names = fs.list_names(chain.open(path))
+                    below = {treepath.join(path, os.fsencode(text)) for text in names}
+                    pending += sorted(below - mount_points, reverse=True)
+                    continue
+                identity = (stat.st_dev, stat.st_ino)
+                if identity not in left or path in known:
+                    continue
+                found.add(path)
+                left[identity] -= 1
+                if not left[identity]:
+                    del left[identity]
+    return frozenset(found)

@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from stat import S_ISDIR
+from stat import S_IFDIR, S_IFREG, S_ISDIR
 
 from treesnap import treepath
 from treesnap.errors import InvalidArgument, printable
@@ -112,6 +112,21 @@ class Exclusions:
         exclusions._given = self._given
         exclusions._active = active
         return exclusions
+
+    def hides(self, path: bytes) -> bool:
+        """Returns whether a file of the root that these are given for is excluded.
+
+        So it is if a directory above it is.
+        """
+        here, directory = self, treepath.ROOT
+        names = treepath.components(path)
+        for depth, name in enumerate(names, 1):
+            here = here.at(directory)
+            mode = S_IFDIR if depth < len(names) else S_IFREG
+            if here and here.names_in(directory)(name, mode):
+                return True
+            directory = treepath.join(directory, name)
+        return False
 
     def names_in(self, directory: bytes) -> Callable[[bytes, int], bool]:
         """Returns a function that tells by name and mode whether a directory's name is excluded.
