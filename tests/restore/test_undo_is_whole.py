@@ -419,3 +419,38 @@ def test_links_are_whole_or_as_they_were_after_a_kill(handle, root, two_names, t
         if not ended.was_killed:
             break
     assert outcomes == {False, True}
+
+
+def test_a_watcher_knows_what_an_undo_takes_back(handle, root, tmp_path):
+    make(root, {".snapignore": "*.log\n", "mine": "mine", "in/file": "1"})
+    linked(root, "in/file", "beside", "name.log")
+    snapshot = imported(handle, tmp_path, HELD)
+    with handle.watch() as watched:
+        first = watched.create().id
+        make(root, {"in/file": "2"})
+        before = record(root)
+
+        watched.restore(first, ["in"])
+        goes_back_and_forth(watched, before, record(root), timeless=(b"",))
+        watched.restore(snapshot)
+        assert (root / "src/trace.log").read_text() == "trace"
+        goes_back_and_forth(watched, before, record(root), timeless=(b"",))
+
+
+def test_what_a_snapshot_of_some_paths_brought_is_taken_back(handle, root):
+    make(root, {"in/out/file": "1", "in/a.log": "1", "beside": "1"})
+    snapshot = handle.create(paths=["in"]).id
+    (root / "in/out/file").unlink()
+    (root / "in/out").rmdir()
+    make(root, {"in/a.log": "2"})
+    linked(root, "in/a.log", "b.log")
+    before = record(root)
+    handle.restore(snapshot)
+    after = make(root, {".snapignore": "*.log\nout/\n"})
+
+    goes_back_and_forth(
+        handle,
+        {**before, b".snapignore": after[b".snapignore"]},
+        after,
+        timeless=(b"",),
+    )
