@@ -506,6 +506,27 @@ def test_a_pull_says_what_became_of_the_root(snap, run_snap, root, pushed, disk,
     assert [line.split()[0] for line in changed] == ["Restored"]
 
 
+def test_a_pull_lists_what_it_leaves_out(snap, run_snap, root, pushed, disk, tmp_path):
+    environment = {"SNAP_STORE": str(tmp_path / "other-store")}
+    directory = tmp_path / "again"
+    run_snap("clone", disk, directory, cwd=tmp_path, env=environment)
+    run_snap("remote", "add", "disk", disk, cwd=directory, env=environment)
+    (directory / ".snapignore").write_text("plants\n")
+    (root / "plants").write_text("theirs")
+    snap("create", "-q")
+    snap("push")
+
+    told = run_snap("pull", cwd=directory, env=environment)
+    (root / "plants").write_text("theirs again")
+    snap("create", "-q")
+    snap("push")
+    answer = run_snap("pull", "--json", cwd=directory, env=environment).json
+
+    assert "1 path left out:\n  plants (excluded)\n" in told.err
+    assert answer["left_out"] == [{"path": "plants", "reason": "excluded"}]
+    assert (directory / "plants").read_text() != "theirs"
+
+
 def test_some_paths_are_cloned(run_snap, root, snap, disk, tmp_path):
     (root / "beds").mkdir()
     (root / "beds" / "one").write_text("1")

@@ -25,6 +25,7 @@ from treesnap.cli.text_output import (
     restore_line,
     restore_notes,
     short_id,
+    skipped_lines,
 )
 from treesnap.errors import (
     ErrorCode,
@@ -612,9 +613,11 @@ def pull(
             **_fetch_fields(result.fetch),
             "conflicts": result.conflicts,
             "restore": None if restored is None else restore_fields(restored),
+            "left_out": result.left_out,
         },
         list(_pull_lines(result)),
     )
+    invocation.output.note(*skipped_lines(result.left_out, "left out"))
     if result.conflicts:
         is_one = len(result.conflicts) == 1
         here = "kept as it is here" if is_one else "kept as they are here"

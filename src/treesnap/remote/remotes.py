@@ -43,7 +43,7 @@ from treesnap.errors import (
 )
 from treesnap.events import Phase
 from treesnap.fs.os_errors import reported
-from treesnap.model import Snapshot, SnapshotId, SnapshotKind, Totals
+from treesnap.model import Skipped, Snapshot, SnapshotId, SnapshotKind, Totals
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened, recover
 from treesnap.ops.config import settings_of
@@ -186,6 +186,8 @@ class PullResult(Record):
     """Paths that both sides changed, sorted."""
     restore: RestoreResult | None
     """How the root was brought up to date; None where the other side has nothing new."""
+    left_out: tuple[Skipped, ...] = ()
+    """What was not merged, and stays as it is, because a side excludes it or could not read it."""
 
 
 class CloneResult(Record):
@@ -730,7 +732,8 @@ class Remotes:
             found = merge(session, mine, theirs, bases, asked)
         assert found.snapshot is not None
         request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), privileged=privileged)
-        return PullResult(done, found.conflicts, restore(self._context, request))
+        restored = restore(self._context, request)
+        return PullResult(done, found.conflicts, restored, found.left_out)
 
     def clone(
         self,
