@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
+from fenced import watch_takers
 from sampling import IS_FULL, chosen, sized
 from treesnap.fs import process_files
 from watching import WatchedWorld
@@ -115,6 +117,8 @@ MEASURED_WITH_CHILDREN = (
     "space/test_displaced_files.py",
 )
 """Exceptions from these, which are about processes."""
+TAKEN = Path(tempfile.gettempdir()) / f"taken-from-stores-{os.getpid()}"
+"""What tests and their children took from stores without what keeps others out."""
 PROCESSES_MEASURED = "COVERAGE_PROCESS_CONFIG"
 """The variable by which coverage measures each Python that a test starts."""
 
@@ -148,6 +152,25 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("sample")
     if not IS_FULL:
         hide_older_processes()
+    watch_takers(_note_taken)
+
+
+def _note_taken(problem: str) -> None:
+    """Notes what was taken from a store: a file, because a forked child may have done it."""
+    stack = [f"{frame.name}:{frame.lineno}" for frame in traceback.extract_stack()[-14:-4]]
+    with TAKEN.open("a") as file:
+        file.write(f"{problem}, by {' '.join(stack)}\n")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fails a test in which something was taken from a store without what keeps others out."""
+    result = yield
+    if TAKEN.exists():
+        problems = TAKEN.read_text()
+        TAKEN.unlink()
+        pytest.fail(f"nothing kept others out: see the table of fenced.py\n{problems}")
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

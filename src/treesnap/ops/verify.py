@@ -16,7 +16,7 @@ from treesnap.ops.access import alone, opened
 from treesnap.ops.context import Context
 from treesnap.ops.object_recovery import ObjectRecovery
 from treesnap.results import Problem, RecoveredObject, VerifyResult
-from treesnap.store.fence import maintain
+from treesnap.store.fence import collector_held, maintain
 from treesnap.store.layout import Layout
 from treesnap.store.maintenance.check.checker import ALL, Checker, Sample
 from treesnap.store.maintenance.check.metadata_files import CheckPlace
@@ -57,10 +57,17 @@ def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> V
         return VerifyResult(
             problems=(problem,), left=(problem,), snapshots=0, objects=0, read_bytes=0
         )
-    with reported("repair the store"):
-        done = Store(context.fs, context.store_path).rewrite_format()
+    store, wait_s = Store(context.fs, context.store_path), context.wait_s
+    with (
+        reported("repair the store"),
+        collector_held(store.fs, store.layout, operation="verify", wait_s=wait_s),
+    ):
+        done = store.rewrite_format()
     result = _verify(context, asked)
-    return result._replace(problems=(problem, *result.problems), repaired=(done, *result.repaired))
+    mended = (done,) if done is not None else ()  # else another repair was faster
+    return result._replace(
+        problems=(problem, *result.problems), repaired=(*mended, *result.repaired)
+    )
 
 
 def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:

@@ -258,12 +258,17 @@ class Store:
             durable_name=durable_name,
         )
 
-    def rewrite_format(self) -> str:
+    def rewrite_format(self) -> str | None:
         """Rewrites the format file, durably, keeps the old one, and returns what was done.
 
+        Does nothing when the file is good by now. The caller holds the collector's lock.
         Raises UnsupportedFormat when this treesnap knows the version of no snapshot's file: the
         store may then have a newer format.
         """
+        with suppress(Corrupt, FileNotFoundError):
+            self._check_format(writing=False)
+            if format_problem(read_file(self.fs, self.layout.format, FORMAT_SIZE_MAX)) is None:
+                return None
         paths = [self.snapshots.path(*name) for name in self.snapshots.all_names()]
         if paths and not any(self._is_ours(path) for path in paths):
             raise UnsupportedFormat(

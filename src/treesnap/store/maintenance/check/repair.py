@@ -31,6 +31,7 @@ from treesnap.store.fence import Maintaining
 from treesnap.store.layout import is_hex
 from treesnap.store.maintenance.check.quarantined import quarantined_objects
 from treesnap.store.quarantine import Quarantine
+from treesnap.store.roots import Root
 from treesnap.store.slot import slot_states
 from treesnap.store.store import Store
 from treesnap.store.writer import Writer
@@ -183,14 +184,18 @@ class Repair:
         if not self._found.damaged:
             return None
         self.recovered += self._find_objects()
-        layout = self._store.layout
-        for root_id in self._fs.list_names(layout.roots):
+        for root_id in self._fs.list_names(self._store.layout.roots):
             if is_hex(root_id, 32):
-                unlink_if_present(self._fs, layout.root_file(root_id, "cache"))
+                self._try(partial(self._remove_cache, self._store.root_by_id(root_id)))
         return (
             f"Recovered {count_text(len(self.recovered), 'lost object')} from live trees; "
             "the next capture of each root reads every file again"
         )
+
+    def _remove_cache(self, root: Root) -> None:
+        """Waits for a capture at work, which would write an old one afterwards."""
+        with suppress(NotFound), root.locked("verify", self._store.wait_s):
+            unlink_if_present(self._fs, root.file("cache"))
 
     def _mend_snapshots(self) -> str | None:
         """Rewrites the files of snapshots whose records are still in some damaged file."""
