@@ -82,12 +82,13 @@ def differing(
 
     Directories come before what they hold. Everything below a directory that only one
     side has is yielded too, but nothing below a name that either side skipped. Reads
-    every directory once. Does not recurse, so depth costs memory only.
+    every directory once. Does not recurse, and keeps one path however deep it is.
     """
     yield treepath.ROOT, old_root, new_root
-    stack: list[tuple[bytes, Iterator[tuple[Entry | None, Entry | None]]]] = []
+    stack: list[Iterator[tuple[Entry | None, Entry | None]]] = []
+    descent = treepath.Descent()
 
-    def descend(path: bytes, old: Entry | None, new: Entry | None) -> bool:
+    def descend(old: Entry | None, new: Entry | None) -> bool:
         old_id = old.tree_id if old is not None and old.is_directory else None
         new_id = new.tree_id if new is not None and new.is_directory else None
         if old_id == new_id:
@@ -96,25 +97,26 @@ def differing(
             old_entries(old_id) if old_id is not None else (),
             new_entries(new_id) if new_id is not None else (),
         )
-        stack.append((path, pairs))
+        stack.append(pairs)
         return True
 
-    descend(treepath.ROOT, old_root, new_root)
+    descend(old_root, new_root)
     while stack:
-        parent, pairs = stack[-1]
-        for old, new in pairs:
+        for old, new in stack[-1]:
             if old == new:
                 continue
             named = old if old is not None else new
             assert named is not None
-            path = treepath.join(parent, named.name)
+            path = treepath.join(descent.path, named.name)
             yield path, old, new
             if (old is not None and old.is_skipped) or (new is not None and new.is_skipped):
                 continue
-            if descend(path, old, new):
+            if descend(old, new):
+                descent.enter(path)
                 break
         else:
             stack.pop()
+            descent.leave()
 
 
 def changes(

@@ -89,6 +89,7 @@ class ErrorCode(StrEnum):
     STORE_DAMAGED = "store-damaged"
     NO_SPACE = "no-space"
     OVER_QUOTA = "over-quota"
+    TOO_MANY_PATHS = "too-many-paths"
     OPERATION_FAILED = "operation-failed"
     REMOTE_UNREACHABLE = "remote-unreachable"
     REMOTE_CREDENTIALS = "remote-credentials"

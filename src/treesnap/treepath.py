@@ -55,6 +55,39 @@ def join(parent: bytes, name: bytes) -> bytes:
     return parent + b"/" + name if parent else name
 
 
+class Descent:
+    """The path of the directory that a walk is in.
+
+    A walk that kept the path of each directory above would need memory by the square of the
+    depth, and whoever writes a store chooses depth and names. This keeps one path.
+    """
+
+    __slots__ = ("_path", "_size", "_sizes")
+
+    def __init__(self, path: bytes = ROOT) -> None:
+        self._path = path
+        self._size = len(path)
+        self._sizes: list[int] = []
+
+    @property
+    def path(self) -> bytes:
+        """The path of the directory."""
+        if len(self._path) != self._size:  # cut only when asked for, or leaving costs as much
+            self._path = self._path[: self._size]
+        return self._path
+
+    def enter(self, path: bytes) -> None:
+        """Goes into the directory at a path, right below the one that the walk is in."""
+        self._sizes.append(self._size)
+        self._path = path
+        self._size = len(path)
+
+    def leave(self) -> None:
+        """Goes back to the directory above; does nothing where the walk began."""
+        if self._sizes:
+            self._size = self._sizes.pop()
+
+
 def split(path: bytes) -> tuple[bytes, bytes]:
     """Returns the path of the directory that holds ``path``, and its name there."""
     parent, _, name = path.rpartition(b"/")

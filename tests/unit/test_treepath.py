@@ -120,3 +120,16 @@ def test_a_scope_is_in_the_order_of_its_components():
         b"b-",
         b"b.c",
     )
+
+
+def test_a_descent_comes_back_to_where_it_was():
+    descent = treepath.Descent(b"top")
+    seen = [descent.path]
+    for name in (b"a", b"b"):
+        descent.enter(treepath.join(descent.path, name))
+        seen.append(descent.path)
+    descent.leave()
+    descent.leave()
+    descent.leave()
+
+    assert (*seen, descent.path) == (b"top", b"top/a", b"top/a/b", b"top")

@@ -61,6 +61,10 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
             "writes elsewhere"
         ),
         ErrorCode.OPERATION_FAILED: None,
+        ErrorCode.TOO_MANY_PATHS: (
+            "name a PATH to look at a part; a snapshot may be made to exhaust the memory, unless "
+            "you know it"
+        ),
         ErrorCode.REMOTE_UNREACHABLE: (
             "check the address of the remote and the network, or whether its disk is connected"
         ),

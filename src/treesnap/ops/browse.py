@@ -19,6 +19,7 @@ from treesnap.ops.access import opened
 from treesnap.ops.context import Context
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.state import entry_at
+from treesnap.path_budget import PathBudget
 from treesnap.results import FoundPath
 from treesnap.worktree.directory import open_chain
 
@@ -33,17 +34,19 @@ def walk(
 
     Without ``into_skipless``, does not descend into directories below which nothing was skipped.
     """
-    stack = [(path, trees.entries(directory.tree_id))]
+    stack = [trees.entries(directory.tree_id)]
+    descent = treepath.Descent(path)
     while stack:
-        parent, entries = stack[-1]
-        entry = next(entries, None)
+        entry = next(stack[-1], None)
         if entry is None:
             stack.pop()
+            descent.leave()
             continue
-        below = treepath.join(parent, entry.name)
+        below = treepath.join(descent.path, entry.name)
         yield below, entry
         if entry.is_directory and (into_skipless or trees.totals(entry.tree_id).skipped):
-            stack.append((below, trees.entries(entry.tree_id)))
+            stack.append(trees.entries(entry.tree_id))
+            descent.enter(below)
 
 
 def ls(context: Context, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry, ...]:
@@ -56,7 +59,11 @@ def ls(context: Context, ref: str, path: bytes, *, recursive: bool) -> tuple[Ent
             if not entry.is_directory:
                 return (entry,)
             if recursive:
-                return tuple(found._replace(name=name) for name, found in walk(trees, entry, b""))
+                budget, found = session.path_budget(), list[Entry]()
+                for name, below in walk(trees, entry, b""):
+                    budget.hold(name)
+                    found.append(below._replace(name=name))
+                return tuple(found)
             return tuple(trees.entries(entry.tree_id))
 
 
@@ -115,7 +122,8 @@ def find(context: Context, pattern: str, *, ref: str | None) -> tuple[FoundPath,
                 if ref is not None
                 else list(session.store.snapshots.readable(session.root.id))
             )
-            search = _Search(TreeReader(session.store.get), wanted, on_path=on_path)
+            trees, budget = TreeReader(session.store.get), session.path_budget()
+            search = _Search(trees, wanted, budget, on_path=on_path)
             for snapshot in snapshots:
                 for path in search.matches(snapshot.record.root.tree_id, b""):
                     found.setdefault(path, []).append(snapshot.id)
@@ -127,8 +135,11 @@ def find(context: Context, pattern: str, *, ref: str | None) -> tuple[FoundPath,
 
 
 class _Search:
-    def __init__(self, trees: TreeReader, pattern: bytes, *, on_path: bool) -> None:
+    def __init__(
+        self, trees: TreeReader, pattern: bytes, budget: PathBudget, *, on_path: bool
+    ) -> None:
         self._trees = trees
+        self._budget = budget
         self._pattern = pattern.lstrip(b"/") if on_path else pattern
         self._on_path = on_path
         self._known: dict[tuple[ObjectId, bytes], tuple[bytes, ...]] = {}
@@ -139,14 +150,14 @@ class _Search:
         if known is not None:
             return known
         root = Entry(b"", EntryKind.DIRECTORY, 0, 0, 0, 0, 0, tree_id, None)
-        found = tuple(
-            below
-            for below, entry in walk(self._trees, root, path)
-            if not entry.is_skipped
-            and fnmatch.fnmatchcase(below if self._on_path else entry.name, self._pattern)
-        )
-        self._known[tree_id, path] = found
-        return found
+        found: list[bytes] = []
+        for below, entry in walk(self._trees, root, path):
+            compared = below if self._on_path else entry.name
+            if not entry.is_skipped and fnmatch.fnmatchcase(compared, self._pattern):
+                self._budget.hold(below)
+                found.append(below)
+        known = self._known[tree_id, path] = tuple(found)
+        return known
 
 
 def skipped(context: Context, ref: str) -> tuple[Skipped, ...]:
@@ -155,10 +166,10 @@ def skipped(context: Context, ref: str) -> tuple[Skipped, ...]:
         snapshot = resolve_in(session, ref, anywhere=True)
         root = snapshot.record.root
         trees = TreeReader(session.store.get)
-        found = [
-            Skipped(path, entry.skip_reason)
-            for path, entry in walk(trees, root, b"", into_skipless=False)
-            if entry.is_skipped
-        ]
+        budget, found = session.path_budget(), list[Skipped]()
+        for path, entry in walk(trees, root, b"", into_skipless=False):
+            if entry.is_skipped:
+                budget.hold(path)
+                found.append(Skipped(path, entry.skip_reason))
         unstable = [Skipped(path, SkipReason.UNSTABLE) for path in snapshot.record.unstable]
         return tuple(found + unstable)

@@ -23,6 +23,7 @@ from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.hashing import root_id
 from treesnap.named_tuple import NamedTuple
+from treesnap.path_budget import PathBudget
 from treesnap.store.layout import Layout
 from treesnap.treepath import PathLike
 
@@ -116,6 +117,10 @@ class Session(NamedTuple):
     def monitor(self) -> Monitor:
         """The monitor of the context."""
         return self.context.monitor
+
+    def path_budget(self) -> PathBudget:
+        """Returns a new budget for the paths that an operation lists."""
+        return PathBudget(self.store.packs.allocated_bytes)
 
 
 def context_at(

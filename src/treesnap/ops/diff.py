@@ -40,7 +40,9 @@ def status(context: Context, ref: str | None = None) -> StatusResult:
             recorded = _as_restored(session, snapshot, scope, seen.state)
             return StatusResult(
                 snapshot=snapshot,
-                changes=compared(recorded, seen.state, scope),
+                changes=compared(
+                    recorded, seen.state, scope, session.path_budget(), is_new_live=True
+                ),
                 skipped=seen.result.skipped,
                 recovered=recovered,
             )
@@ -74,7 +76,7 @@ def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...
             right = live_state(session, scope, old.record.rules)
             left = _as_restored(session, old, scope, right)
         require_paths(paths, left, right)
-        return compared(left, right, scope)
+        return compared(left, right, scope, session.path_budget(), is_new_live=new is None)
 
 
 def each_change(

@@ -180,7 +180,6 @@ class _Frame(NamedTuple):
     """A directory that is being walked."""
 
     tree_id: ObjectId
-    path: bytes
     entries: Iterator[Entry]
     seen: list[bool]
     """Whether anything below matched; the only item changes."""
@@ -219,25 +218,28 @@ class _Walk:
             if found is not None:
                 yield path, found
             return
-        stack = [self._frame(path, top)]
+        stack = [self._frame(top)]
+        descent = treepath.Descent(path)
         while stack:
             frame = stack[-1]
             entry = next(frame.entries, None)
             if entry is None:
                 stack.pop()
+                descent.leave()
                 if not frame.seen[0]:
                     self._without.add(frame.tree_id)
                 elif stack:
                     stack[-1].seen[0] = True
                 continue
-            below = treepath.join(frame.path, entry.name)
+            below = treepath.join(descent.path, entry.name)
             if entry.is_directory:
                 if entry.tree_id in self._without:
                     continue
                 if self._is_shown(below, entry.tree_id):
                     frame.seen[0] = True
                     continue
-                stack.append(self._frame(below, entry))
+                stack.append(self._frame(entry))
+                descent.enter(below)
                 continue
             found = self._in_file(entry)
             if found is not None:
@@ -245,8 +247,8 @@ class _Walk:
                 if not self._is_shown(below, entry.content):
                     yield below, found
 
-    def _frame(self, path: bytes, entry: Entry) -> _Frame:
-        return _Frame(entry.tree_id, path, self._trees.entries(entry.tree_id), [False])
+    def _frame(self, entry: Entry) -> _Frame:
+        return _Frame(entry.tree_id, self._trees.entries(entry.tree_id), [False])
 
     def _is_shown(self, path: bytes, content: object) -> bool:
         """Returns whether a path was shown with this content, and notes it."""

@@ -312,7 +312,10 @@ def _entry(
         return LogEntry(snapshot, None, added, 0, 0, totals.size_bytes)
     scope = (path,) if path else record.scope
     changes = compared(
-        recorded_state(session, older.record, scope), recorded_state(session, record, scope), scope
+        recorded_state(session, older.record, scope),
+        recorded_state(session, record, scope),
+        scope,
+        session.path_budget(),
     )
     if path is not None and not changes:
         return None

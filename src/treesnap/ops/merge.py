@@ -20,7 +20,7 @@ The result is a snapshot. To restore it is another step, with what that promises
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -45,6 +45,7 @@ from treesnap.ops.moves import Moves, are_apart, can_move, find_moves, moved
 from treesnap.ops.privileges import MERGED, elsewhere_tags
 from treesnap.ops.restore.plan import REPOSITORIES
 from treesnap.ops.state import State, compared, subset_groups, totals_of_entry
+from treesnap.path_budget import PathBudget
 from treesnap.store.writer import Writer, retry_overtaken
 from treesnap.three_way import TEXT_SIZE_MAX, Labels, are_texts, merge_texts
 from treesnap.worktree.scan.file_reader import store_bytes, store_xattrs
@@ -121,7 +122,7 @@ def merge(
         store, root = session.store, session.root
         with Writer(store) as writer:
             trees = TreeReader(writer.get)
-            sides = _Sides(trees, writer.put)
+            sides = _Sides(trees, writer.put, session.path_budget)
             for snapshot in (mine, theirs, *bases):
                 sides.add(snapshot.record.root, load_groups(snapshot.record.links, writer.get))
             sides.require(request.paths)
@@ -129,7 +130,7 @@ def merge(
             for snapshot in request.merged_before:
                 groups = load_groups(snapshot.record.links, writer.get)
                 sides.advance_base(snapshot.record.root, groups, writer.get)
-            work = _Merge(writer.get, writer.put, trees, request, now_ns)
+            work = _Merge(writer.get, writer.put, trees, request, now_ns, session.path_budget())
             work.conflicts += sides.align(request)
             work.run(*sides.roots)
             top, totals = applied(
@@ -164,6 +165,7 @@ def merge(
                 State(mine.record.root, trees, load_groups(mine.record.links, writer.get)),
                 State(top, trees, groups),
                 None,
+                session.path_budget(),
             )
             is_refused = bool(conflicts) and request.rule is ConflictRule.REFUSE
             is_same = (top, record.links) == (mine.record.root, mine.record.links)
@@ -190,9 +192,10 @@ _MINE, _THEIRS, _BASE = range(3)
 class _Sides:
     """The trees of a merge, and their hard-link groups: mine, theirs, then the bases."""
 
-    def __init__(self, trees: TreeReader, put: Put) -> None:
+    def __init__(self, trees: TreeReader, put: Put, new_budget: Callable[[], PathBudget]) -> None:
         self._trees = trees
         self._put = put
+        self._new_budget = new_budget
         self.roots: list[Entry] = []
         self.groups: list[Groups] = []
 
@@ -207,13 +210,14 @@ class _Sides:
         That is so where merging it once more would change nothing here, whether it was merged or
         came otherwise. Where a merge was undone, the base stays. No record has to say which.
         """
-        for source, target in find_moves(self._trees, self.roots[_BASE], later).items():
+        moves = find_moves(self._trees, self.roots[_BASE], later, self._new_budget())
+        for source, target in moves.items():
             here = self._trees.find(self.roots[_MINE], target)
             is_gone = self._trees.find(self.roots[_MINE], source) is None
             if is_gone and here is not None and here.is_directory:
                 self._move({_BASE: {source: target}})
         mine, _, base = self.roots
-        again = _Merge(get, self._put, self._trees, MergeRequest(label=""), now_ns=0)
+        again = _Merge(get, self._put, self._trees, MergeRequest(label=""), 0, self._new_budget())
         again.run(mine, later, base)
         taken: dict[bytes, Entry | None] = {}
         metadata: dict[bytes, Entry] = {}
@@ -290,7 +294,7 @@ class _Sides:
         return any(entry is not None and entry.is_skipped for entry in above)
 
     def _moves(self, base: Entry, side: Entry, request: MergeRequest) -> Moves:
-        found = find_moves(self._trees, base, side)
+        found = find_moves(self._trees, base, side, self._new_budget())
         return {
             source: target
             for source, target in found.items()
@@ -338,8 +342,15 @@ class _Merge:
     """Walks all trees side by side, where they differ. Does not recurse."""
 
     def __init__(
-        self, get: Get, put: Put, trees: TreeReader, request: MergeRequest, now_ns: int
+        self,
+        get: Get,
+        put: Put,
+        trees: TreeReader,
+        request: MergeRequest,
+        now_ns: int,
+        budget: PathBudget,
     ) -> None:
+        self._budget = budget
         self._trees = trees
         self._get, self._put = get, put
         self._request = request
@@ -381,6 +392,7 @@ class _Merge:
                 below = _MergePlace(treepath.join(place.path, name), mine, theirs, bases)
                 if not _is_concerned(below.path, self._request.paths):
                     continue
+                self._budget.hold(below.path)
                 if _is_skipped(mine) or _is_skipped(theirs):
                     self._leave_out(below)
                     continue

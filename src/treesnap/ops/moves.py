@@ -14,13 +14,17 @@ from treesnap import treepath
 from treesnap.codec.reader import TreeReader
 from treesnap.compare import differing
 from treesnap.model import Entry, EntryKind, ObjectId
+from treesnap.path_budget import PathBudget
 
 Moves = dict[bytes, bytes]
 """Where directories went, by where they were. None lies in another one."""
 
 
-def find_moves(trees: TreeReader, old: Entry, new: Entry) -> Moves:
-    """Returns the directories that were moved. Reads all trees that differ, and no file."""
+def find_moves(trees: TreeReader, old: Entry, new: Entry, budget: PathBudget) -> Moves:
+    """Returns the directories that were moved. Reads all trees that differ, and no file.
+
+    Raises OperationFailed for more paths that differ than the budget has room for.
+    """
     if old.tree_id == new.tree_id:
         return {}
     gone: dict[bytes, Entry] = {}
@@ -30,6 +34,7 @@ def find_moves(trees: TreeReader, old: Entry, new: Entry) -> Moves:
         return (entry for entry in trees.entries(tree_id) if not entry.is_skipped)
 
     for path, before, after in differing(old, new, known, known):
+        budget.hold(path)
         if before is not None and (after is None or before.kind != after.kind):
             gone[path] = before
         if after is not None and (before is None or before.kind != after.kind):

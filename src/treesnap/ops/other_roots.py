@@ -24,7 +24,7 @@ def diff_root(context: Context, directory: str, paths: tuple[bytes, ...]) -> Cha
     with opened(context, "compare") as mine, opened(other, "compare") as theirs:
         old, new = _live(mine, scope), _live(theirs, scope)
         require_paths(paths, old, new)
-        return compared(old, new, scope)
+        return compared(old, new, scope, None)
 
 
 def other_context(context: Context, directory: str) -> Context:

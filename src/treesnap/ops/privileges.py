@@ -29,7 +29,16 @@ from treesnap.compare import paired
 from treesnap.errors import printable
 from treesnap.facts import IMPORTED, RESERVED_TAGS
 from treesnap.fs.owner import current_umask
-from treesnap.model import Entry, EntryKind, Snapshot, SnapshotId, SnapshotRecord, Totals, Xattrs
+from treesnap.model import (
+    Entry,
+    EntryKind,
+    ObjectId,
+    Snapshot,
+    SnapshotId,
+    SnapshotRecord,
+    Totals,
+    Xattrs,
+)
 from treesnap.ops.context import Session
 from treesnap.ops.state import MemoryObjects, State, state_in, subset_groups, totals_of_entry
 from treesnap.results import Privilege, Privileges
@@ -43,6 +52,9 @@ MERGED = f"{RESERVED_TAGS}merged"
 """The tag of a merge of two machines' histories: the id of the snapshot of the other side."""
 LISTED_MAX = 1000
 """How many privileges a result lists; the others it counts."""
+
+_PLAIN_MAX = 1 << 16
+"""How many trees are remembered: some 20 MB."""
 
 _SET_IDS = S_ISUID | S_ISGID
 _GROUP_BITS = 0o070
@@ -107,9 +119,14 @@ class PrivilegeList:
         if len(self._listed) < LISTED_MAX:
             self._listed.append(Privilege(path, kind, given))
 
-    def add_owner(self) -> None:
-        """Counts an owner that is left out."""
-        self._owners += 1
+    def add_owner(self, count: int = 1) -> None:
+        """Counts an owner that is left out, or several."""
+        self._owners += count
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many were added, and how many owners."""
+        return self._given + self._left_out, self._owners
 
     def add_given(self, path: bytes, entry: Entry, attributes: Xattrs) -> None:
         """Adds those that a path gets, but for its owner."""
@@ -169,14 +186,17 @@ def limited(put: Put, target: State, live: State | None) -> tuple[State, Privile
 class _Directory:
     """A directory that is gone through."""
 
-    def __init__(self, raw: Entry, entry: Entry, path: bytes, pairs: _Pairs) -> None:
+    def __init__(
+        self, raw: Entry, entry: Entry, pairs: _Pairs, counts: tuple[int, int] | None
+    ) -> None:
         self.raw = raw
         self.entry = entry
-        self.path = path
         self.pairs = pairs
         self.kept: list[Entry] = []
         self.totals = Totals()
         self.is_changed = False
+        self.counts = counts
+        """Counts of the list when this began; None where the result depends on what is there."""
 
 
 class _Limiter:
@@ -188,6 +208,12 @@ class _Limiter:
         self._owner = os.geteuid(), os.getegid()
         self._found = PrivilegeList()
         self._dropped: set[bytes] = set()
+        self._plain: dict[ObjectId, tuple[ObjectId, int]] = {}
+        """Trees of which nothing was there and in which only owners are left out.
+
+        Each with the tree that became of it, and how many owners: one that a store names in
+        very many places is gone through once.
+        """
 
     def run(self) -> tuple[State, Privileges]:
         """Returns the new state, and what was left out."""
@@ -198,24 +224,27 @@ class _Limiter:
         return self._target._replace(root=root, groups=groups), self._found.result()
 
     def _tree(self, raw: Entry, live: Entry | None) -> Entry:
-        """Goes through both trees side by side; does not recurse, so depth costs memory only."""
+        """Goes through both trees side by side. Does not recurse, and keeps one path."""
         stack: list[_Directory] = []
+        descent = treepath.Descent()
         done = self._entered(stack, treepath.ROOT, raw, live)
         while stack:
             directory = stack[-1]
             for mine, theirs in directory.pairs:
                 if theirs is None:
                     continue
-                path = treepath.join(directory.path, theirs.name)
+                path = treepath.join(descent.path, theirs.name)
                 if theirs.is_directory:
                     made = self._entered(stack, path, theirs, mine)
                     if made is None:
+                        descent.enter(path)
                         break
                 else:
                     made = self._wanted(path, theirs, mine)
                 self._keep(directory, theirs, made)
             else:
                 stack.pop()
+                descent.leave()
                 done = self._finished(directory)
                 if stack:
                     self._keep(stack[-1], directory.raw, done)
@@ -231,10 +260,18 @@ class _Limiter:
         if live is not None and live.is_directory and live.tree_id == raw.tree_id:
             return entry
         there: Iterable[Entry] = ()
+        counts = None
+        if live is None or not live.is_directory:
+            plain = self._plain.get(raw.tree_id)
+            if plain is not None:
+                tree_id, owners = plain
+                self._found.add_owner(owners)
+                return entry if tree_id == raw.tree_id else entry._replace(content=tree_id)
+            counts = self._found.counts
         if self._live is not None and live is not None and live.is_directory:
             there = self._live.trees.entries(live.tree_id)
         pairs = paired(there, self._trees.entries(raw.tree_id))
-        stack.append(_Directory(raw, entry, path, pairs))
+        stack.append(_Directory(raw, entry, pairs, counts))
         return None
 
     def _keep(self, directory: _Directory, raw: Entry, made: Entry | None) -> None:
@@ -247,17 +284,23 @@ class _Limiter:
         directory.totals = directory.totals.plus(totals_of_entry(made, trees))
 
     def _finished(self, directory: _Directory) -> Entry:
-        if not directory.is_changed:
-            return directory.entry
-        tree_id = put_tree(directory.kept, directory.totals, self._put, self._trees.keep)
-        return directory.entry._replace(content=tree_id)
+        entry = directory.entry
+        if directory.is_changed:
+            tree_id = put_tree(directory.kept, directory.totals, self._put, self._trees.keep)
+            entry = entry._replace(content=tree_id)
+        if directory.counts is not None and len(self._plain) < _PLAIN_MAX:
+            listed, owners = self._found.counts
+            if listed == directory.counts[0]:
+                self._plain[directory.raw.tree_id] = entry.tree_id, owners - directory.counts[1]
+        return entry
 
     def _wanted(self, path: bytes, raw: Entry, live: Entry | None) -> Entry | None:
         """Returns what a restore makes of an entry; None if that is nothing. Ignores children."""
         if raw == live or raw.is_skipped:
             return raw
         if raw.kind in DEVICES:
-            self._dropped.add(path)
+            if path in self._target.groups:
+                self._dropped.add(path)
             self._found.add(path, "device", given=False)
             return live
         there = live if live is not None and live.kind == raw.kind else None

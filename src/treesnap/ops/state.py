@@ -28,6 +28,7 @@ from treesnap.model import (
 )
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
+from treesnap.path_budget import PathBudget
 from treesnap.store.store import Store
 from treesnap.worktree.scan.hard_links import Groups, load_groups, store_groups
 from treesnap.worktree.scan.scanner import ScanResult
@@ -290,17 +291,31 @@ def subset_groups(groups: Groups, is_wanted: Callable[[bytes], bool]) -> Groups:
     return found
 
 
-def compared(old: State, new: State, scope: tuple[bytes, ...] | None) -> ChangeList:
-    """Returns the differing paths in order; names that moved between hard-link groups too."""
+def compared(
+    old: State,
+    new: State,
+    scope: tuple[bytes, ...] | None,
+    budget: PathBudget | None,
+    *,
+    is_new_live: bool = False,
+) -> ChangeList:
+    """Returns the differing paths in order; names that moved between hard-link groups too.
+
+    Raises OperationFailed for more stored paths than a budget has room for; those of a live
+    tree are really there, and are not counted.
+    """
     spine = treepath.ancestors(scope) if scope is not None else set()
     relinked = sorted(
         path for path in {*old.groups, *new.groups} if old.groups.get(path) != new.groups.get(path)
     )
-    found = [
-        change
-        for change in changes(old.root, new.root, old.trees.entries, new.trees.entries)
-        if change.path not in spine
-    ]
+    found: list[Change] = []
+    for change in changes(old.root, new.root, old.trees.entries, new.trees.entries):
+        if change.path not in spine:
+            if budget is not None and not (is_new_live and change.new is not None):
+                budget.hold(change.path)
+            found.append(change)
+    if not relinked:
+        return ChangeList(found)  # in order already
     known = {change.path for change in found}
     for path in relinked:
         before, after = old.entry(path), new.entry(path)

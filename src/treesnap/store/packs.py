@@ -57,6 +57,8 @@ _OPEN_BLOCKS_SIZE_MAX = 4 << 20
 _KNOWN_TABLES_MAX = 64
 _WINDOW_SIZE = 8 << 10
 """Bytes of a pack that are read at once to look at the tables of its blocks."""
+_DISK_BLOCK_SIZE = 512
+"""The unit of ``st_blocks``."""
 
 
 class Inventory(NamedTuple):
@@ -276,6 +278,15 @@ class PackReader:
         except (Corrupt, FileNotFoundError):
             return False
         return True
+
+    def allocated_bytes(self) -> int:
+        """Returns the bytes that all packs take on disk, where holes take none."""
+        total = 0
+        with self._fs.scan(self._layout.packs) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * _DISK_BLOCK_SIZE
+        return total
 
     def sizes(self) -> dict[bytes, int]:
         """Returns the size in bytes of every pack."""

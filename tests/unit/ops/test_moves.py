@@ -21,7 +21,7 @@ def found(handle, root):
         after = handle.create().snapshot
         with opened(handle.context, "compare") as session:
             trees = TreeReader(session.store.get)
-            return find_moves(trees, before.record.root, after.record.root)
+            return find_moves(trees, before.record.root, after.record.root, session.path_budget())
 
     return found
 

@@ -117,7 +117,7 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
             target,
             goal.scope,
             _made_since(session.context, goal, target) if goal.is_step else frozenset(),
-            list_changes=goal.list_changes,
+            budget=goal.budget(session),
             bases=goal.base_states(session),
             overwrites=goal.overwrites,
         )
@@ -343,7 +343,7 @@ def _attempt(
                 target,
                 goal.scope,
                 made,
-                list_changes=goal.list_changes,
+                budget=goal.budget(session),
                 bases=bases,
                 overwrites=goal.overwrites,
             )

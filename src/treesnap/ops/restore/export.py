@@ -100,7 +100,7 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     nothing = empty_state(session, target.root)
     require_paths(goal.paths, nothing, target)
     if goal.list_changes:
-        plan = make_plan(nothing, target, goal.scope)
+        plan = make_plan(nothing, target, goal.scope, budget=session.path_budget())
     else:
         plan = RestorePlan()
         plan.counts[ChangeKind.ADDED] = count_of(target)

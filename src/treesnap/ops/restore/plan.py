@@ -60,6 +60,7 @@ from treesnap.ops.context import Session
 from treesnap.ops.privileges import DEVICES, PrivilegeList, is_own, wanted_state
 from treesnap.ops.references import resolve_in
 from treesnap.ops.state import State, effective_scope, recorded_state, subset_groups
+from treesnap.path_budget import PathBudget
 from treesnap.quantities import first_few
 from treesnap.results import Privileges, RestoreResult
 from treesnap.store.plan_files import PlanMove
@@ -180,6 +181,10 @@ class Goal(NamedTuple):
         """Returns the tree to go to beside the live one, and what is left out of it."""
         record, scope = self.snapshot.record, self.scope
         return wanted_state(session, record, scope, live, privileged=self.privileged)
+
+    def budget(self, session: Session) -> PathBudget | None:
+        """Returns the budget of the changes to list, or None where they are only counted."""
+        return session.path_budget() if self.list_changes else None
 
     def judged(self, session: Session, *, privileged: bool) -> Goal:
         """Returns the goal with the decision whether privileges are given."""
@@ -340,7 +345,7 @@ def make_plan(
     scope: tuple[bytes, ...] | None,
     made_since: AbstractSet[bytes] = frozenset(),
     *,
-    list_changes: bool = True,
+    budget: PathBudget | None = None,
     bases: Sequence[State] = (),
     overwrites: bool = False,
 ) -> RestorePlan:
@@ -348,12 +353,13 @@ def make_plan(
 
     With a ``scope``, both trees hold nothing but the paths in it and the
     directories above them, which are then not part of the restore themselves. Except those of
-    ``made_since``, which hold nothing else, and were absent in the target. A list of changes takes
-    some 500 bytes for each path, also below directories that are one step. So does what differs
-    from all ``bases``, whether it is kept or ``overwrites`` is given.
+    ``made_since``, which hold nothing else, and were absent in the target. With a ``budget``, the
+    plan lists the changes, which takes some 500 bytes for each path, also below directories that
+    are one step; raises OperationFailed for more new paths than it has room for. As much takes
+    what differs from all ``bases``, whether it is kept or ``overwrites`` is given.
     """
     others = _Others(bases, current, overwrites=overwrites)
-    return _Planner(current, target, scope, made_since, others, list_changes=list_changes).plan()
+    return _Planner(current, target, scope, made_since, others, budget=budget).plan()
 
 
 class _Others:
@@ -480,12 +486,12 @@ class _Planner:
         made_since: AbstractSet[bytes],
         others: _Others,
         *,
-        list_changes: bool,
+        budget: PathBudget | None,
     ) -> None:
         self._current = current
         self._target = target
         self._spine = treepath.ancestors(scope) - made_since if scope is not None else set()
-        self._list_changes = list_changes
+        self._budget = budget
         self._plan = RestorePlan()
         self._paired: dict[bytes, tuple[Entry, Entry | None]] = {}
         """Directories that differ and are not put or removed as a whole."""
@@ -552,7 +558,9 @@ class _Planner:
             plan.counts[change.change] += 1
             if new is not None and (new.mode & _SET_IDS or new.xattrs or new.kind in DEVICES):
                 plan.privileges.add_given(path, new, target.trees.xattrs(new))
-            if self._list_changes:
+            if self._budget is not None:
+                if old is None:
+                    self._budget.hold(path)
                 found.append(change)
         plan.changes = tuple(found)
 

@@ -171,15 +171,22 @@ class Stager:
 
     def _put_below(self, item: Item) -> None:
         """Builds what is below a directory that was made, then gives it its metadata."""
-        stack = [(item, self._trees.entries(item.entry.tree_id))]
+        stack = [(item.entry, self._trees.entries(item.entry.tree_id))]
+        descent = treepath.Descent(item.path)
+        names = list(item.names)
         while stack:
             directory, entries = stack[-1]
-            below = self._put_children(directory, entries)
+            here = Item(directory, descent.path, tuple(names))
+            below = self._put_children(here, entries)
             if below is None:
                 stack.pop()
-                self._finish(directory)
+                self._finish(here)
+                descent.leave()
+                names.pop()
             else:
-                stack.append((below, self._trees.entries(below.entry.tree_id)))
+                stack.append((below, self._trees.entries(below.tree_id)))
+                descent.enter(treepath.join(descent.path, below.name))
+                names.append(below.name)
 
     def _open_up(self, top: Item, files_max: int) -> tuple[list[Item], list[_Part]]:
         """Builds the files of a directory and makes its subdirectories.
@@ -194,7 +201,9 @@ class Stager:
             item = pending.pop()
             opened.append(item)
             entries = self._trees.entries(item.entry.tree_id)
-            while (below := self._put_children(item, entries)) is not None:
+            while (made := self._put_children(item, entries)) is not None:
+                path = treepath.join(item.path, made.name)
+                below = Item(made, path, (*item.names, made.name))
                 if self._weight([below]) > files_max >= self._own_count(below):
                     pending.append(below)
                 else:
@@ -273,7 +282,7 @@ class Stager:
                     self._fs.unlink(item.names[0], dir_fd=self._root_fd)
         self._build(part)
 
-    def _put_children(self, parent: Item, entries: Iterator[Entry]) -> Item | None:
+    def _put_children(self, parent: Item, entries: Iterator[Entry]) -> Entry | None:
         """Builds entries up to and including the first directory, which is empty; returns that."""
         files = size_bytes = 0
         fd = self._chain.open_names(parent.names)
@@ -283,7 +292,7 @@ class Stager:
                 path = treepath.join(parent.path, name)
                 if entry.is_directory:
                     self._fs.make_directory(name, 0o700, dir_fd=fd)
-                    return Item(entry, path, (*parent.names, name))
+                    return entry
                 if not entry.is_skipped:
                     self._put_leaf(fd, entry, path)
                     files += 1

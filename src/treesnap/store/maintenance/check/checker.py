@@ -27,6 +27,8 @@ PATHS_MAX = 1000
 """Paths listed for one problem, and for one snapshot."""
 _LOST_MAX = 1 << 20
 """Lost objects named of one snapshot: a hostile store can name one directory very often."""
+_LOST_PATHS_SIZE_MAX = 64 << 20
+"""Bytes of their paths, which a hostile store can make as long as its trees are deep."""
 _MISSING = "is missing"
 _ADVANCE_SIZE = 4 << 20
 """Bytes that are read between two reports of progress."""
@@ -294,24 +296,42 @@ class DamageReport:
 
     def of(self, record: SnapshotRecord) -> list[LostObject]:
         """Returns everything that a snapshot lost."""
-        return list(islice(self._of(record), _LOST_MAX))
+        found: list[LostObject] = []
+        size = 0
+        for lost in islice(self._of(record), _LOST_MAX):
+            found.append(lost)
+            size += len(lost.path)
+            if size > _LOST_PATHS_SIZE_MAX:
+                break
+        return found
 
     def _of(self, record: SnapshotRecord) -> Iterator[LostObject]:
-        pending: list[tuple[bytes, ObjectId]] = []
         for reference in root_references(record.root, record.links):
             if reference.kind == ObjectKind.TREE:
                 self._look(reference.id)
-                pending.append((b"", reference.id))
+                yield from self._below(reference.id)
             else:
                 yield from (LostObject(lost, b"") for lost in self._lost_in(reference))
-        while pending:
-            path, tree_id = pending.pop()
+
+    def _below(self, top_id: ObjectId) -> Iterator[LostObject]:
+        """Yields what a root's tree lost. Keeps one path, however deep it is."""
+        stack = [iter([(treepath.ROOT, top_id)])]
+        descent = treepath.Descent()
+        while stack:
+            name, tree_id = next(stack[-1], (treepath.ROOT, None))
+            if tree_id is None:
+                stack.pop()
+                descent.leave()
+                continue
             directory = self._damaged.get(tree_id)
             if directory is None:
                 continue
+            if name:
+                descent.enter(treepath.join(descent.path, name))
+            path = descent.path
             for lost in directory.own:
                 yield lost._replace(path=treepath.join(path, lost.path) if lost.path else path)
-            pending += [(treepath.join(path, name), child) for name, child in directory.below]
+            stack.append(iter(directory.below))
 
     def _look(self, top_id: ObjectId) -> None:
         """Decides for a tree and all below it whether they are whole, the deepest first."""
