@@ -22,7 +22,6 @@ import pytest
 
 import treesnap
 from sampling import sized
-from treesnap.errors import WarningCode
 from treesnap.events import CollectingMonitor
 
 SOURCE = os.path.dirname(treesnap.__file__)
@@ -147,7 +146,7 @@ def problems(scene: Scene, work: Callable[[], None], sender: Sender) -> list[str
         return []
     found = []
     keeps = work == scene.end_well and scene.has_begun
-    is_told = WarningCode.BLOCK_ABANDONED in scene.monitor.codes
+    is_told = "block-abandoned" in scene.monitor.codes
     if scene.file.read_text() != ("after" if keeps else "before") and not is_told:
         found.append("the tree is not as it was")
     if raised is not KeyboardInterrupt:

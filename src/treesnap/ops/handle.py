@@ -8,8 +8,9 @@ used from several threads, and after ``fork``.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked, checked_methods
@@ -25,14 +26,17 @@ from treesnap.model import (
     SnapshotList,
 )
 from treesnap.ops.context import WAIT_DEFAULT_S, Context, absolute, context_at, default_store_path
-from treesnap.ops.in_threads import InThread, block_in_thread, in_thread, items_in_thread
+from treesnap.ops.in_threads import BlockInThread, InThread, in_thread, items_in_thread
 from treesnap.treepath import PathLike, from_user
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime
+    from types import TracebackType
 
     from treesnap.events import Monitor
     from treesnap.facts import CheckpointType
+    from treesnap.model import SnapshotId
     from treesnap.ops.archive_import import Readable
     from treesnap.ops.checkpoint import CheckpointBlock
     from treesnap.ops.create import CreateOptions
@@ -1262,14 +1266,11 @@ class AsyncHandle:
         async for piece in items_in_thread(pieces):
             yield piece
 
-    @asynccontextmanager
-    async def watch(self, *, force: bool = False) -> AsyncIterator[AsyncHandle]:
+    def watch(self, *, force: bool = False) -> AbstractAsyncContextManager[AsyncHandle]:
         """Watches the root while the body runs; see :meth:`Handle.watch`."""
-        async with block_in_thread(self.handle.watch(force=force)) as watched:
-            yield AsyncHandle(watched)
+        return _WatchInLoop(self.handle, force=force)
 
-    @asynccontextmanager
-    async def rollback_on_error(
+    def rollback_on_error(
         self,
         label: str | None = None,
         *,
@@ -1278,40 +1279,92 @@ class AsyncHandle:
         tags: Mapping[str, str] | None = None,
         session: str | None = None,
         step: int | None = None,
-    ) -> AsyncIterator[CreateResult]:
+    ) -> AbstractAsyncContextManager[CreateResult]:
         """Rolls back what the body did when it raises; see :meth:`Handle.rollback_on_error`.
 
-        Also when its task is cancelled. It waits for other blocks without a thread and without
-        blocking the loop, so tasks of one loop may wait for each other. What the body starts
-        with ``asyncio.create_task`` belongs to the block.
+        Also when its task is cancelled, however often. A body that ends because its task is
+        collected, or its loop closed, is not rolled back: that could happen at any time, over new
+        work. Its checkpoint is released, and the monitor is told (``block-abandoned``).
+
+        It waits for other blocks without a thread and without blocking the loop, so tasks of one
+        loop may wait for each other. What the body starts with ``asyncio.create_task`` belongs to
+        the block.
         """
+        make = partial(
+            self.handle.rollback_on_error,
+            label,
+            paths=paths,
+            tags=tags,
+            session=session,
+            step=step,
+        )
+        return _RollbackInLoop(self.handle.context.wait_s, make, overlap)
+
+
+class _WatchInLoop:
+    """Watches while a body runs in a loop."""
+
+    def __init__(self, handle: Handle, *, force: bool) -> None:
+        self._block = BlockInThread(handle.watch(force=force))
+
+    async def __aenter__(self) -> AsyncHandle:
+        return AsyncHandle(await self._block.__aenter__())
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        return await self._block.__aexit__(kind, error, traceback)
+
+
+class _RollbackInLoop:
+    """Waits for other blocks in a loop, then holds a checkpoint while a body runs there."""
+
+    def __init__(
+        self, wait_s: float, make: Callable[..., CheckpointBlock[CreateResult]], overlap: str
+    ) -> None:
+        self._wait_s = wait_s
+        self._make = make
+        self._overlap = overlap
+        self._block: BlockInThread[CreateResult] | None = None
+        self._outside: frozenset[SnapshotId] = frozenset()
+
+    async def __aenter__(self) -> CreateResult:
         from asyncio import get_running_loop, sleep
 
         from treesnap.ops.claim import Overlap, Overlapping, entered
 
         loop = get_running_loop()
-        deadline = loop.time() + self.handle.context.wait_s
-        is_waiting = overlap == Overlap.WAIT
-        outside = entered.get()
+        deadline = loop.time() + self._wait_s
+        is_waiting = self._overlap == Overlap.WAIT
+        self._outside = entered.get()
+        while True:
+            block = self._make(overlap=Overlap.REFUSE.value if is_waiting else self._overlap)
+            self._block = BlockInThread(block, block.abandon)
+            try:
+                made = await self._block.__aenter__()
+                break
+            except Overlapping:
+                if not (is_waiting and loop.time() < deadline):
+                    raise
+            await sleep(_PAUSE_S)
+        entered.set(self._outside | {made.id})  # what the thread set was its own
+        return made
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        from treesnap.ops.claim import entered
+
+        block, self._block = self._block, None
+        assert block is not None
         try:
-            async with AsyncExitStack() as stack:
-                while True:
-                    block = self.handle.rollback_on_error(
-                        label,
-                        paths=paths,
-                        overlap=Overlap.REFUSE.value if is_waiting else overlap,
-                        tags=tags,
-                        session=session,
-                        step=step,
-                    )
-                    try:
-                        made = await stack.enter_async_context(block_in_thread(block))
-                        break
-                    except Overlapping:
-                        if not (is_waiting and loop.time() < deadline):
-                            raise
-                    await sleep(_PAUSE_S)
-                entered.set(outside | {made.id})  # what the thread set was its own
-                yield made
+            return await block.__aexit__(kind, error, traceback)
         finally:
-            entered.set(outside)
+            if block.is_in_its_task:
+                entered.set(self._outside)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial, update_wrapper
-from threading import Thread
+from threading import Lock, Thread
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 P = ParamSpec("P")
@@ -22,7 +23,7 @@ T = TypeVar("T")
 Target = TypeVar("Target")
 
 if TYPE_CHECKING:
-    from asyncio import CancelledError
+    from asyncio import CancelledError, Task
     from typing import Protocol
 
     Target_co = TypeVar("Target_co", covariant=True)
@@ -64,26 +65,53 @@ class InThread(Generic[Target, P, T]):
 
 
 class _Call(Generic[T]):
-    """A call that a thread makes, unless it is abandoned before."""
+    """A call that a thread makes, unless it is abandoned before; then it releases its result."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
+    def __init__(
+        self,
+        function: Callable[[], T],
+        release: Callable[[], object],
+        is_unwanted: Callable[[], bool],
+    ) -> None:
+        """Prepares a call. ``is_unwanted`` tells whether its caller cannot go on any more."""
         self._function = function
-        self._has_begun = False
-        self._is_abandoned = False
+        self._release = release
+        self._is_unwanted = is_unwanted
+        self._lock = Lock()
+        self._has_begun = self._has_result = self._is_abandoned = False
 
     def __call__(self) -> T:
-        # Each side says what it does before it looks at what the other one said.
-        self._has_begun = True
-        if self._is_abandoned:
-            from asyncio import CancelledError
+        from asyncio import CancelledError
 
+        with self._lock:
+            if self._is_abandoned:
+                raise CancelledError
+            self._has_begun = True
+        result = self._function()
+        if self._is_late():
+            self._release()
             raise CancelledError
-        return self._function()
+        return result
 
-    def abandon(self) -> bool:
-        """Returns whether the call will never be made."""
-        self._is_abandoned = True
-        return not self._has_begun
+    def _is_late(self) -> bool:
+        with self._lock:
+            self._has_result = True
+            self._is_abandoned = self._is_abandoned or self._is_unwanted()
+            return self._is_abandoned
+
+    def cancel(self) -> bool:
+        """Returns whether the call will never be made, which is so unless it has begun."""
+        with self._lock:
+            self._is_abandoned = self._is_abandoned or not self._has_begun
+            return self._is_abandoned
+
+    def abandon(self) -> None:
+        """Releases the result, or lets the thread do it; its caller no longer waits."""
+        with self._lock:
+            is_due = self._has_result and not self._is_abandoned
+            self._is_abandoned = True
+        if is_due:
+            self._release()
 
 
 async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
@@ -92,20 +120,24 @@ async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwa
 
 
 async def _ended(function: Callable[[], T], release: Callable[[], object]) -> T:
-    """Calls in a thread; where the result comes too late for a cancelled caller, releases it."""
+    """Calls in a thread; where the result comes too late for its caller, releases it."""
     from asyncio import CancelledError, get_running_loop, wait
 
-    call = _Call(partial(copy_context().run, function))
-    future = get_running_loop().run_in_executor(None, call)
+    loop = get_running_loop()
+    call = _Call(partial(copy_context().run, function), release, loop.is_closed)
+    future = loop.run_in_executor(None, call)
     cancellation: CancelledError | None = None
     while not future.done():
         try:
             await wait([future])
         except CancelledError as error:
-            if call.abandon():
+            if call.cancel():
                 future.cancel()
                 raise
             cancellation = error
+        except BaseException:  # collected with its task, or a second Ctrl-C
+            call.abandon()
+            raise
     if cancellation is None:
         return future.result()
     failure = future.exception()
@@ -142,7 +174,7 @@ async def _left(leave: Callable[[], T]) -> T:
             await wait([ended])
         except CancelledError as error:
             cancellation = error
-        except GeneratorExit:
+        except BaseException:  # collected with its task, or a second Ctrl-C
             thread.join()
             raise
     if cancellation is not None:
@@ -150,20 +182,53 @@ async def _left(leave: Callable[[], T]) -> T:
     return ended.result()
 
 
-@asynccontextmanager
-async def block_in_thread(block: AbstractContextManager[T]) -> AsyncIterator[T]:
+class BlockInThread(Generic[T]):
     """Enters and leaves a context in threads, the body stays in the loop.
 
     When the caller is cancelled while it is entered, it is left as after a body without an error.
+    When the body is closed by another than its task, because that is collected or the loop ends,
+    the block is abandoned at once: what it would do later, it would do to new work.
     """
-    value = await _ended(block.__enter__, partial(block.__exit__, None, None, None))
+
+    def __init__(
+        self, block: AbstractContextManager[T], abandon: Callable[[], object] | None = None
+    ) -> None:
+        """Prepares a block; without ``abandon`` it is left as after a body without an error."""
+        self._block = block
+        self._leave_well = partial(block.__exit__, None, None, None)
+        self._abandon = abandon if abandon is not None else self._leave_well
+        self._task: Task[Any] | None = None
+
+    async def __aenter__(self) -> T:
+        self._task = _current_task()
+        return await _ended(self._block.__enter__, self._leave_well)
+
+    @property
+    def is_in_its_task(self) -> bool:
+        """Whether the task runs that entered the block, and not a finaliser."""
+        return _current_task() is self._task
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        from asyncio import CancelledError
+
+        if isinstance(error, GeneratorExit | CancelledError) and not self.is_in_its_task:
+            self._abandon()
+            return False
+        return bool(await _left(partial(self._block.__exit__, kind, error, traceback)))
+
+
+def _current_task() -> Task[Any] | None:
+    from asyncio import current_task
+
     try:
-        yield value
-    except BaseException as error:
-        if not await _left(partial(block.__exit__, type(error), error, error.__traceback__)):
-            raise
-    else:
-        await _left(partial(block.__exit__, None, None, None))
+        return current_task()
+    except RuntimeError:  # no loop runs
+        return None
 
 
 async def items_in_thread(iterator: Iterator[T]) -> AsyncIterator[T]:

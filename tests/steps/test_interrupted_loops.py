@@ -1,0 +1,255 @@
+"""A block of an event loop is left whatever happens to its task, and never by a finaliser."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from sampling import sized
+from treesnap.events import CollectingMonitor, Phase
+from treesnap.ops.handle import AsyncHandle
+
+ABANDONED = "block-abandoned"
+
+
+class Listening(CollectingMonitor):
+    """Calls something in the thread of an operation when a phase begins, once it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = lambda: None
+
+    def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
+        self.act()
+
+
+class Scene:
+    """A directory with one file, and what a task does to it."""
+
+    def __init__(self, path: Path) -> None:
+        (path / "root").mkdir()
+        self.file = path / "root" / "file"
+        self.file.write_text("before")
+        self.monitor = Listening()
+        self.handle = treesnap.open(path / "root", path / "store", monitor=self.monitor)
+        self.handle.create()
+        self.monitor.codes.clear()
+
+    @property
+    def aio(self) -> AsyncHandle:
+        return self.handle.aio
+
+    async def work(self, begun: asyncio.Event) -> None:
+        async with self.aio.rollback_on_error():
+            self.file.write_text("after")
+            begun.set()
+            await asyncio.Event().wait()
+
+    def refuse_nothing(self) -> None:
+        with self.handle.rollback_on_error(overlap="refuse"):
+            pass
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    found = Scene(tmp_path)
+    yield found
+    found.monitor.act = lambda: None
+    found.refuse_nothing()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_task_that_is_collected_is_not_rolled_back_over_new_work(scene):
+    loop = asyncio.new_event_loop()
+    begun = asyncio.Event()
+    task = loop.create_task(scene.work(begun))
+    loop.set_exception_handler(lambda _loop, _context: None)
+    loop.run_until_complete(begun.wait())
+    loop.close()
+    scene.file.write_text("new good work")
+
+    del task, begun
+    gc.collect()
+
+    assert scene.file.read_text() == "new good work"
+    assert scene.monitor.codes == [ABANDONED]
+    identity = scene.handle.list()[0].id
+    assert identity[:12] in scene.monitor.warnings[-1]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_checkpoint_that_comes_when_its_loop_is_closed_is_released(scene):
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _loop, _context: None)
+    reached, gate = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        reached.set()
+        assert gate.wait(60)
+
+    with ThreadPoolExecutor(1) as executor:
+        loop.set_default_executor(executor)
+        scene.monitor.act = stop
+        task = loop.create_task(scene.work(asyncio.Event()))
+        loop.run_until_complete(asyncio.sleep(0))
+        assert reached.wait(60)
+        loop.close()
+        del task
+        gc.collect()
+        gate.set()
+
+    assert scene.file.read_text() == "before"
+    scene.monitor.act = lambda: None
+    scene.refuse_nothing()
+
+
+def test_two_timeouts_that_end_at_once_leave_nothing(scene):
+    async def use() -> None:
+        now = asyncio.get_running_loop().time()
+        async with asyncio.timeout(None) as outer:
+            async with asyncio.timeout(None) as inner:
+                async with scene.aio.rollback_on_error():
+                    scene.file.write_text("after")
+                    inner.reschedule(now)
+                    outer.reschedule(now)
+                    await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(use())
+
+    assert scene.file.read_text() == "before"
+
+
+def test_a_second_interruption_of_the_loop_waits_for_the_roll_back(scene):
+    sent = []
+
+    def interrupt_again() -> None:
+        if not sent:
+            sent.append(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    async def use() -> None:
+        async with scene.aio.rollback_on_error():
+            scene.file.write_text("after")
+            scene.monitor.act = interrupt_again
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(use())
+
+    assert sent
+    assert scene.file.read_text() == "before"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_tasks_that_are_cancelled_twice_leave_nothing(scene):
+    async def cancel_twice(pauses: int) -> str:
+        begun = asyncio.Event()
+        task = asyncio.create_task(scene.work(begun))
+        await begun.wait()
+        task.cancel()
+        for _ in range(pauses):
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return scene.file.read_text()
+
+    async def use() -> list[str]:
+        return [await cancel_twice(number % 10) for number in range(sized(20, 100))]
+
+    assert set(asyncio.run(use())) == {"before"}
+
+
+def test_a_watcher_ends_though_its_task_is_cancelled_twice(scene):
+    async def work(begun: asyncio.Event) -> None:
+        async with scene.aio.watch():
+            begun.set()
+            await asyncio.Event().wait()
+
+    async def use() -> set[str]:
+        begun = asyncio.Event()
+        with ThreadPoolExecutor(1) as executor:
+            loop, gate = asyncio.get_running_loop(), threading.Event()
+            loop.set_default_executor(executor)
+            names = {thread.name for thread in threading.enumerate()}
+            task = asyncio.create_task(work(begun))
+            await begun.wait()
+            busy = loop.run_in_executor(None, gate.wait, 60)
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            left = {thread.name for thread in threading.enumerate()} - names
+            gate.set()
+            await busy
+        return {name for name in left if not name.startswith(("ThreadPool", "treesnap-leave"))}
+
+    assert asyncio.run(use()) == set()
+
+
+async def paused(scene: Scene) -> AsyncIterator[None]:
+    async with scene.aio.rollback_on_error():
+        scene.file.write_text("after")
+        yield
+
+
+def test_a_generator_that_its_task_closes_is_rolled_back(scene):
+    async def use() -> None:
+        generator = paused(scene)
+        await anext(generator)
+        await generator.aclose()
+
+    asyncio.run(use())
+
+    assert scene.file.read_text() == "before"
+    assert scene.monitor.codes == []
+
+
+def test_a_generator_that_is_collected_is_not_rolled_back_over_new_work(scene):
+    async def use() -> None:
+        generator = paused(scene)
+        await anext(generator)
+        scene.file.write_text("new good work")
+        del generator
+        gc.collect()
+
+    asyncio.run(use())
+
+    assert scene.file.read_text() == "new good work"
+    assert scene.monitor.codes == [ABANDONED]
+
+
+def test_a_fork_that_is_cancelled_twice_is_whole_or_absent(scene, tmp_path):
+    reached, gate = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        reached.set()
+        assert gate.wait(60)
+
+    async def use() -> None:
+        scene.monitor.act = stop
+        task = asyncio.create_task(scene.aio.fork("latest", [tmp_path / "fork"]))
+        await asyncio.to_thread(reached.wait, 60)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(use())
+
+    assert (tmp_path / "fork" / "file").read_text() == "before"
