@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -210,6 +214,25 @@ def test_no_decoration_loses_a_file(tree, store, data):
     assert held
 
 
+KILLED = """
+import os, signal, sys
+from treesnap.compat.maker import carry_out
+
+moment, first, block, store = sys.argv[1:]
+
+def look(event, arguments):
+    if event != moment:
+        return
+    name = os.fsdecode(arguments[0 if moment == "os.remove" else 1])
+    if first in name or name.endswith("one.json"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(look)
+carry_out(block, store=store, metadata=True)
+"""
+"""Replaces a checkpoint, and kills itself at a moment of that."""
+
+
 class TestTheRetry:
     """The step is tried again with one more file, under the same id."""
 
@@ -233,6 +256,40 @@ class TestTheRetry:
         run(restore_block(tree, "one"))
 
         assert status(run(block_of(tree, "- src/a.ts", "- src/b.ts"))) == "CREATE_SUCCESS"
+
+    def test_succeeds_when_the_first_is_pinned(self, tree, store, run):
+        run(block_of(tree, "- src/a.ts"))
+        handle = treesnap.open(tree, store)
+        pinned = handle.pin("one")
+
+        text = run(block_of(tree, "- src/a.ts", "- src/b.ts"))
+
+        assert status(text) == "CREATE_SUCCESS", text
+        assert handle.resolve(pinned.id).pinned
+        (tree / "src/b.ts").write_text("broken")
+        assert status(run(restore_block(tree, "one"))) == "RESTORE_SUCCESS"
+        assert (tree / "src/b.ts").read_text() == "src/b.ts"
+
+    @pytest.mark.parametrize("moment", ["os.remove", "os.rename"])
+    def test_is_whole_when_it_is_killed_between_the_two(self, tree, store, run, moment):
+        """Killed before the metadata is in its place, or before the first checkpoint is removed."""
+        run(block_of(tree, "- src/a.ts"), metadata=True)
+        (first,) = treesnap.open(tree, store).list()
+        file = tree / ".maker-checkpoints/metadata/one.json"
+        block = block_of(tree, "- src/a.ts", "- src/b.ts")
+
+        ran = subprocess.run(
+            [sys.executable, "-c", KILLED, moment, first.id, block, str(store)], check=False
+        )
+
+        assert ran.returncode == -signal.SIGKILL
+        assert len(treesnap.open(tree, store).list()) == 2
+        named = json.loads(file.read_text())["snapshot_id"]
+        assert named in {item.id for item in treesnap.open(tree, store).list()}
+        (tree / "src/b.ts").write_text("broken")
+        assert status(run(restore_block(tree, "one"))) == "RESTORE_SUCCESS"
+        assert (tree / "src/b.ts").read_text() == "src/b.ts"
+        assert status(run(block, metadata=True)) == "CREATE_SUCCESS"
 
     def test_keeps_the_first_when_its_files_changed(self, tree, store, run):
         run(block_of(tree, "- src/a.ts"))

@@ -110,6 +110,29 @@ class TestArchitect:
         assert (repository / "code.py").read_text() == "one"
         assert git(repository, "branch", "--format=%(refname:short)").split() == ["later", "main"]
 
+    def test_leaves_it_alone_where_a_plan_has_captured_it(self, repository, tmp_path):
+        pipeline = tmp_path / "pipeline.yaml"
+        pipeline.write_text(
+            "steps:\n- {name: one, prompt: code.py, checkpoint: true}\n"
+            "- {name: two, prompt: other.py, checkpoint: true}\n"
+        )
+        words = ["plan", "run", "--architect", "--runner", "cp notes/plan.md {prompt}"]
+        subprocess.run(
+            [sys.executable, "-m", "treesnap", *words, pipeline], cwd=repository, check=True
+        )
+        checkpoints = Architect(str(repository))
+        latest = checkpoints.get_latest()
+        assert latest is not None
+        git(repository, "switch", "-qc", "later")
+        (repository / "code.py").write_text("three")
+        git(repository, "commit", "-qam", "three")
+
+        assert checkpoints.rollback(commit=latest.commit_hash)
+
+        assert (repository / "code.py").read_text() == "plan"
+        assert git(repository, "branch", "--format=%(refname:short)").split() == ["later", "main"]
+        assert git(repository, "log", "--format=%s").split() == ["three", "one"]
+
     def test_takes_the_repository_where_a_setting_says_so(self, repository, store):
         treesnap.open(repository, store).create()
         treesnap.open(repository, store).config("checkpoints.git", "true", for_root=True)

@@ -112,7 +112,9 @@ class CheckpointManager:
             fitting = found if _HASH.fullmatch(commit) and len(found) == 1 else []
         if not fitting or (step is None and commit is None):
             return False
-        request = RestoreRequest(ref=fitting[0].id, reason="architect")
+        request = RestoreRequest(
+            ref=fitting[0].id, reason="architect", exclude=self._machinery.excluded
+        )
         restore(self._handle.context, request)
         return True
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Container
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -102,9 +103,7 @@ def carry_out(
 
 def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
     if with_metadata:
-        present = _named(handle, request.checkpoint_id)
-        snapshot_id = present.id if present is not None else None
-        _refuse_foreign_metadata(handle, request.checkpoint_id, snapshot_id)
+        _refuse_foreign_metadata(handle, request.checkpoint_id)
     found: Snapshot | None = None
     try:
         made = create(handle.context, _create_request(request))
@@ -117,15 +116,24 @@ def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
         made = create(handle.context, _create_request(request, replaces=found.id))
     try:
         _refuse_missed(_paths(request.files), made.skipped)
-        if found is not None:
-            _remove_metadata(handle, request.checkpoint_id, found.id)
         created = _created(handle, request, made.snapshot, with_metadata=with_metadata)
     except BaseException:
         handle.delete(made.id)
         raise
-    if found is not None:  # a kill before this leaves both; the newer one has the name
-        handle.delete(found.id)
+    if found is not None:
+        _remove_replaced(handle, found)
     return created
+
+
+def _remove_replaced(handle: Handle, found: Snapshot) -> None:
+    """Removes the checkpoint that another one has replaced, as far as that is possible.
+
+    The newer one has the name, so nothing depends on it: one that is pinned or held stays, and
+    so it does after a kill, until a CLEANUP.
+    """
+    with suppress(TreesnapError, OSError):
+        _remove_metadata(handle, found.name or "", found.id)
+        handle.delete(found.id)
 
 
 def _create_request(request: Create, replaces: SnapshotId | None = None) -> CreateRequest:
@@ -199,6 +207,14 @@ def _named(handle: Handle, checkpoint_id: str) -> Snapshot | None:
         return next((item for item in _checkpoints(handle) if item.name == checkpoint_id), None)
     except StoreMissing:
         return None
+
+
+def _ids_named(handle: Handle, checkpoint_id: str) -> set[str]:
+    """Returns the snapshots of a checkpoint: two, where its replacement was interrupted."""
+    try:
+        return {item.id for item in _checkpoints(handle) if item.name == checkpoint_id}
+    except StoreMissing:
+        return set()
 
 
 def _refuse_missed(paths: list[bytes], skipped: tuple[Skipped, ...]) -> None:
@@ -294,13 +310,13 @@ def _metadata_location(checkpoint_id: str) -> str:
     return f"{_METADATA_DIRECTORY}/{checkpoint_id}.json"
 
 
-def _refuse_foreign_metadata(handle: Handle, checkpoint_id: str, snapshot_id: str | None) -> None:
-    """Raises Refused if the metadata file exists and does not name the snapshot, if any."""
+def _refuse_foreign_metadata(handle: Handle, checkpoint_id: str) -> None:
+    """Raises Refused if the metadata file exists and names no checkpoint of this id."""
     location = _metadata_location(checkpoint_id)
     with suppress(FileNotFoundError, NotADirectoryError):
         handle.context.fs.lstat(os.path.join(handle.root, location))
         found = read_sidecar(handle.context, location.encode())
-        if snapshot_id is None or not _names_snapshot(found, snapshot_id):
+        if not _names_one_of(found, _ids_named(handle, checkpoint_id)):
             raise Refused(
                 f"The metadata file {location!r} already exists",
                 code=ErrorCode.TARGET_NOT_EMPTY,
@@ -309,7 +325,11 @@ def _refuse_foreign_metadata(handle: Handle, checkpoint_id: str, snapshot_id: st
 
 
 def _write_metadata(handle: Handle, request: Create, created: Created) -> None:
-    """Writes the metadata file, all or nothing; durable after return. Follows no link."""
+    """Writes the metadata file, all or nothing; durable after return. Follows no link.
+
+    That of a checkpoint that this one replaces is there until then.
+    """
+    ours = _ids_named(handle, created.checkpoint_id)
     content = {
         "checkpoint_id": created.checkpoint_id,
         "created_at": created.created_at,
@@ -329,20 +349,20 @@ def _write_metadata(handle: Handle, request: Create, created: Created) -> None:
         handle.context,
         _metadata_location(created.checkpoint_id).encode(),
         lambda: data,
-        is_sidecar=lambda found: _names_snapshot(found, created.snapshot_id),
+        is_sidecar=lambda found: _names_one_of(found, ours),
     )
 
 
 def _remove_metadata(handle: Handle, checkpoint_id: str, snapshot_id: str) -> None:
     """Removes the metadata file if it names the snapshot. Follows no link; raises OSError."""
     location = _metadata_location(checkpoint_id).encode()
-    if _names_snapshot(read_sidecar(handle.context, location), snapshot_id):
+    if _names_one_of(read_sidecar(handle.context, location), {snapshot_id}):
         remove_sidecar(handle.context, location)
 
 
-def _names_snapshot(content: bytes | None, snapshot_id: str) -> bool:
+def _names_one_of(content: bytes | None, snapshot_ids: Container[str]) -> bool:
     try:
-        return content is not None and json.loads(content)["snapshot_id"] == snapshot_id
+        return content is not None and json.loads(content)["snapshot_id"] in snapshot_ids
     except (ValueError, TypeError, LookupError, RecursionError):
         return False
 

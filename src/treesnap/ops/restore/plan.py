@@ -65,6 +65,7 @@ from treesnap.quantities import first_few
 from treesnap.results import Privileges, RestoreResult
 from treesnap.store.plan_files import PlanMove
 from treesnap.worktree.scan.hard_links import Groups
+from treesnap.worktree.scan.ignore import given
 from treesnap.worktree.scan.listing import NOTHING_REVEALED, Revealed
 
 HistoryStep = Callable[[RestoreHistory, Moment], RestoreHistory]
@@ -105,6 +106,8 @@ class RestoreRequest(NamedTuple):
     force: bool = False
     reason: str | None = None
     """Why the root goes back, which is noted of the snapshot."""
+    exclude: tuple[str, ...] = ()
+    """Patterns in gitignore syntax of what is left alone, even where the snapshot holds it."""
     way_back: WayBack | None = None
     move: PlanMove | None = None
     """The plan that goes with the files."""
@@ -147,10 +150,13 @@ class Goal(NamedTuple):
     is_asked: bool = False
     """Whether that is because the caller, or this process alone, knows that they may."""
 
+    left_alone: tuple[IgnoreRules, ...] = ()
+    """What the caller excludes."""
+
     @property
     def rules(self) -> tuple[IgnoreRules, ...]:
-        """The exclusions of the snapshot, which hold beside today's."""
-        return self.snapshot.record.rules
+        """The exclusions of the snapshot and the caller, which hold beside today's."""
+        return tuple(dict.fromkeys((*self.snapshot.record.rules, *self.left_alone)))
 
     @property
     def not_kept(self) -> str | None:
@@ -262,6 +268,7 @@ def goal_of(session: Session, request: RestoreRequest) -> Goal:
         bases=bases,
         overwrites=request.conflicts == OVERWRITE,
         approve=request.approve,
+        left_alone=given(request.exclude),
     ).judged(session, privileged=request.privileged)
 
 
