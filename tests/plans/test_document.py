@@ -175,3 +175,20 @@ def test_a_value_that_its_explicit_tag_does_not_fit_is_named_with_its_line(value
 
     with pytest.raises(InvalidArgument, match="line 4 cannot be used: the value cannot be"):
         parse_document(text, "plan.yaml")
+
+
+def test_aliases_cannot_multiply_the_text_of_a_document():
+    """What a document expands to is written with each step."""
+    long = "x" * 100_000
+    steps = "".join(f"  - {{name: s{number}, run: *long}}\n" for number in range(30))
+    text = f"steps:\n  - {{name: first, run: &long {long}}}\n{steps}"
+
+    with pytest.raises(InvalidArgument, match="line .*: with its aliases it has more than 2 MiB"):
+        parse_document(text, "plan.yaml")
+
+
+def test_aliases_within_the_limit_are_taken():
+    steps = "".join(f"  - {{name: s{number}, run: *long}}\n" for number in range(100))
+    text = f"steps:\n  - {{name: first, run: &long {'x' * 10_000}}}\n{steps}"
+
+    assert len(parse_document(text, "plan.yaml").steps) == 101

@@ -40,6 +40,9 @@ from treesnap.presentation import Record
 from treesnap.quantities import parse_duration
 
 SIZE_BYTES_MAX = 1 << 20
+EXPANDED_SIZE_BYTES_MAX = 2 << 20
+"""Bytes of all values with each alias expanded; this bounds the record, which is written whole
+each time that a step begins or ends. Twice the document, because an escape may stand for more."""
 STANDARD_INPUT = "standard input"
 """Stands for the path of a document without one."""
 
@@ -101,6 +104,8 @@ class _Reader:
         self._defaults = defaults
         self._steps = 0
         self._leaves = 0
+        self._size_bytes = 0
+        """Bytes of all values so far, those of an alias each time that it is used."""
         self._open: list[int] = []
         self._prompt_line: int | None = None
         self._keys: dict[int, str] = {}
@@ -144,6 +149,12 @@ class _Reader:
     def _scalar(self, node: yaml.Node) -> Any:
         if not isinstance(node, yaml.ScalarNode):
             self._fail_as(node, "a single value")
+        self._size_bytes += len(node.value.encode("utf-8", "replace"))
+        if self._size_bytes > EXPANDED_SIZE_BYTES_MAX:
+            self._fail(
+                node,
+                f"with its aliases it has more than {EXPANDED_SIZE_BYTES_MAX >> 20} MiB of text",
+            )
         try:
             return yaml.SafeLoader("").construct_object(node)
         except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
