@@ -93,3 +93,12 @@ def test_the_last_of_many_patterns_decides():
         *(False, None),
     ]
     assert Matcher(lines).verdict(b"d", b"d", is_directory=False)
+
+
+@pytest.mark.parametrize("one", [b"[!a]", b"[!-~]", b"[[:graph:]]", b"[^b-y]", b"[\xff]"])
+def test_the_expression_of_a_bracket_is_about_as_long_as_the_bracket(one):
+    """Compiling takes the length of the expression: 200 KB of ``[!a]`` took half a minute."""
+    pattern = parse_pattern(one * 50)
+    assert pattern is not None
+
+    assert len(expression(pattern.tokens)) <= 50 * 6 * len(one)

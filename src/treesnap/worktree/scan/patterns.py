@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from treesnap.named_tuple import NamedTuple
@@ -26,6 +27,7 @@ _STAR: Final = ord("*")
 _BACKSLASH: Final = ord("\\")
 _SPECIAL: Final = re.compile(rb"[*?[\\]")
 _ANY: Final = frozenset(range(1, 256)) - {_SLASH}
+_ALL: Final = frozenset(range(256))
 _NONE: Final[frozenset[int]] = frozenset()
 _SINGLE: Final = [frozenset((byte,)) for byte in range(256)]
 _SLASHES: Final = _SINGLE[_SLASH]
@@ -414,8 +416,24 @@ def _component(tokens: Sequence[Token]) -> bytes:
     return b"".join(made)
 
 
+@lru_cache(1024)
 def _one_of(token: frozenset[int]) -> bytes:
+    """Returns an expression for one byte out of a set; short, because compiling takes its length.
+
+    ``[!a]`` is all bytes but a few: named one by one, it would be two hundred times as long.
+    """
     if token == _ANY:
         return b"[^/]"
-    escaped = b"".join(b"\\x%02x" % byte for byte in sorted(token))
-    return escaped if len(token) == 1 else b"[" + escaped + b"]"
+    if len(token) == 1:
+        return b"\\x%02x" % next(iter(token))
+    is_most = len(token) > len(_ANY) // 2
+    parts = _ranges(_ALL - token if is_most else token)
+    return (b"[^" if is_most else b"[") + b"".join(parts) + b"]"
+
+
+def _ranges(values: frozenset[int]) -> Iterator[bytes]:
+    for first in sorted(value for value in values if value - 1 not in values):
+        last = first
+        while last + 1 in values:
+            last += 1
+        yield b"\\x%02x" % first if first == last else b"\\x%02x-\\x%02x" % (first, last)
