@@ -183,7 +183,7 @@ def test_aliases_cannot_multiply_the_text_of_a_document():
     steps = "".join(f"  - {{name: s{number}, run: *long}}\n" for number in range(30))
     text = f"steps:\n  - {{name: first, run: &long {long}}}\n{steps}"
 
-    with pytest.raises(InvalidArgument, match="line .*: with its aliases it has more than 2 MiB"):
+    with pytest.raises(InvalidArgument, match=r"line .*: with its aliases it has more than 2 MiB"):
         parse_document(text, "plan.yaml")
 
 
