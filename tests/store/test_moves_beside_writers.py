@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from beside import AtCall
 
+from beside import AtCall, lost
 from garbage import use_new_pack
 from sampling import sized
-from treesnap.errors import Busy, ErrorCode, Refused
+from treesnap.errors import Busy, ErrorCode, OperationFailed, Refused
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.lock import held, inside
@@ -161,3 +161,63 @@ def test_a_lock_counts_only_where_the_path_leads(tmp_path):
     other.__exit__(None, None, None)
     waiter.join(60)
     assert got.is_set()
+
+
+@pytest.mark.parametrize("command", ["move far", "copy"])
+@pytest.mark.parametrize("other", ["forget", "root move"])
+def test_what_goes_away_while_it_is_copied_is_no_damage(tmp_path, command, other):
+    """The command itself has to end well: what goes away is gone from the copy too."""
+    done = 0
+    for number in range(140, 360, sized(80, 20)):
+        outcome = lost(tmp_path / str(number), command, other, None, number)
+        if outcome is not None:
+            assert outcome.problems == []
+            done += outcome.both
+    assert done
+
+
+@pytest.mark.parametrize("command", ["store_move", "store_copy"])
+@pytest.mark.parametrize("far", [False, True])
+def test_of_two_at_one_target_the_second_is_refused(tmp_path, command, far):
+    """Two stores go to one place, the second at any call of the first."""
+    refused = 0
+    for number in range(10, 400, sized(130, 40)):
+        base = tmp_path / str(number)
+        stores = [base / "a", base / "b"]
+        for store in stores:
+            store.mkdir(parents=True)
+        first, second = map(Place, stores)
+        failed = []
+
+        def go(place: Place, fs: WrappedFileSystem, failed: list[ErrorCode] = failed) -> None:
+            target = base / "target"  # noqa: B023 - called within the round
+            try:
+                getattr(place.handle("known", fs=fs), command)(target)
+            except Refused as error:
+                failed.append(error.code)
+
+        def file_system(far: bool = far) -> WrappedFileSystem:
+            return other_file_system() if far else UnsyncedFileSystem()
+
+        go(first, AtCall(file_system(), number, lambda: go(second, file_system())))  # noqa: B023 - likewise
+        refused += len(failed)
+        assert failed in ([], [ErrorCode.TARGET_NOT_EMPTY])
+        for place in (first, second):
+            place.assert_whole()
+        assert not (base / "target.partial").exists()
+    assert refused
+
+
+@pytest.mark.parametrize("command", ["store_move", "store_copy"])
+def test_damage_of_the_store_itself_is_said(place, command):
+    (pack,) = (path for path in place.store.glob("packs/*") if len(path.name) == 32)
+    data = bytearray(pack.read_bytes())
+    data[data.index(b"TSBK") + 40] ^= 1
+    pack.write_bytes(data)
+    handle = place.handle("known", fs=other_file_system())
+    if command == "store_copy":
+        assert not handle.store_copy(place.new).verified.ok
+    else:
+        with pytest.raises(OperationFailed, match="has damage"):
+            handle.store_move(place.new)
+        assert not place.new.with_name("new.partial").exists()

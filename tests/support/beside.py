@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from garbage import pack_files, use_new_pack
 from treesnap.errors import Busy, NotFound, OperationFailed, Refused, TreesnapError
@@ -53,13 +53,16 @@ class Scene:
 
     def __init__(self, base: Path) -> None:
         self.base, self.store = base, base / "store"
-        self.kept: dict[tuple[str, str], bytes] = {}
-        """What the file of each snapshot holds, by root and id."""
+        self.kept: dict[tuple[str, str], set[bytes]] = {}
+        """What the file of each snapshot may hold, by root and id."""
+        self.met: dict[str, set[bytes]] = {}
+        """What the other command left in the file of a root: the first may have captured it."""
         self.settings: dict[str, str] = {}
         self.pinned: set[tuple[str, str]] = set()
-        self.held: dict[tuple[str, str], bytes] = {}
+        self.held: dict[tuple[str, str], set[bytes]] = {}
         self.damage: set[str] = set()
         """What is lost already: nothing is promised of these snapshots."""
+        self.is_damaged = False
         self._holds = ExitStack()
         self._names = 0
         self._build()
@@ -83,7 +86,7 @@ class Scene:
         self.write(root, content)
         name = options.pop("name", f"name-{self._names}")
         made = self.handle(root, fs).create(name=name, **options).id
-        self.kept[root, made] = content
+        self.kept[root, made] = {content} | self.met.get(root, set())
         # A repair finds content in live trees; what a snapshot holds must not depend on that.
         self.write(root, b"something else")
         return made
@@ -144,12 +147,22 @@ class Scene:
         self.write("second", b"held " * 100)
         handle = self.handle("second", fs)
         made = self._holds.enter_context(handle.rollback_on_error())
-        self.held["second", made.id] = b"held " * 100
+        self.held["second", made.id] = {b"held " * 100} | self.met.get("second", set())
 
     def plan(self, fs: WrappedFileSystem | None = None) -> None:
         """Runs a plan of one step."""
         planner = Planner(self.handle("planned", fs))
         planner.run("plan", [Step(name="one", run="echo one > file")], NOTHING)
+
+    def meet(self) -> None:
+        """Notes what is in all roots while a command goes on."""
+        for path in self.base.glob("*/file"):
+            self.met.setdefault(path.parent.name, set()).add(path.read_bytes())
+
+    def copy(self, fs: WrappedFileSystem | None) -> None:
+        """Copies the store to a place of its own."""
+        self._names += 1
+        self.handle("first", fs).store_copy(self.base / f"copy-{self._names}")
 
     def move(self, fs: WrappedFileSystem | None) -> None:
         """Moves the store to a place of its own."""
@@ -159,7 +172,7 @@ class Scene:
     def problems(self) -> Iterator[str]:
         """Yields what was promised and does not hold; ends what is held."""
         target = self.base / "back"
-        for number, ((root, made), content) in enumerate([*self.kept.items(), *self.held.items()]):
+        for number, ((root, made), contents) in enumerate([*self.kept.items(), *self.held.items()]):
             if made in self.damage:
                 continue
             try:
@@ -167,7 +180,7 @@ class Scene:
             except TreesnapError as error:
                 yield f"{root} {made[:8]} is lost: {error}"
                 continue
-            if (target / str(number) / "file").read_bytes() != content:
+            if (target / str(number) / "file").read_bytes() not in contents:
                 yield f"{root} {made[:8]} holds something else"
         for key, value in self.settings.items():
             found = self.handle("first").config(key).settings[0].value
@@ -213,8 +226,9 @@ def _move_far(scene: Scene, fs: WrappedFileSystem | None) -> None:
     try:
         scene.move(far(fs))
     except OperationFailed as error:
-        if "has damage, and the store was not moved" not in error.message:
+        if not scene.is_damaged or "the store was not moved" not in error.message:
             raise
+        raise Refused(error.message) from error
 
 
 def _repair(scene: Scene, fs: WrappedFileSystem | None) -> None:
@@ -226,7 +240,7 @@ ACTS: dict[str, Act] = {
     "repair": _repair,
     "move": lambda scene, fs: scene.move(fs),
     "move far": _move_far,
-    "copy": lambda scene, fs: scene.handle("first", fs).store_copy(scene.base / "copy"),
+    "copy": lambda scene, fs: scene.copy(fs),
     "prune": lambda scene, fs: scene.handle("third", fs).prune(Policy(keep_last=1)),
     "quota": lambda scene, fs: scene.handle("third", fs).prune(max_size_bytes=10),
     "delete": lambda scene, fs: scene.handle("first", fs).delete(scene.spare),
@@ -251,7 +265,15 @@ DAMAGES: dict[str, Callable[[Scene], None]] = {
 }
 
 
-def lost(base: Path, command: str, other: str, damage: str | None, number: int) -> list[str] | None:
+class Outcome(NamedTuple):
+    """What came of two commands."""
+
+    problems: list[str]
+    both: bool
+    """Whether both did what they were asked to do."""
+
+
+def lost(base: Path, command: str, other: str, damage: str | None, number: int) -> Outcome | None:
     """Runs a command, and another whole at its n-th call; returns what does not hold then.
 
     None says that the command makes fewer calls.
@@ -260,13 +282,19 @@ def lost(base: Path, command: str, other: str, damage: str | None, number: int) 
     scene = Scene(base)
     if damage is not None:
         DAMAGES[damage](scene)
+        scene.is_damaged = True
+    done = []
+
+    def act(name: str, fs: WrappedFileSystem | None) -> None:
+        with suppress(*DECLINED):
+            ACTS[name](scene, fs)
+            done.append(name)
 
     def beside() -> None:
-        with suppress(*DECLINED):
-            ACTS[other](scene, None)
+        act(other, None)
+        scene.meet()
 
     fs = AtCall(UnsyncedFileSystem(), number, beside)
-    with suppress(*DECLINED):
-        ACTS[command](scene, fs)
+    act(command, fs)
     found = list(scene.problems())
-    return found if fs.left <= 0 else None
+    return Outcome(found, len(done) == 2) if fs.left <= 0 else None

@@ -8,6 +8,10 @@ is there before it is, and the lock of the collector keeps packs from going away
 2. the format file, which makes a store of it
 3. the whole copy is read and checked, and then renamed from ``DIR.partial`` to ``DIR``
 
+Roots may be forgotten or moved meanwhile, and then the copy has half of what is gone. So whatever
+the check finds is looked for again behind the closed gate, in a copy that was brought up to date:
+only what is still wrong is damage.
+
 A copy leaves out what belongs to processes at work and what can be made anew: locks, stat caches,
 sockets, quarantine, and journals, because two stores must not finish the same restore.
 
@@ -22,9 +26,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import suppress
-from errno import EINVAL, ENOSYS, EXDEV
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from errno import EEXIST, EINVAL, ENOSYS, ENOTDIR, ENOTEMPTY, EXDEV
 from itertools import chain
 
 from treesnap.codec.pack import PACK_ID_SIZE
@@ -50,7 +54,7 @@ from treesnap.fs.durable import (
 )
 from treesnap.fs.os_errors import reported
 from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import alone, opened
+from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session, absolute
 from treesnap.ops.trust import refuse_foreign
 from treesnap.ops.verify import verify
@@ -128,28 +132,36 @@ def _size(fs: FileSystem, top: str) -> tuple[int, int]:
 def copy_store(context: Context, target: str) -> StoreCopy:
     """Makes a second store like this one; see :meth:`treesnap.Handle.store_copy`."""
     path = _target(context, target)
-    with alone(context, "copy the store", operation="copy", recover=False) as (session, _):
+    with _beside_writers(context, "copy") as session:
+        _refuse_taken(path)  # by whoever was first with the lock
         return _copy(session, path)
 
 
 def move_store(context: Context, target: str) -> StoreMove:
     """Moves a store, and leaves a link; see :meth:`treesnap.Handle.store_move`."""
     path = _target(context, target, may_be_link=True)
-    old = os.path.realpath(context.store_path)
-    fs = context.fs
+    with _beside_writers(context, "move") as session:
+        if not _is_own_link(path):
+            _refuse_taken(path)  # by whoever was first with the lock
+        old = os.path.realpath(context.store_path)
+        ensure_directories(session.fs, os.path.dirname(path))
+        if _move_by_exchange(session, old, path):
+            return StoreMove(old=old, new=path, left=None)
+        return _move_by_copy(session, old, path)
+
+
+@contextmanager
+def _beside_writers(context: Context, operation: str) -> Iterator[Session]:
+    """Opens the store with the collector's lock, outside the gate; raises Busy."""
+    doing = f"{operation} the store"
     refuse_foreign(context)
-    with reported("move the store"):
-        layout = Store.open(fs, context.store_path, writing=True).layout
-        with collector_held(fs, layout, operation="move", wait_s=context.wait_s):
-            ensure_directories(fs, os.path.dirname(path))
-            with opened(context, "move the store", recover=False) as session:
-                if _move_by_exchange(session, old, path):
-                    return StoreMove(old=old, new=path, left=None)
-                try:
-                    return _move_by_copy(session, old, path)
-                except Exception:
-                    _remove_partial(fs, path)
-                    raise
+    with reported(doing):
+        layout = Store.open(context.fs, context.store_path, writing=True).layout
+        with (
+            collector_held(context.fs, layout, operation=operation, wait_s=context.wait_s),
+            opened(context, doing, recover=False) as session,
+        ):
+            yield session
 
 
 def _move_by_exchange(session: Session, old: str, path: str) -> bool:
@@ -175,56 +187,68 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
     """Copies the store beside writers, then closes it, copies what is new, and exchanges it."""
     fs = session.fs
     _refuse_interrupted(session)
-    made = _copied(session, path, with_caches=True)
-    copied = made.context
-    _require_whole(made.verified, path)
-    with closed_gate(fs, session.store.path, session.context.wait_s):
-        _refuse_use(session)
-        _refuse_interrupted(session)
-        _copy_again(session, copied)
-        _require_whole(verify(copied, read_data=False, repair=False, sample=None), path)
-        fs.rename(copied.store_path, path)
-        sync_directory(fs, os.path.dirname(path))
-        left = _free_name(f"{old}.moved")
-        _exchange_with_link(fs, old, link=left, target=path)
-        with suppress(OSError):  # the store is moved; what is left is only not marked
-            mark_moved(fs, Layout(left), path)
+    with _partial(fs, path) as partial:
+        made = _copied(session, partial, with_caches=True)
+        with closed_gate(fs, session.store.path, session.context.wait_s):
+            _refuse_use(session)
+            _refuse_interrupted(session)
+            if not _looked_at_again(session, made, with_caches=True).ok:
+                raise OperationFailed(
+                    f"The copy for {quoted(path)} has damage, and the store was not moved",
+                    path=path,
+                )
+            _put_in_place(fs, partial, path)
+            left = _free_name(f"{old}.moved")
+            _exchange_with_link(fs, old, link=left, target=path)
+            with suppress(OSError):  # the store is moved; what is left is only not marked
+                mark_moved(fs, Layout(left), path)
     return StoreMove(old=old, new=path, left=left)
 
 
-def _require_whole(verified: VerifyResult, path: str) -> None:
-    if not verified.ok:
-        raise OperationFailed(
-            f"The copy for {quoted(path)} has damage, and the store was not moved", path=path
-        )
+def _looked_at_again(session: Session, made: _Copied, *, with_caches: bool) -> VerifyResult:
+    """Brings a copy up to date, and checks it; the gate is closed.
+
+    Content is read once more only if something was found before: what went away while it was
+    copied is no damage.
+    """
+    covered = _copy_again(session, made.context.store_path, with_caches=with_caches)
+    if made.verified.ok:
+        _read_new(session.fs, made.context.store_path, covered)
+    return verify(made.context, read_data=not made.verified.ok, repair=False, sample=None)
 
 
-def _copy_again(session: Session, copied: Context) -> None:
+def _copy_again(session: Session, partial: str, *, with_caches: bool) -> dict[bytes, int]:
     """Brings a copy up to date: all small files anew, and of packs what nobody has verified yet.
 
     Nobody writes meanwhile. What index parts of the copy cover of a pack was read and is as it
-    was; behind that, a writer may have truncated and written something else.
+    was; behind that, a writer may have truncated and written something else. Returns how much of
+    each pack they covered.
     """
-    fs, partial = session.fs, copied.store_path
+    fs = session.fs
     with Store.open(fs, partial) as store:
-        verified = store.index.covered()
+        covered = store.index.covered()
     copier = _Copier(session, partial)
     going = [os.path.join(partial, name) for name in (*_SMALL_FILES, "remotes")]
     remove_directories(fs, [path for path in going if is_there(fs, path)])
     unlink_if_present(fs, os.path.join(partial, "config.toml"))
-    _copy_small_files(copier, with_caches=True)
+    _copy_small_files(copier, with_caches=with_caches)
     names = set(copier.names("packs"))
     for name in fs.list_names(os.path.join(partial, "packs")):
         if name not in names:
             fs.unlink(os.path.join(partial, "packs", name))
     for name in names:
         is_pack = is_hex(name, 2 * PACK_ID_SIZE)
-        begin = verified.get(bytes.fromhex(name), 0) if is_pack else 0
+        begin = covered.get(bytes.fromhex(name), 0) if is_pack else 0
         copier.file(os.path.join("packs", name), begin)
     _sync_all(session, partial)
+    return covered
+
+
+def _read_new(fs: FileSystem, partial: str, covered: Mapping[bytes, int]) -> None:
+    """Reads what index parts of a copy cover now and did not before; raises Corrupt."""
     with Store.open(fs, partial) as store:
         for pack_id, end in store.index.covered().items():
-            begin = verified.get(pack_id, 0)
+            begin = covered.get(pack_id, 0)
             for entry in store.inventory(pack_id, begin).entries if end > begin else ():
                 if entry.offset < end:
                     store.packs.read(entry)
@@ -241,16 +265,39 @@ def _target(context: Context, target: str, *, may_be_link: bool = False) -> str:
         raise InvalidArgument(f"{quoted(path)} is the store or lies inside it", path=path)
     if source.startswith(path + os.sep):
         raise InvalidArgument(f"{quoted(path)} is a directory above the store", path=path)
-    if may_be_link and os.path.islink(path) and os.readlink(path) == path:
-        return path  # of a move that was killed
+    if not (may_be_link and _is_own_link(path)):
+        _refuse_taken(path)
+    return path
+
+
+def _is_own_link(path: str) -> bool:
+    """Says whether at a path is the link of a move that was killed."""
+    return os.path.islink(path) and os.readlink(path) == path
+
+
+def _refuse_taken(path: str) -> None:
     for each in (path, f"{path}.partial"):
         if os.path.lexists(each) and not (os.path.isdir(each) and not os.listdir(each)):
-            raise Refused(
-                f"{quoted(each)} exists and is not an empty directory",
-                code=ErrorCode.TARGET_NOT_EMPTY,
-                path=each,
-            )
-    return path
+            raise _taken(each)
+
+
+def _taken(path: str) -> Refused:
+    return Refused(
+        f"{quoted(path)} exists and is not an empty directory",
+        code=ErrorCode.TARGET_NOT_EMPTY,
+        path=path,
+    )
+
+
+@contextmanager
+def _refused_if_taken(path: str) -> Iterator[None]:
+    """Lets only one process make something at a path; raises Refused for the others."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (EEXIST, ENOTEMPTY, ENOTDIR):
+            raise _taken(path) from error
+        raise
 
 
 def _refuse_use(session: Session) -> None:
@@ -284,14 +331,16 @@ def _refuse_interrupted(session: Session) -> None:
 def _exchange_with_link(fs: FileSystem, old: str, *, link: str, target: str) -> None:
     """Makes a link to a target at one name, and exchanges it with another name, durably."""
     if os.path.isdir(link) and not os.path.islink(link):
-        fs.remove_directory(link)  # it is empty
+        with _refused_if_taken(link):
+            fs.remove_directory(link)
     above, name = os.path.split(link)
     with (
         opened_file(fs, above, os.O_RDONLY | os.O_DIRECTORY) as there,
         opened_file(fs, os.path.dirname(old), os.O_RDONLY | os.O_DIRECTORY) as here,
     ):
         if not os.path.islink(link):
-            fs.make_symlink(os.fsencode(target), os.fsencode(name), dir_fd=there)
+            with _refused_if_taken(link):
+                fs.make_symlink(os.fsencode(target), os.fsencode(name), dir_fd=there)
         fs.exchange(os.path.basename(old), name, source_dir_fd=here, target_dir_fd=there)
         fs.sync(there)
         fs.sync(here)
@@ -322,10 +371,13 @@ class _Copier:
         self.unreadable: list[str] = []
 
     def directory(self, name: str) -> None:
-        path = os.path.join(self._target, name)
-        with suppress(FileExistsError):
-            self._fs.make_directory(path)
-        self._give(path, self._fs.lstat(os.path.join(self._source, name)))
+        """Makes a directory like the original; what went away meanwhile has none."""
+        with suppress(FileNotFoundError):
+            status = self._fs.lstat(os.path.join(self._source, name))
+            path = os.path.join(self._target, name)
+            with suppress(FileExistsError):
+                self._fs.make_directory(path)
+            self._give(path, status)
 
     def names(self, name: str) -> list[str]:
         try:
@@ -386,26 +438,49 @@ class _Copier:
 def _copy(session: Session, path: str) -> StoreCopy:
     """Copies the store to a path; an error leaves nothing, a crash ``DIR.partial``."""
     fs = session.fs
-    try:
-        copied = _copied(session, path, with_caches=False)
-        fs.rename(copied.context.store_path, path)
-        sync_directory(fs, os.path.dirname(path))
-    except Exception:
-        _remove_partial(fs, path)
-        raise
+    with _partial(fs, path) as partial:
+        made = _copied(session, partial, with_caches=False)
+        verified = made.verified
+        if not verified.ok:
+            with ExitStack() as gate:
+                try:
+                    gate.enter_context(closed_gate(fs, session.store.path, session.context.wait_s))
+                except (Busy, OperationFailed):
+                    pass  # nobody knows that it is no damage, so it is said
+                else:
+                    verified = _looked_at_again(session, made, with_caches=False)
+        _put_in_place(fs, partial, path)
     return StoreCopy(
         source=session.store.path,
         target=path,
-        files=copied.files,
-        size_bytes=copied.size_bytes,
-        unreadable=tuple(copied.unreadable),
-        verified=copied.verified,
+        files=made.files,
+        size_bytes=made.size_bytes,
+        unreadable=tuple(made.unreadable),
+        verified=verified,
     )
 
 
-def _remove_partial(fs: FileSystem, path: str) -> None:
-    with suppress(OSError):
-        remove_directories(fs, [f"{path}.partial"])
+@contextmanager
+def _partial(fs: FileSystem, path: str) -> Iterator[str]:
+    """Makes the directory of a copy, for this process alone; an error removes it."""
+    partial = f"{path}.partial"
+    ensure_directories(fs, os.path.dirname(path))
+    with suppress(FileNotFoundError), _refused_if_taken(partial):
+        fs.remove_directory(partial)
+    with _refused_if_taken(partial):
+        fs.make_directory(partial)
+    try:
+        yield partial
+    except Exception:
+        with suppress(OSError):
+            remove_directories(fs, [partial])
+        raise
+
+
+def _put_in_place(fs: FileSystem, partial: str, path: str) -> None:
+    with _refused_if_taken(path):
+        fs.rename(partial, path)
+    sync_directory(fs, os.path.dirname(path))
 
 
 class _Copied(NamedTuple):
@@ -418,11 +493,9 @@ class _Copied(NamedTuple):
     verified: VerifyResult
 
 
-def _copied(session: Session, path: str, *, with_caches: bool) -> _Copied:
+def _copied(session: Session, partial: str, *, with_caches: bool) -> _Copied:
     """Copies the store, durably, and reads the copy."""
     context, fs, store = session.context, session.fs, session.store
-    partial = f"{path}.partial"
-    ensure_directories(fs, partial)
     copier = _Copier(session, partial)
     session.monitor.begin(Phase.COPY, None, store.size_bytes())
     for name in DIRECTORIES:
