@@ -173,7 +173,8 @@ ROWS: tuple[tuple[str, Callable[..., bool]], ...] = (
 def store_of(method: str, path: str) -> tuple[str, str] | None:
     """Returns the store that a path is in, and where; None for a path outside of all stores."""
     places = [found.start() for found in _BELOW.finditer(path)]
-    whole = (path,) if method not in ("unlink", "truncate") else ()
+    is_whole = method not in ("unlink", "truncate") and not os.path.islink(path)
+    whole = (path,) if is_whole else ()  # a link to a store is a name of it, not the store
     for store in (*(path[:place] for place in places), path.rpartition("/")[0], *whole):
         if os.path.lexists(f"{store}/slots") and os.path.lexists(f"{store}/packs"):
             return store, path[len(store) :].strip("/")
