@@ -156,8 +156,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _note_taken(problem: str) -> None:
-    """Notes what was taken from a store: a file, because a forked child may have done it."""
-    stack = [f"{frame.name}:{frame.lineno}" for frame in traceback.extract_stack()[-14:-4]]
+    """Notes what was taken from a store: a file, because a forked child may have done it.
+
+    What a test does itself counts for nothing, such as a state that it writes as another process.
+    """
+    frames = traceback.extract_stack()[:-2]
+    for frame in reversed(frames):
+        path = Path(frame.filename)
+        if path.is_relative_to(TESTS) and path.name != "fenced.py":
+            return
+        if "/treesnap/" in frame.filename and "/treesnap/testing/" not in frame.filename:
+            package = frame.filename.rpartition("/treesnap/")[2].partition("/")[0]
+            if package not in {"fs", "store"}:
+                break
+    stack = [f"{frame.name}:{frame.lineno}" for frame in frames[-12:-2]]
     with TAKEN.open("a") as file:
         file.write(f"{problem}, by {' '.join(stack)}\n")
 

@@ -31,7 +31,6 @@ READING = [
     ["plan", "list"],
     ["plan", "show", "latest"],
     ["session", "list", "--session-id", "s"],
-    ["session", "validate"],
 ]
 READS = pytest.mark.parametrize("words", READING, ids=" ".join)
 

@@ -127,3 +127,15 @@ def test_a_store_of_nothing_but_trees_is_not_rewritten_again_and_again(tmp_path,
     handle.create()
 
     assert handle.gc().rewritten_packs == 0
+
+
+def test_what_a_collection_removes_is_counted_once(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_bytes(Random(0).randbytes(5000))
+    handle = treesnap.open(root, tmp_path / "store")
+    identity = handle.create().id
+
+    handle.delete(identity)
+
+    assert handle.gc().removed_objects == 2  # the content and its directory

@@ -16,6 +16,7 @@ from treesnap.errors import TreesnapError
 from treesnap.fs import local
 from treesnap.fs.local import LocalFileSystem
 from treesnap.store.collector import CollectorState, read_state
+from treesnap.store.index import ObjectIndex
 from treesnap.store.layout import DIRECTORIES, Layout
 
 EMPTY_PACK_MAX_BYTES = 64
@@ -87,14 +88,28 @@ def _is(fd: int, identity: tuple[int, int]) -> bool:
 
 
 def _pack(taking: Taking, pack: str) -> bool:
-    """A pack goes behind the fence; a writer shortens its own, or takes back an empty one."""
+    """A pack goes behind the fence; a writer shortens its own, or takes back one that is new.
+
+    Nobody relies on a pack that no index part knows.
+    """
     path = os.path.join(taking.store, taking.name)
     if taking.holds_collector():
         state = _state(taking.store)
         if state.epoch and bytes.fromhex(pack) in state.condemned:
             return True
     is_empty = not os.path.exists(path) or os.path.getsize(path) <= EMPTY_PACK_MAX_BYTES
-    return taking.holds_slot() and (taking.method == "truncate" or is_empty)
+    if not taking.holds_slot():
+        return False
+    return taking.method == "truncate" or is_empty or not _is_covered(taking.store, pack)
+
+
+def _pending(taking: Taking, slot: str) -> bool:
+    """A pending snapshot goes with its slot, or after a slot that a power cut took."""
+    return taking.holds(f"slots/{slot}") or slot not in taking.names("slots")
+
+
+def _is_covered(store: str, pack: str) -> bool:
+    return bytes.fromhex(pack) in ObjectIndex(LocalFileSystem(), Layout(store)).covered()
 
 
 def _state(store: str) -> CollectorState:
@@ -150,7 +165,7 @@ ROWS: tuple[tuple[str, Callable[..., bool]], ...] = (
     (r"collector/state", collector),
     (r"snapshots/([0-9a-f]{32})(?:/.*)?", root),
     (r"states/([0-9a-f]+)", _of_no_root),
-    (r"pending/([0-9a-f]{16})", lambda taking, slot: taking.holds(f"slots/{slot}")),
+    (r"pending/([0-9a-f]{16})", _pending),
     (r"roots/(?:hook|inode)-.*", free),
     (r"roots/path-.*", registry),
     (rf"{_ROOT}/(?:names|watch/.*)", free),

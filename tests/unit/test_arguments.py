@@ -49,6 +49,7 @@ NOT_OF = {
     "FileHunks": [None, "file", 1, (), {"hunks": ()}],
     "CreateOptions": ["force", 1, {"force": True}],
     "Policy": ["keep", 1, {"keep_last": 1}],
+    "CheckpointType": [1, object()],
     "SnapshotKind": [None, "manual", 1, "other"],
     "Monitor": [1, "monitor", object(), print],
     "Readable": [None, 1, object(), print],

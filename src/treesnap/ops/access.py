@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -177,6 +178,9 @@ def recover(context: Context) -> str | None:
         return None
 
 
+_NO_STORE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+
 @contextmanager
 def _open_session(
     context: Context, doing: str, *, create: bool = False, writing: bool = False
@@ -189,8 +193,11 @@ def _open_session(
     refuse_foreign(context)
     with reported(doing), ExitStack() as stack:
         if create or writing:
-            with suppress(FileNotFoundError, NotADirectoryError):  # there is nothing to enter yet
+            try:
                 stack.enter_context(inside(context.fs, context.store_path, context.wait_s))
+            except OSError as error:  # nothing to enter yet, or opening the store says what it is
+                if error.errno not in _NO_STORE:
+                    raise
         store = stack.enter_context(
             Store.open(context.fs, context.store_path, create=create, writing=writing)
         )

@@ -68,6 +68,8 @@ ATTEMPTS = 3
 """How often a snapshot is tried when the store is full."""
 ROOM_SHARES = (0.7, 0.3, 0.0)
 """What of a store a way back leaves to automatic snapshots on a full disk, attempt by attempt."""
+_ROOM_ENOUGH_BYTES = 64 << 20
+"""A disk with so much room is not what a way back failed for."""
 GROWTH_BYTES_MIN = 64 << 20
 """Packs that grew by less are not worth a collection."""
 _DAMAGED_SHOWN = 3
@@ -340,7 +342,8 @@ def with_room(
     """Returns the outcome of an attempt; when the store is full, makes room and tries again.
 
     A way back passes the snapshots that it needs as ``spared``. On a full disk automatic snapshots
-    other than these are given up for it, the oldest first, whatever the policies keep.
+    other than these are given up for it, the oldest first, whatever the policies keep; but not
+    where it is the disk of the root that is full.
 
     Automatic snapshots of all roots go first, as their policies allow, then garbage, which
     includes what the failed attempt left. Tries again whether or not that freed anything:
@@ -408,6 +411,8 @@ def make_room(context: Context, full: StorageFull, given_up: _GivenUp | None = N
     is_contested = False
     try:
         with opened(context, "maintain the store", writing=True, recover=False) as session:
+            if given_up is not None and free_bytes(session.store) > _ROOM_ENOUGH_BYTES:
+                return None  # another disk is full: that of the root
             slots = slot_states(context.fs, session.store.layout)
             settings = settings_or_defaults(session)
             is_hopeless = limit_bytes is not None and full.needed_bytes > limit_bytes

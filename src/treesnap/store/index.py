@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 
 from treesnap.codec.envelope import CHECKSUM_SIZE
@@ -22,7 +22,7 @@ from treesnap.codec.pack import IndexEntry
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import open_lock, open_regular, replace_file, unlink_if_present
-from treesnap.model import ObjectId
+from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.layout import Layout, is_hex
 
 PARTS_MAX = 8
@@ -106,6 +106,13 @@ class ObjectIndex:
             if entry is not None:
                 return entry
         return None
+
+    def stored_bytes(self, entry: IndexEntry) -> int:
+        """Returns the bytes of an object in its pack, where trees and lists may lie twice."""
+        if entry.kind == ObjectKind.CHUNK:
+            return entry.size_bytes
+        places = (item for item in self.find_all(entry.id) if item.pack_id == entry.pack_id)
+        return sum(item.size_bytes for item in islice(places, 2))
 
     def covered(self) -> dict[bytes, int]:
         """Returns, for each pack, how many of its bytes the parts know of."""

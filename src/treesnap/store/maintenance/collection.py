@@ -121,7 +121,7 @@ class _Collection:
                 0 if going else self._emptied_bytes,
                 sum(pack.size_bytes for pack in going) - self._copied_bytes,
             ),
-            removed_objects=sum(pack.count - pack.needed_count for pack in going),
+            removed_objects=sum(pack.object_count - pack.needed_count for pack in going),
             removed_packs=dead,
             rewritten_packs=len(going) - dead,
             kept_objects=kept,

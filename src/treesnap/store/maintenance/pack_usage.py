@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import groupby
 
 from treesnap.codec.index import IndexPart, encode_unsorted
 from treesnap.codec.pack import BLOCK_SIZE_TARGET, PACK_SIZE_TARGET, Block, IndexEntry
@@ -68,6 +69,11 @@ class PackUsage:
         entry = self._part.at(number)
         assert entry is not None
         return entry
+
+    @property
+    def object_count(self) -> int:
+        """How many objects it holds; one that lies there twice counts once."""
+        return sum(1 for _ in groupby(entry.id for entry in self))
 
     @property
     def indexed(self) -> Iterator[IndexEntry]:

@@ -99,7 +99,7 @@ class _PathWalk:
 
     def _of(self, reference: Reference) -> _Sums:
         place = self._store.index.find(reference.id)
-        size = place.size_bytes if place is not None else 0
+        size = self._store.index.stored_bytes(place) if place is not None else 0
         number = self._others.number_of(reference.id)
         is_shared = number is not None and self._others.kind_of(number) is not None
         return _Sums(size, 0 if is_shared else size)
@@ -132,7 +132,7 @@ def measure_groups(
         group = ownership.root_of(owner)
         place = store.index.find(object_id) if group else None
         if group and place is not None:
-            unique[group] += place.size_bytes
+            unique[group] += store.index.stored_bytes(place)
     return tuple(
         GroupSpace(key, snapshots[key], logical[key], unique[number])
         for key, number in numbers.items()
