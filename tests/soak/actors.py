@@ -20,13 +20,17 @@ from threading import Thread
 import treesnap
 from oracle import record
 from soak.ledger import RootLedger
-from soak.place import Place, removed_afterwards
+from soak.place import SETTING, Place, removed_afterwards
 from treesnap.errors import Busy, ErrorCode, NotFound, Refused, StoreMissing
 from treesnap.model import Snapshot
 from treesnap.store.maintenance.retention import Policy
 
 WRITER_WAIT_S = 15.0
 DELETER_WAIT_S = 1.0
+MOVER_WAIT_S = 0.3
+ATTEMPTS = 20
+"""Of one move: others are at work most of the time."""
+NEWCOMERS_MAX = 6
 COMMAND_TIMEOUT_S = 120
 PAUSE_S = 0.8
 """At most so long those wait who delete, so that something is left of what others make."""
@@ -334,9 +338,102 @@ class Caller(Actor):
         self.place.count(self.name, f"{words[0]} exits with {done.returncode}")
 
 
-ROLES = {
-    role.role: role for role in (Writer, ThreadedWriter, Deleter, Pruner, Collector, Reader, Caller)
-}
+class Repairer(Actor):
+    """Repairs the store, which has no damage: so it has nothing to lose."""
+
+    role = "repairer"
+
+    def round(self) -> None:
+        """Repairs once."""
+        for problem in self.handle(0).verify(read_data=True, repair=True).problems:
+            self.place.report(self.name, f"repair: {problem}")
+        self.place.count(self.name, "repaired")
+        time.sleep(PAUSE_S)
+
+
+class Mover(Actor):
+    """Moves the store to and fro between two file systems, by one path."""
+
+    role = "mover"
+    wait_s = MOVER_WAIT_S
+
+    def round(self) -> None:
+        """Moves the store once, to a new place."""
+        time.sleep(self.random.random() * 4 * PAUSE_S)
+        above = self.random.choice(self.place.store_directories)
+        above.mkdir(parents=True, exist_ok=True)
+        for _ in range(ATTEMPTS):
+            try:
+                self.handle(0).store_move(above / f"store-{os.urandom(4).hex()}")
+            except Refused as error:
+                if error.code != ErrorCode.RESTORE_INTERRUPTED:
+                    raise
+                self.place.count(self.name, "a restore was interrupted")
+            except Busy:
+                continue
+            else:
+                self.place.count(self.name, "moved")
+            return
+        self.place.count(self.name, "busy")
+
+
+class Settler(Actor):
+    """Gives one setting a new value in each round: the last acknowledged one holds."""
+
+    role = "settler"
+
+    def round(self) -> None:
+        """Changes the setting, and reads what it was."""
+        log, handle = self.place.settings, self.handle(0)
+        value = str(self.random.randrange(1, 10**6))
+        token = log.add(what="setting", value=value)
+        if problem := self.place.wrong_setting(handle, before=token):
+            self.place.report(self.name, problem)
+        handle.config(SETTING, value)
+        log.add(what="set", value=value)
+        self.place.count(self.name, "set")
+        time.sleep(PAUSE_S / 2)
+
+
+class Newcomer(Actor):
+    """Captures a root that nobody captured before, and forgets it after some rounds."""
+
+    role = "newcomer"
+
+    def round(self) -> None:
+        """Captures one new root, and forgets an old one."""
+        name = os.urandom(6).hex()
+        root = self.place.newcomers / name
+        root.mkdir()
+        (root / "file").write_text(name)
+        made = treesnap.open(root, self.place.store, wait_s=self.wait_s).create(label=name).id
+        self.place.arrivals.add(what="arrived", root=name, id=made)
+        self.place.count(self.name, "arrived")
+        for problem in self.place.missing_newcomers():
+            self.place.report(self.name, problem)
+        living = self.place.living_newcomers()
+        if len(living) > NEWCOMERS_MAX:
+            gone = next(iter(living))
+            self.place.arrivals.add(what="forgetting", root=gone)
+            self.handle(0).root_forget(self.place.newcomers / gone, force=True)
+            self.place.count(self.name, "forgot")
+        time.sleep(PAUSE_S / 2)
+
+
+ACTORS = (
+    Writer,
+    ThreadedWriter,
+    Deleter,
+    Pruner,
+    Collector,
+    Reader,
+    Caller,
+    Repairer,
+    Mover,
+    Settler,
+    Newcomer,
+)
+ROLES = {role.role: role for role in ACTORS}
 
 
 def _why(error: Busy) -> str:

@@ -37,6 +37,8 @@ class Checker:
             self._keep(f"root {number}", self._root(number))
             self._keep(f"root {number}", _swept(handle))
         first = self._handles[0]
+        self._keep("newcomers", self._newcomers(first))
+        self._keep("settings", self._settings(first))
         self._keep("verify before the last collection", _verified(first))
         self._keep("the last collection", _collected(first))
         self._keep("verify after the last collection", _verified(first))
@@ -64,6 +66,17 @@ class Checker:
         if allowed is not None:
             for line in ledger.states.problems(record(self.place.roots[number]), allowed):
                 yield f"in no state that it may be in: {line}"
+
+    def _newcomers(self, handle: treesnap.Handle) -> Iterator[str]:
+        """Yields the roots that are lost; forgets the others, which no fresh store has."""
+        yield from self.place.missing_newcomers()
+        for root in handle.root_list():
+            if Path(os.fsdecode(root.path)).parent == self.place.newcomers:
+                handle.root_forget(os.fsdecode(root.path), force=True)
+
+    def _settings(self, handle: treesnap.Handle) -> Iterator[str]:
+        problem = self.place.wrong_setting(handle)
+        yield from () if problem is None else (problem,)
 
     def _snapshots(self, number: int) -> Iterator[str]:
         """Yields what is wrong with the snapshots of a root; makes them in a fresh store too."""

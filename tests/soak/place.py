@@ -6,22 +6,27 @@ what one deletes, another needs, or is just about to.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
+import treesnap
 from mutations import mutate, new_path
 from oracle import record
 from soak.ledger import Log, RootLedger, States, append
 from trees import build_small, is_file, paths_below, remove_tree
+from treesnap.errors import TreesnapError
 
 POOL_COUNT = 500
 """So many that some are in no snapshot for a while, and come back."""
 ENTRIES_MAX = 50
 SIZE_BYTES_MAX = 3 << 20
 """Bytes that a tree may grow to before its largest files go."""
+SETTING = "keep.yearly"
+"""What is set to one value after the other; no policy of the soak uses it."""
 
 
 class Place:
@@ -33,11 +38,17 @@ class Place:
         self.exports = directory / "exports"
         self.logs = directory / "logs"
         self.stop_file = directory / "stop"
+        self.newcomers = directory / "newcomers"
+        self.arrivals = Log(directory / "ledger" / "arrivals.log")
+        self.settings = Log(directory / "ledger" / "settings.log")
+        self.far = _far_from(directory)
+        """A directory on another file system, for the store."""
+        self.store_directories = (directory / "stores", self.far)
         self.roots = [directory / "roots" / f"{number}" for number in range(root_count)]
 
     def prepare(self, seed: int) -> None:
         """Makes the directories and the pool; the roots are made by whoever comes first."""
-        for name in ("roots", "ledger", "states", "pool", "exports", "logs"):
+        for name in ("roots", "ledger", "states", "pool", "exports", "logs", "newcomers", "stores"):
             (self.directory / name).mkdir()
         random = Random(seed)
         for number in range(POOL_COUNT):
@@ -51,6 +62,47 @@ class Place:
         ledger = self.directory / "ledger"
         log = Log(ledger / f"{number}.log")
         return RootLedger(log, ledger / f"{number}.gate", States(self.directory / "states"))
+
+    def wrong_setting(self, handle: treesnap.Handle, before: str | None = None) -> str | None:
+        """Returns what is wrong with the setting: nothing, if it is the last acknowledged value.
+
+        One that was not acknowledged since may hold as well. Nobody may be setting it, but for
+        who wrote the line with the token ``before``.
+        """
+        allowed: set[str] | None = None
+        for line in self.settings.lines():
+            if line["token"] == before:
+                break
+            if line["what"] == "set":
+                allowed = {line["value"]}
+            elif allowed is not None:
+                allowed.add(line["value"])
+        found = str(handle.config(SETTING).settings[0].value)
+        if allowed is None or found in allowed:
+            return None
+        return f"{SETTING} is {found}, and was set to one of {sorted(allowed)}"
+
+    def living_newcomers(self) -> dict[str, str]:
+        """Returns the snapshot of each newcomer that was captured and not forgotten."""
+        found: dict[str, str] = {}
+        for line in self.arrivals.lines():
+            if line["what"] == "arrived":
+                found[line["root"]] = line["id"]
+            else:
+                found.pop(line["root"], None)
+        return found
+
+    def missing_newcomers(self) -> Iterator[str]:
+        """Yields the newcomers that were captured, and of which something is lost."""
+        for name, made in self.living_newcomers().items():
+            handle = treesnap.open(self.newcomers / name, self.store)
+            try:
+                is_right = b"".join(handle.cat(made, "file")) == name.encode()
+            except TreesnapError as error:
+                yield f"newcomer {name}: {error}"
+                continue
+            if not is_right:
+                yield f"newcomer {name} is not what was captured"
 
     def report(self, who: str, problem: str) -> None:
         """Keeps a problem durably."""
@@ -99,6 +151,16 @@ class Place:
             with open(random.choice(files), "rb") as file:
                 return file.read()
         return random.choice(pool).read_bytes()
+
+
+def _far_from(directory: Path) -> Path:
+    """Returns a directory on another file system, or beside where there is only one."""
+    memory = Path("/dev/shm")
+    here = directory.stat().st_dev
+    others = (path for path in (memory, Path("/var/tmp")) if path.is_dir())
+    above = next((path for path in others if path.stat().st_dev != here), directory)
+    words = os.fsencode(directory.resolve())
+    return above / f"soak-far-{hashlib.sha256(words).hexdigest()[:12]}"
 
 
 def _keep_small(top: bytes, random: Random) -> None:

@@ -7,6 +7,7 @@ Ends with 1 when anything was wrong.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,18 @@ from soak.checks import Checker
 from soak.place import Place
 from soak.soak import Soak, timed
 
-CAST = {"threads": 1, "deleter": 2, "pruner": 3, "collector": 1, "reader": 2, "caller": 1}
+CAST = {
+    "threads": 1,
+    "deleter": 2,
+    "pruner": 3,
+    "collector": 1,
+    "reader": 2,
+    "caller": 1,
+    "repairer": 1,
+    "mover": 1,
+    "settler": 1,
+    "newcomer": 1,
+}
 """The actors beside the writers."""
 
 
@@ -48,6 +60,7 @@ def soak(
     with timed(run.done, "checked"):
         examination = Checker(place)
         examination.run()
+    shutil.rmtree(place.far, ignore_errors=True)
     for line in counts.lines():
         run.done[f"{line['who'].partition('-')[0]}: {line['what']}"] += 1
     run.done.update({f"at the end: {name}": number for name, number in examination.sizes.items()})

@@ -30,6 +30,10 @@ KILL_WEIGHTS = {
     "collector": 1.0,
     "reader": 0.5,
     "caller": 0.3,
+    "repairer": 1.0,
+    "mover": 0.4,
+    "settler": 0.4,
+    "newcomer": 0.5,
 }
 """How often a process of each role is killed, beside the others."""
 PAUSE_S = (0.05, 0.6)
