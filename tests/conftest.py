@@ -166,8 +166,8 @@ def _note_taken(problem: str) -> None:
         if path.is_relative_to(TESTS) and path.name != "fenced.py":
             return
         if "/treesnap/" in frame.filename and "/treesnap/testing/" not in frame.filename:
-            package = frame.filename.rpartition("/treesnap/")[2].partition("/")[0]
-            if package not in {"fs", "store"}:
+            module = frame.filename.rpartition("/treesnap/")[2]
+            if not module.startswith(("fs/", "store/", "plans/repository.py")):
                 break
     stack = [f"{frame.name}:{frame.lineno}" for frame in frames[-12:-2]]
     with TAKEN.open("a") as file:

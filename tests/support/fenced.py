@@ -103,6 +103,16 @@ def _pack(taking: Taking, pack: str) -> bool:
     return taking.method == "truncate" or is_empty or not _is_covered(taking.store, pack)
 
 
+def _gaps(taking: Taking, root_id: str) -> bool:
+    """Gaps are replaced under a lock of their own, and go with the whole root."""
+    return taking.holds(f"roots/{root_id}/gaps-lock") or taking.holds_root(root_id)
+
+
+def _plan(taking: Taking, root_id: str) -> bool:
+    """A plan changes under the lock of the plans; a recovery puts back the one of its journal."""
+    return taking.holds(f"roots/{root_id}/plans-lock") or taking.holds_root(root_id)
+
+
 def _pending(taking: Taking, slot: str) -> bool:
     """A pending snapshot goes with its slot, or after a slot that a power cut took."""
     return taking.holds(f"slots/{slot}") or slot not in taking.names("slots")
@@ -170,9 +180,13 @@ ROWS: tuple[tuple[str, Callable[..., bool]], ...] = (
     (r"roots/path-.*", registry),
     (rf"{_ROOT}/(?:names|watch/.*)", free),
     (rf"{_ROOT}/(?:cache|cache-recent|journal|history|elsewhere)", root),
-    (rf"{_ROOT}/gaps", lambda taking, root_id: taking.holds(f"roots/{root_id}/gaps-lock")),
-    (rf"{_ROOT}/plan-.*", lambda taking, root_id: taking.holds(f"roots/{root_id}/plans-lock")),
-    (rf"{_ROOT}/(?:root|config\.toml)", registry),
+    (rf"{_ROOT}/gaps", _gaps),
+    (rf"{_ROOT}/plan-.*", _plan),
+    (
+        rf"{_ROOT}/config\.toml",
+        lambda taking, root_id: registry(taking) or taking.holds_root(root_id),
+    ),
+    (rf"{_ROOT}/root", registry),
     (rf"{_ROOT}/(?:hold|export)-.*", free),
     (rf"{_ROOT}/pushed-.*", pushes),
     (rf"{_ROOT}(?:/watch)?", registry),
