@@ -10,7 +10,7 @@ Not here: what is called (``handle``). asyncio is imported by programs that use 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from concurrent.futures import Future
+
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial, update_wrapper
@@ -153,6 +153,7 @@ async def _left(leave: Callable[[], T]) -> T:
     begun. A task that is collected meanwhile waits without its loop.
     """
     from asyncio import CancelledError, wait, wrap_future
+    from concurrent.futures import Future  # no command needs it
 
     result: Future[T] = Future()
 
