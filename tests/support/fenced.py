@@ -213,8 +213,16 @@ def store_of(method: str, path: str) -> tuple[str, str] | None:
 def _path(name: object, dir_fd: int | None) -> str:
     text = os.fsdecode(name)  # type: ignore[arg-type]  # a name, which is str or bytes
     if dir_fd is not None and not text.startswith("/"):
-        return os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), text)
+        return os.path.join(_directory(dir_fd), text)
     return text
+
+
+def _directory(fd: int) -> str:
+    """Returns the path of an open directory; of one too deep for that, a path in no store."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
 
 
 def problem_of(method: str, path: str) -> str | None:
@@ -255,7 +263,7 @@ def watch_takers(report: Callable[[str], None]) -> None:
         return _path(source, source_dir_fd), _path(target, target_dir_fd)
 
     def opened(fd: int, size_bytes: int) -> tuple[str, ...]:
-        return (os.readlink(f"/proc/self/fd/{fd}"),)
+        return (_directory(fd),)
 
     watched("unlink", one)
     watched("remove_directory", one)

@@ -10,7 +10,6 @@ Not here: what is called (``handle``). asyncio is imported by programs that use 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial, update_wrapper
