@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -253,3 +255,31 @@ def test_a_fork_that_is_cancelled_twice_is_whole_or_absent(scene, tmp_path):
     asyncio.run(use())
 
     assert (tmp_path / "fork" / "file").read_text() == "before"
+
+
+TWICE_AT_ONCE = """
+import asyncio, os, signal, sys, threading, treesnap
+handle = treesnap.open(sys.argv[1], sys.argv[2])
+def interrupt_twice():
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+async def main():
+    async with handle.aio.rollback_on_error():
+        with open(os.path.join(sys.argv[1], "file"), "w") as file:
+            file.write("by the step")
+        threading.Thread(target=interrupt_twice).start()
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_two_interruptions_end_has_rolled_back(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    for _ in range(5):
+        (root / "file").write_text("before")
+        words = [sys.executable, "-c", TWICE_AT_ONCE, root, tmp_path / "store"]
+
+        subprocess.run(words, capture_output=True, check=False)
+
+        assert (root / "file").read_text() == "before"

@@ -10,7 +10,7 @@ Not here: what is called (``handle``). asyncio is imported by programs that use 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from functools import partial, update_wrapper
 from threading import Lock, Thread
@@ -23,6 +23,7 @@ Target = TypeVar("Target")
 
 if TYPE_CHECKING:
     from asyncio import CancelledError, Task
+    from concurrent.futures import Future
     from typing import Protocol
 
     Target_co = TypeVar("Target_co", covariant=True)
@@ -155,8 +156,11 @@ async def _left(leave: Callable[[], T]) -> T:
     from concurrent.futures import Future  # no command needs it
 
     result: Future[T] = Future()
+    once = Lock()
 
     def work() -> None:
+        if not once.acquire(blocking=False):
+            return
         try:
             result.set_result(leave())
         except BaseException as error:  # noqa: BLE001 - the caller raises it
@@ -168,6 +172,10 @@ async def _left(leave: Callable[[], T]) -> T:
         thread.start()
     except RuntimeError:  # there may be no more threads
         work()
+    except KeyboardInterrupt:  # the thread may have begun, or not
+        work()
+        _wait_for(result)
+        raise
     cancellation: CancelledError | None = None
     while not ended.done():
         try:
@@ -175,11 +183,18 @@ async def _left(leave: Callable[[], T]) -> T:
         except CancelledError as error:
             cancellation = error
         except BaseException:  # collected with its task, or a second Ctrl-C
-            thread.join()
+            _wait_for(result)
             raise
     if cancellation is not None:
         raise cancellation from ended.exception()
     return ended.result()
+
+
+def _wait_for(result: Future[T]) -> None:
+    """Waits until what leaves a block has ended, however often that is interrupted."""
+    while not result.done():
+        with suppress(KeyboardInterrupt):
+            result.exception()
 
 
 class BlockInThread(Generic[T]):
