@@ -178,6 +178,14 @@ def test_a_file_of_another_user_is_refused(snap, binary, command, settings_file)
     assert "it belongs to another user" in snap("diff").err
 
 
+@pytest.mark.parametrize("mode", [0o703, 0o777])
+def test_a_file_that_others_can_replace_is_refused(snap, binary, command, settings_file, mode):
+    snap("config", "diff.*.bin", command(HEX))
+    settings_file.parent.chmod(mode)
+
+    assert "every user can write to its directory" in snap("diff").err
+
+
 def test_settings_are_shown_changed_and_removed(snap, settings_file, root, store):
     snap("create")
     snap("config", "diff.*.bin", "xxd {}")

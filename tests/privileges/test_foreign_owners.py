@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,30 @@ def test_no_other_directory_is_safe(tmp_path, root, monkeypatch, words):
     refused(root, store)
 
 
+@pytest.mark.parametrize("name", ["packs", "snapshots", "pending"])
+@pytest.mark.parametrize("mode", [0o711, 0o700])
+def test_a_directory_in_a_store_is_looked_at_if_others_get_there(tmp_path, root, name, mode):
+    store = tmp_path / "store"
+    treesnap.open(root, store).create()
+    store.chmod(mode)
+    (store / name).chmod(0o777)
+
+    if mode == 0o700:
+        assert treesnap.open(root, store).create().complete
+    else:
+        error = refused(root, store)
+        assert f"has the directory {name!r}, which other users can write to" in error.message
+
+
+def link_of_another(tmp_path: Path, target: str | Path) -> Path:
+    """Makes a link in a directory of this user's; the link belongs to another one."""
+    (tmp_path / "links").mkdir(mode=0o755)
+    link = tmp_path / "links" / "link"
+    link.symlink_to(target)
+    os.chown(link, NOBODY_ID, NOBODY_ID, follow_symlinks=False)
+    return link
+
+
 @ONLY_ROOT
 class TestTheSuperuser:
     def test_does_not_use_the_store_of_another_user(self, tmp_path, root):
@@ -118,6 +143,60 @@ class TestTheSuperuser:
         monkeypatch.setenv("SUDO_UID", str(NOBODY_ID))
 
         assert treesnap.open(root, tmp_path / "store").create().complete
+
+    @pytest.mark.parametrize("place", ["store", "mine", "above"])
+    def test_follows_no_link_of_another_user(self, tmp_path, root, place):
+        """The link is relative, and one of root's own leads to it."""
+        treesnap.open(root, tmp_path / "store").create()
+        target = "../" if place == "above" else f"../{place}"
+        of_another, mine = link_of_another(tmp_path, target), tmp_path / "my-link"
+        mine.symlink_to(of_another)
+        places = {"store": tmp_path / "store", "mine": root}
+        if place == "above":
+            places["store"] = mine / "store"
+        else:
+            places[place] = mine
+
+        error = refused(places["mine"], places["store"])
+
+        assert f"is reached through the link {str(of_another)!r}, which belongs" in error.message
+
+    def test_follows_a_link_to_what_is_named_as_safe(self, tmp_path, root, monkeypatch):
+        monkeypatch.setenv(SAFE, str(root))
+
+        assert treesnap.open(link_of_another(tmp_path, root), tmp_path / "store").create().complete
+
+    @pytest.mark.parametrize("links", [True, False], ids=["link", "directory"])
+    @pytest.mark.parametrize("writes", ["fork", "store_copy", "store_move", "export", "archive"])
+    def test_writes_where_another_user_leads_it_only_if_asked(self, tmp_path, root, writes, links):
+        """What is only exported there needs no trust in who owns the directory."""
+        handle = treesnap.open(root, tmp_path / "store")
+        handle.create()
+        if links:
+            of_another = link_of_another(tmp_path, tmp_path / "private")
+        else:
+            of_another = tmp_path / "of-another"
+            of_another.mkdir(mode=0o755)
+            os.chown(of_another, NOBODY_ID, NOBODY_ID)
+        (tmp_path / "private").mkdir()
+        target = of_another / "new.tar"
+        calls: dict[str, Callable[[], object]] = {
+            "fork": lambda: handle.fork("latest", [target]),
+            "store_copy": lambda: handle.store_copy(target),
+            "store_move": lambda: handle.store_move(target),
+            "export": lambda: handle.restore("latest", to=target),
+            "archive": lambda: handle.archive("latest", target),
+        }
+
+        if not links and writes in {"export", "archive"}:
+            calls[writes]()
+            return
+        with pytest.raises(Refused) as caught:
+            calls[writes]()
+
+        assert caught.value.code == ErrorCode.FOREIGN_OWNER
+        assert list((tmp_path / "private").iterdir()) == []
+        assert not os.path.lexists(target)
 
     @pytest.mark.parametrize("verb", ["list", "recover", "gc", "status", "undo"])
     def test_refuses_to_look_as_well(self, tmp_path, root, verb):

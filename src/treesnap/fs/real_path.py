@@ -10,12 +10,55 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from stat import S_ISLNK
+from typing import NamedTuple
 
 from treesnap.fs.base import FileSystem
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 """Opens a directory of which only the names below it are wanted: that takes no right to read it."""
+
+
+_LINKS_MAX = 40
+"""As of Linux, see path_resolution(7)."""
+
+
+class Link(NamedTuple):
+    """A symbolic link that was followed."""
+
+    path: str
+    owner_id: int
+
+
+def resolved(path: str) -> tuple[str, tuple[Link, ...]]:
+    """Returns the real path of an absolute one, and the links that led there, from one look.
+
+    What is absent or cannot be looked at is taken as it stands, as by os.path.realpath.
+    """
+    pending = path.split("/")[::-1]
+    real, links = "/", list[Link]()
+    while pending:
+        name = pending.pop()
+        if name in {"", "."}:
+            continue
+        if name == "..":
+            real = os.path.dirname(real)
+            continue
+        here = os.path.join(real, name)
+        try:
+            found = os.lstat(here)
+            target = os.readlink(here) if S_ISLNK(found.st_mode) else None
+        except OSError:
+            target = None
+        if target is None or len(links) == _LINKS_MAX:
+            real = here
+            continue
+        links.append(Link(here, found.st_uid))
+        if target.startswith("/"):
+            real = "/"
+        pending.extend(target.split("/")[::-1])
+    return real, tuple(links)
 
 
 def open_real(fs: FileSystem, path: str | bytes) -> int:

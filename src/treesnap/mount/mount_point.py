@@ -18,6 +18,7 @@ from treesnap.fs.os_errors import reported
 from treesnap.mount.binding import load_binding
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Context, absolute
+from treesnap.ops.trust import real_target
 from treesnap.worktree.mounts import Mounts
 
 FILE_SYSTEM = "treesnap"
@@ -52,7 +53,7 @@ def mount(
     directory that is not empty, or in the root or the store; NotFound, StoreMissing;
     OperationFailed without FUSE. Then nothing was changed.
     """
-    path = os.path.realpath(absolute(directory))
+    path = real_target(absolute(directory))
     is_dead = _is_dead(path)
     if is_dead:
         if Mounts(context.fs).kind(path) != _KIND:

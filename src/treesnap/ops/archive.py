@@ -38,6 +38,7 @@ from treesnap.ops.browse import walk
 from treesnap.ops.context import Context, Session
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.state import entry_at, subset_groups
+from treesnap.ops.trust import real_target
 from treesnap.results import ArchiveResult
 from treesnap.worktree.scan.hard_links import Groups, load_groups
 
@@ -146,7 +147,7 @@ def pieces(
 
 def _refuse_inside_store(context: Context, target: str) -> None:
     store = os.path.realpath(context.store_path)
-    if os.path.commonpath([store, os.path.realpath(target)]) == store:
+    if os.path.commonpath([store, real_target(target)]) == store:
         raise Refused(f"The target {quoted(target)} is inside the store", path=target)
 
 

@@ -271,12 +271,16 @@ def _text_command(pattern: str, line: str) -> TextCommand:
 
 
 def _refuse_foreign(path: str) -> None:
-    """Raises InvalidArgument for a file that names programs and that others can write to."""
-    found = os.stat(path)
-    if found.st_uid not in {0, os.geteuid()}:
-        raise _invalid(path, "it belongs to another user, and names programs to run")
-    if found.st_mode & _WRITABLE_BY_OTHERS:
-        raise _invalid(path, "every user can write to it, and it names programs to run")
+    """Raises InvalidArgument for a file that names programs and that others can write.
+
+    Who may write in its directory can put another file in its place.
+    """
+    for what, place in (("it", path), ("its directory", os.path.dirname(path))):
+        found = os.stat(place)
+        if found.st_uid not in {0, os.geteuid()}:
+            raise _invalid(path, f"{what} belongs to another user, and it names programs to run")
+        if found.st_mode & _WRITABLE_BY_OTHERS:
+            raise _invalid(path, f"every user can write to {what}, and it names programs to run")
 
 
 def _of_user() -> list[Setting]:

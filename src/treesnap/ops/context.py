@@ -21,6 +21,7 @@ from treesnap.errors import (
 )
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
+from treesnap.fs.real_path import Link, resolved
 from treesnap.hashing import root_id
 from treesnap.named_tuple import NamedTuple
 from treesnap.path_budget import PathBudget
@@ -99,6 +100,8 @@ class Context(NamedTuple):
     may_start_processes: bool = False
     """Whether work that need not be waited for may go on in a process of its own. The command
     says so; a program that uses the library does not expect one."""
+    root_links: tuple[Link, ...] = ()
+    """The symbolic links that led to the root."""
 
 
 class Session(NamedTuple):
@@ -139,8 +142,9 @@ def context_at(
         raise InvalidArgument("The root must be a path", path=root_text)
     root_text = absolute(root_text)
     above, name = os.path.split(os.path.abspath(root_text))
+    root_path, root_links = resolved(root_text)
     return Context(
-        root=os.path.realpath(root_text),
+        root=root_path,
         given_root=os.path.join(os.path.realpath(above), name),
         store_path=os.path.abspath(absolute(store_path)),
         fs=fs or _file_system(os.path.abspath(absolute(store_path))),
@@ -148,6 +152,7 @@ def context_at(
         clock_ns=clock_ns,
         wait_s=wait_s,
         watcher=watcher,
+        root_links=root_links,
     )
 
 

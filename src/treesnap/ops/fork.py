@@ -64,6 +64,7 @@ from treesnap.ops.privileges import is_own, limited
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.restore.export import Export, is_fixed, refuse_occupied
 from treesnap.ops.state import MemoryObjects, State
+from treesnap.ops.trust import real_target, refuse_foreign_place
 from treesnap.quantities import count_text, first_few, size_text
 from treesnap.results import Fork, ForkOrigin, ForkResult, Privileges
 from treesnap.store.roots import Root
@@ -120,8 +121,9 @@ def _places(session: Session, directories: Sequence[str]) -> list[str]:
         if not directory or "\0" in directory:
             raise InvalidArgument("A directory of a fork must be a path", path=directory)
         path = os.path.abspath(absolute(directory))
-        place = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        place = os.path.join(real_target(os.path.dirname(path)), os.path.basename(path))
         _refuse(session, place)
+        refuse_foreign_place("fork", place)
         if place in places:
             raise InvalidArgument(f"{quoted(place)} is named twice", path=place)
         places.append(place)

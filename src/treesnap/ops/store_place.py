@@ -56,7 +56,7 @@ from treesnap.fs.os_errors import reported
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session, absolute
-from treesnap.ops.trust import refuse_foreign
+from treesnap.ops.trust import real_target, refuse_foreign, refuse_foreign_place
 from treesnap.ops.verify import verify
 from treesnap.results import StoreCopy, StoreInfo, StoreMove, VerifyResult
 from treesnap.store.fence import collector_held, mark_moved
@@ -259,7 +259,8 @@ def _target(context: Context, target: str, *, may_be_link: bool = False) -> str:
     if not target:
         raise InvalidArgument("The new place of the store must be a path, not an empty one")
     above, name = os.path.split(os.path.abspath(absolute(target)))
-    path = os.path.join(os.path.realpath(above), name)
+    path = os.path.join(real_target(above), name)
+    refuse_foreign_place("store", path)
     source = os.path.realpath(context.store_path)
     if path == source or path.startswith(source + os.sep):
         raise InvalidArgument(f"{quoted(path)} is the store or lies inside it", path=path)

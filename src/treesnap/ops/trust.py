@@ -12,11 +12,13 @@ link leads it elsewhere (:mod:`treesnap.fs.real_path`): only its store is looked
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from stat import S_IMODE, S_ISVTX, S_IWGRP, S_IWOTH
+from collections.abc import Iterable, Iterator
+from stat import S_IMODE, S_ISVTX, S_IWOTH
 
 from treesnap.errors import ErrorCode, Refused, quoted
+from treesnap.fs.real_path import Link, resolved
 from treesnap.ops.context import Context, safe_directories, sudo_caller_id
+from treesnap.store.ownership import WRITABLE_BY_OTHERS, directory_of_others
 
 _SUPERUSER_ID = 0
 
@@ -24,23 +26,34 @@ _SUPERUSER_ID = 0
 def refuse_foreign(context: Context) -> None:
     """Raises Refused for a store, or for the superuser a root, that another user controls.
 
-    Costs a look at the store; the superuser pays one for each directory above both.
+    Costs a look at the store, and at each directory in it if other users may enter it; the
+    superuser pays one for each directory above store and root.
     """
-    store = os.path.realpath(context.store_path)
-    why = _store_problem(store)
-    if why is not None and not _is_safe(store):
-        raise Refused(
-            f"The store {quoted(context.store_path)} {why}",
-            code=ErrorCode.FOREIGN_OWNER,
-            path=context.store_path,
-        )
-    why = _root_problem(context.root)
-    if why is not None and not _is_safe(context.root):
-        raise Refused(
-            f"The root {quoted(context.root)} {why}",
-            code=ErrorCode.FOREIGN_OWNER,
-            path=context.root,
-        )
+    store, links = resolved(context.store_path)
+    _refuse_if("store", store, _store_problem(store) or _link_problem(links))
+    root = context.root
+    _refuse_if("root", root, _root_problem(root) or _link_problem(context.root_links))
+
+
+def refuse_foreign_place(what: str, path: str) -> None:
+    """Raises Refused for the superuser where another user could take away a new root or store."""
+    if os.geteuid() == _SUPERUSER_ID:
+        _refuse_if(what, path, _problem_above(path))
+
+
+def real_target(path: str) -> str:
+    """Returns the real path of what is about to be written at an absolute path.
+
+    Raises Refused where a link of another user would lead the superuser there.
+    """
+    real, links = resolved(path)
+    _refuse_if("target", real, _link_problem(links))
+    return real
+
+
+def _refuse_if(what: str, path: str, why: str | None) -> None:
+    if why is not None and not _is_safe(path):
+        raise Refused(f"The {what} {quoted(path)} {why}", code=ErrorCode.FOREIGN_OWNER, path=path)
 
 
 def _is_safe(path: str) -> bool:
@@ -61,14 +74,29 @@ def _trusted_ids() -> frozenset[int]:
     return frozenset({_SUPERUSER_ID, user_id if caller is None else caller})
 
 
+def _link_problem(links: Iterable[Link]) -> str | None:
+    """Returns which link of another user led the superuser to a place, or None."""
+    if os.geteuid() != _SUPERUSER_ID:
+        return None
+    trusted = _trusted_ids()
+    for link in links:
+        if link.owner_id not in trusted and not _is_safe(link.path):
+            owner = _user(link.owner_id)
+            return f"is reached through the link {quoted(link.path)}, which belongs to {owner}"
+    return None
+
+
 def _store_problem(store: str) -> str | None:
     """Returns why a store may not be used, or None; an absent one can be made."""
     found = _status(store)
     if found is not None:
         if found.st_uid not in _trusted_ids():
             return f"belongs to {_user(found.st_uid)}, who may have written anything into it"
-        if found.st_mode & (S_IWGRP | S_IWOTH):
+        if found.st_mode & WRITABLE_BY_OTHERS:
             return f"can be written to by other users: its mode is {S_IMODE(found.st_mode):04o}"
+        inner = directory_of_others(store, found, _trusted_ids())
+        if inner is not None:
+            return f"has the directory {quoted(inner)}, which other users can write to"
     return _problem_above(store) if os.geteuid() == _SUPERUSER_ID else None
 
 

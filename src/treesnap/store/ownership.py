@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
+from contextlib import suppress
 from hashlib import sha256
 
 from treesnap.fs.base import FileSystem
@@ -24,18 +26,39 @@ from treesnap.store.layout import Layout
 _MACHINE_ID = "/etc/machine-id"
 _SIZE_MAX = 256
 _ATTEMPTS = 3
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_ENTERED_BY_OTHERS = stat.S_IXGRP | stat.S_IXOTH
 
 
 def is_own(fs: FileSystem, layout: Layout) -> bool:
     """Returns whether a store is proven to be this user's. Costs two reads and two looks."""
     try:
-        top = fs.lstat(os.path.realpath(layout.path))
-        if top.st_uid not in {0, os.geteuid()} or top.st_mode & _WRITABLE_BY_OTHERS:
+        store, owner_ids = os.path.realpath(layout.path), {0, os.geteuid()}
+        top = fs.lstat(store)
+        if top.st_uid not in owner_ids or top.st_mode & WRITABLE_BY_OTHERS:
+            return False
+        if directory_of_others(store, top, owner_ids) is not None:
             return False
         return read_file(fs, layout.made_here, _SIZE_MAX) == _proof(fs, layout)
     except OSError:
         return False
+
+
+def directory_of_others(store: str, top: os.stat_result, owner_ids: Collection[int]) -> str | None:
+    """Returns a directory in a store that other users own or may write to, or None.
+
+    ``top`` is the status of the store. Costs nothing where no other user may enter it, else a
+    look at each directory directly in it. What cannot be looked at is not the finding here.
+    """
+    if not top.st_mode & _ENTERED_BY_OTHERS:
+        return None
+    with suppress(OSError), os.scandir(store) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                found = entry.stat(follow_symlinks=False)
+                if found.st_uid not in owner_ids or found.st_mode & WRITABLE_BY_OTHERS:
+                    return entry.name
+    return None
 
 
 def note_made_here(fs: FileSystem, layout: Layout) -> None:

@@ -63,6 +63,7 @@ from treesnap.ops.restore.plan import (
     warn_of_degraded,
 )
 from treesnap.ops.state import State, empty_state, require_paths
+from treesnap.ops.trust import real_target
 from treesnap.results import RestoreResult
 from treesnap.store.records import LockedRecord
 from treesnap.worktree.apply.stage import (
@@ -113,7 +114,7 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
 def _refuse_inside_store(context: Context, target_path: str) -> None:
     """Raises Refused for a target in the store, where the files would count as the store's."""
     store = os.path.realpath(context.store_path)
-    if os.path.commonpath([store, os.path.realpath(target_path)]) == store:
+    if os.path.commonpath([store, real_target(target_path)]) == store:
         raise Refused(
             f"The target {quoted(target_path)} is inside the store",
             code=ErrorCode.DANGEROUS_ROOT,
@@ -171,10 +172,10 @@ class Export:
     def _write(self, target_path: str) -> None:
         fs = self._fs
         if is_fixed(fs, target_path):
-            self._fill(os.path.realpath(target_path))
+            self._fill(real_target(target_path))
             return
         parent, names = _existing_parent(target_path)
-        parent = os.path.realpath(parent)
+        parent = real_target(parent)
         stage_name = new_stage_name(EXPORT_STAGE_PREFIX)
         with (
             opened_real(fs, parent) as parent_fd,
