@@ -88,12 +88,45 @@ export const TreesnapPackage = async (input) => ({{
   }},
 }})
 """
+CHECKPOINT_AGENT = """\
+---
+name: maker-checkpoint-manager
+description: >-
+  MAKER Checkpoint Manager - creates a checkpoint of files before each step, and goes back to the
+  last known good state when the pipeline fails.
+tools: Bash
+model: haiku
+---
+
+You are the checkpoint manager of a MAKER pipeline. You are sent one operation block: CREATE,
+RESTORE or CLEANUP. The program treesnap carries it out; you hand the block over and its answer
+back.
+
+1. Run this one command, with the block in the place of BLOCK: from its first line of `=` to its
+   last, character for character, nothing left out, corrected or added.
+
+```sh
+treesnap maker --metadata <<'END_OF_MAKER_BLOCK'
+BLOCK
+END_OF_MAKER_BLOCK
+```
+
+2. Answer with the result block that it prints, from its first line of `=` to its last, character
+   for character. Write nothing before it and nothing after it.
+
+An exit code that is not 0 belongs to a result block that ends in `_FAILED`: that block is the
+answer. Do not run the command again, do not change the block so that it succeeds, and do nothing
+in its place: no git, no copies, no other tool.
+
+If the command prints no result block, there is no checkpoint and nothing was restored. Then answer
+`[STATUS] OPERATION_FAILED`, and below it what the command printed.
+"""
 MAIN = '"""Starts the server."""\n\nfrom treesnap.cli.start import main\n\nmain()\n'
 
 
 def files() -> dict[str, str]:
     """Returns what all packages hold, by the path below this directory."""
-    found = claude() | codex() | gemini() | opencode() | registry() | bundle()
+    found = claude() | codex() | gemini() | opencode() | maker() | registry() | bundle()
     for host in ("claude", "codex", "gemini", "opencode"):
         title = CONTRACTS[host].title
         found[f"{host}/README.md"] = READ_ME.format(host=title, description=DESCRIPTION)
@@ -176,6 +209,11 @@ def opencode() -> dict[str, Any]:
         "opencode/index.js": OPENCODE.format(*(json.dumps(v, indent=2) for v in values)),
         "opencode/package.json": ABOUT | {"name": f"opencode-{NAME}"} | LEGAL | parts,
     }
+
+
+def maker() -> dict[str, Any]:
+    """Returns the agent that takes the place of the one in MAKER's plugin."""
+    return {"maker/agents/maker-checkpoint-manager.md": CHECKPOINT_AGENT}
 
 
 def registry() -> dict[str, Any]:
