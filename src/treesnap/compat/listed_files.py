@@ -22,13 +22,15 @@ from treesnap.named_tuple import NamedTuple
 
 MATCHES_MAX = 10_000
 """The most paths that the patterns of one line may match."""
+BULLET = re.compile(r"(?:[-*+\u2022\u2013](?:[ \t]+|$)|[0-9]{1,4}[.)][ \t]+)(.*)")
+"""An item of a list, without its bullet or number."""
+QUOTED = re.compile(r"(?P<mark>[`\"'])(?P<word>.+?)(?P=mark)(?P<rest>.*)")
+"""A quoted word, and what follows it."""
+DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+"""The beginning of an absolute path as Windows writes it."""
 _ALTERNATIVES_MAX = 100
 _NAME_LENGTH_MAX = 255
-_BLANKS = " \t\r"
-_DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-_BULLET = re.compile(r"(?:[-*+\u2022\u2013](?:[ \t]+|$)|[0-9]{1,4}[.)][ \t]+)(.*)")
 _BOX = re.compile(r"\[[ xX]?\][ \t]+")
-_QUOTED = re.compile(r"(?P<mark>[`\"'])(?P<word>.+?)(?P=mark)(?P<rest>.*)")
 _COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+?):?[ \t]+(?:[(#:\u2013\u2014]|-{1,2}[ \t])")
 _COLON_COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+):[ \t]")
 _REMARK = re.compile(r"(?=[^\s]*[./])(\S+?)[:,]?\s+(?:->|=>|//|[\u2190-\u21ff]|\(|#).*")
@@ -89,7 +91,7 @@ class _Named(NamedTuple):
 
 def _introduces(line: str) -> bool:
     """Returns whether a line says what the following ones are, as ``Files to modify:`` does."""
-    return _BULLET.fullmatch(line) is None and line.rstrip("*_").endswith(":")
+    return BULLET.fullmatch(line) is None and line.rstrip("*_").endswith(":")
 
 
 class _ListReader:
@@ -105,7 +107,7 @@ class _ListReader:
 
     def named(self, line: str) -> _Named:
         """Returns the paths that a line names, those it reads as first."""
-        bullet = _BULLET.fullmatch(line)
+        bullet = BULLET.fullmatch(line)
         given = (bullet[1] if bullet is not None else line).strip()
         if self._foreign is not None:
             given = self._without_foreign(given)
@@ -130,7 +132,7 @@ class _ListReader:
     def _readings(self, given: str) -> Iterator[str]:
         """Yields what a line may read as; both readings if a remark may be part of the name."""
         bare = _undecorated(given)
-        quoted = _QUOTED.fullmatch(bare)
+        quoted = QUOTED.fullmatch(bare)
         if quoted is not None and (not quoted["rest"] or quoted["rest"][0] in _AFTER_QUOTED):
             yield quoted["word"]
             return
@@ -154,7 +156,7 @@ class _ListReader:
 
     def _relative(self, given: str) -> str:
         shown = repr(given if len(given) <= 100 else given[:100] + "...")
-        if _DRIVE.match(given):
+        if DRIVE.match(given):
             raise InvalidArgument(f"The path {shown} is absolute; it must be relative")
         if "\\" in given:  # or a Windows path would silently name an absent file
             raise InvalidArgument(f"The path {shown} has a backslash; use '/' between names")

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from treesnap.compat.listed_files import listed_files
+from treesnap.compat.listed_files import BULLET, DRIVE, QUOTED, listed_files
 from treesnap.errors import InvalidArgument
 
 BLOCK_SIZE_MAX = 4 << 20
@@ -36,11 +36,8 @@ _BOLD_INSIDE = re.compile(
     r"\[[*_`]{1,3}([A-Z][A-Z_ -]*?)[*_`]{1,3}\][ \t]*:?[ \t]*(.*)", re.IGNORECASE
 )
 _OTHER_SECTION = re.compile(r"\[[A-Z_ ]{3,}\]:?")
-_BULLET = re.compile(r"(?:[-*+\u2022\u2013](?:[ \t]+|$)|[0-9]{1,4}[.)][ \t]+)(.*)")
-_QUOTED = re.compile(r"(?P<mark>[`\"'])(?P<word>.+?)(?P=mark)(?P<rest>.*)")
 _CHECKPOINT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,99}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _NO_VALUE = frozenset({"", "-", "none", "n/a", "null"})
 
 
@@ -320,12 +317,12 @@ def _end(lines: list[str], start: int, *, has_content: bool) -> int:
 
 def _value(text: str) -> str:
     """Returns the value in a line, without a bullet, its name, and quotation marks."""
-    bullet = _BULLET.fullmatch(text)
+    bullet = BULLET.fullmatch(text)
     text = (bullet[1] if bullet is not None else text).strip(_BLANKS)
     name, colon, value = text.partition(":")
     if colon and _title(name.strip("*`")) in {"CHECKPOINT_ID", "ID", "WORKING_DIRECTORY", "PATH"}:
         text = value.strip(_BLANKS + "*")
-    quoted = _QUOTED.fullmatch(text)
+    quoted = QUOTED.fullmatch(text)
     return quoted["word"] if quoted is not None and not quoted["rest"] else text
 
 
@@ -354,11 +351,11 @@ def _directory(
     if not lines:
         return os.path.abspath(root or ""), None
     words = [_value(line) for line in lines]
-    paths = list(dict.fromkeys(word for word in words if word[:1] == "/" or _DRIVE.match(word)))
+    paths = list(dict.fromkeys(word for word in words if word[:1] == "/" or DRIVE.match(word)))
     if len(paths) > 1 and not takes_first:
         raise InvalidArgument(f"[WORKING_DIRECTORY] has {len(paths)} paths, but must have one")
     directory = (paths or words)[0]
-    if _DRIVE.match(directory):
+    if DRIVE.match(directory):
         if root is not None:
             return os.path.abspath(root), directory
         raise InvalidArgument(
@@ -373,11 +370,11 @@ def _fields(sections: dict[str, list[str]], name: str) -> dict[str, str]:
     """Returns the ``key: value`` lines of a section; other lines are information."""
     found: dict[str, str] = {}
     for line in sections[name]:
-        bullet = _BULLET.fullmatch(line)
+        bullet = BULLET.fullmatch(line)
         key, colon, value = (bullet[1] if bullet is not None else line).partition(":")
         key = _title(key.strip(_BLANKS + "*`")).lower()
         value = value.strip(_BLANKS).removeprefix("**").strip(_BLANKS)
-        quoted = _QUOTED.fullmatch(value)
+        quoted = QUOTED.fullmatch(value)
         if quoted is not None and not quoted["rest"]:
             value = quoted["word"]
         if not colon:
