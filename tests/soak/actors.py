@@ -20,9 +20,10 @@ from threading import Thread
 import treesnap
 from oracle import record
 from soak.ledger import RootLedger
-from soak.place import SETTING, Place, removed_afterwards
+from soak.place import LEFT, NOTHING, REMOVED, SETTING, Place, removed_afterwards
 from treesnap.errors import Busy, ErrorCode, NotFound, Refused, StoreMissing
 from treesnap.model import Snapshot
+from treesnap.results import GcResult
 from treesnap.store.maintenance.retention import Policy
 
 WRITER_WAIT_S = 15.0
@@ -260,9 +261,9 @@ class Collector(Actor):
     def round(self) -> None:
         """Does one collection."""
         self.place.count(self.name, "begun")
-        result = self.handle(0).gc()
-        does_something = result.removed_packs or result.rewritten_packs
-        self.place.count(self.name, "collected" if does_something else "found nothing")
+        found, done = (self.handle(0).gc(dry_run=dry_run) for dry_run in (True, False))
+        how = REMOVED if _removes(done) else LEFT if _removes(found) else NOTHING
+        self.place.count(self.name, how)
 
 
 class Reader(Actor):
@@ -370,6 +371,7 @@ class Mover(Actor):
                     raise
                 self.place.count(self.name, "a restore was interrupted")
             except Busy:
+                time.sleep(self.random.random() * PAUSE_S)  # else no other command gets its turn
                 continue
             else:
                 self.place.count(self.name, "moved")
@@ -434,6 +436,10 @@ ACTORS = (
     Newcomer,
 )
 ROLES = {role.role: role for role in ACTORS}
+
+
+def _removes(result: GcResult) -> bool:
+    return bool(result.removed_packs or result.rewritten_packs)
 
 
 def _why(error: Busy) -> str:

@@ -28,6 +28,10 @@ SIZE_BYTES_MAX = 3 << 20
 SETTING = "keep.yearly"
 """What is set to one value after the other; no policy of the soak uses it."""
 
+REMOVED, LEFT, NOTHING = "collected", "left garbage", "found nothing"
+COLLECTED = frozenset({REMOVED, LEFT, NOTHING})
+"""How a collection may end."""
+
 
 class Place:
     """A directory with everything that a soak needs."""

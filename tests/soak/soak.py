@@ -12,14 +12,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 from crash.scene import environment
-from soak.place import Place
+from soak.ledger import Line
+from soak.place import COLLECTED, LEFT, REMOVED, Place
 
 TESTS = Path(__file__).parent.parent
 KILL_WEIGHTS = {
@@ -42,10 +43,18 @@ POLLS_MAX, POLL_S = 200, 0.005
 """How often, and at what distance, it is looked whether a writer is where it is to be stopped."""
 CAPTURE_S = 0.1
 """About so long a capture takes."""
-COLLECTIONS_MIN = 2
-"""Collections that have to end, and to have removed something, while a writer is stopped."""
+REMOVALS = 2
+"""So many collections remove something while a writer stands; then it goes on."""
+ATTEMPTS = 12
+"""Or so many were tried: load and chance decide how much garbage there is."""
+LEFT_MAX = 4
+"""More of them may not leave all the garbage that they found, if none removes any."""
+KILLS_MAX = 2
+"""So often the collector is killed while a writer stands; then it is spared, and must end."""
+ROUNDS_MAX = 4000
+"""Rounds of others, within which a collector that is not killed does something."""
 WEDGED_S = 180.0
-"""After this long without an end something must be stuck."""
+"""After this long without anybody doing anything something must be stuck."""
 
 
 @dataclass
@@ -66,8 +75,40 @@ class Stop:
     """A writer that stands still."""
 
     child: Child
-    collections: int
-    begun_s: float
+    begun: int
+    """Lines of the counts before it stood."""
+    seen: int
+    """Lines of the counts so far."""
+    seen_s: float
+    """When the last of them was new."""
+    kills: int = 0
+    """How often the collector was killed since."""
+
+    @property
+    def spares_collector(self) -> bool:
+        """Whether the collector is left alone, so that it has to get somewhere."""
+        return self.kills >= KILLS_MAX
+
+
+def verdict(lines: Sequence[Line]) -> tuple[bool, str | None]:
+    """Says of what was done while a writer stood whether that is enough, and what is wrong.
+
+    Counts what others did meanwhile, never time: the machine may have other things to do.
+    """
+    whose = [line["who"].partition("-")[0] for line in lines]
+    tries = [line["what"] for line, who in zip(lines, whose, strict=True) if who == "collector"]
+    ended = Counter(what for what in tries if what in COLLECTED)
+    busy = sum(what.startswith("busy") for what in tries)
+    if ended[REMOVED] >= REMOVALS:
+        return True, None
+    if ended[LEFT] > LEFT_MAX and not ended[REMOVED]:
+        return True, "garbage is left"
+    if ended.total() + busy >= ATTEMPTS:
+        return True, None if ended else "collections are never possible"
+    others = next((at for at, who in enumerate(reversed(whose)) if who == "collector"), len(whose))
+    if others > ROUNDS_MAX:
+        return True, "a collection does not end"
+    return False, None
 
 
 @dataclass
@@ -82,6 +123,9 @@ class Soak:
     done: Counter[str] = field(default_factory=Counter)
     """What was done to the actors."""
     _stop: Stop | None = None
+
+    def __post_init__(self) -> None:
+        self._counts = self.place.counts()
 
     def run(self, goes_on: Callable[[], bool]) -> None:
         """Lets the actors act for as long as it goes on, then until all have ended."""
@@ -127,15 +171,19 @@ class Soak:
                 self._again(child)
         if self._stop is None:
             self._stop_a_writer()
-        elif self._collections() >= self._stop.collections + COLLECTIONS_MIN:
-            self._go_on()
-        elif time.monotonic() > self._stop.begun_s + WEDGED_S:
-            self.place.report("soak", f"nothing is collected while {self._stop.child.name} stands")
-            self._go_on()
-        stopped = self._stop.child if self._stop is not None else None
-        moving = [child for child in self.children if child is not stopped]
+        else:
+            self._look_at_others(self._stop)
+        stop = self._stop
+        spared = {"collector"} if stop is not None and stop.spares_collector else set()
+        moving = [
+            child
+            for child in self.children
+            if child.role not in spared and (stop is None or child is not stop.child)
+        ]
         weights = [KILL_WEIGHTS[child.role] / self.cast[child.role] for child in moving]
         (victim,) = self.random.choices(moving, weights)
+        if stop is not None and victim.role == "collector":
+            stop.kills += 1
         victim.process.kill()
         victim.process.wait()
         self.done[f"{victim.role} killed"] += 1
@@ -159,7 +207,8 @@ class Soak:
             child.process.send_signal(signal.SIGSTOP)
             where = "in a capture" if self._phase_of(child) == "create" else "elsewhere"
         self.done[f"writer stopped {where}"] += 1
-        self._stop = Stop(child, self._collections(), time.monotonic())
+        begun = len(self._counts.lines())
+        self._stop = Stop(child, begun, begun, time.monotonic())
 
     def _stopped_while_pending(self, writers: list[Child]) -> Child | None:
         """Stops the writer whose snapshot appears next in ``pending``, if one does soon."""
@@ -177,17 +226,26 @@ class Soak:
                 child.process.send_signal(signal.SIGCONT)
         return found[0] if found else None
 
-    def _go_on(self) -> None:
-        assert self._stop is not None
-        self._stop.child.process.send_signal(signal.SIGCONT)
-        self._stop = None
+    def _look_at_others(self, stop: Stop) -> None:
+        """Lets the writer that stands go on when the others have done enough, or cannot."""
+        lines = self._counts.lines()
+        if len(lines) > stop.seen:
+            stop.seen, stop.seen_s = len(lines), time.monotonic()
+        is_enough, problem = verdict(lines[stop.begun :])
+        if time.monotonic() > stop.seen_s + WEDGED_S:
+            is_enough, problem = True, "nobody does anything"
+        if problem is not None:
+            self.place.report("soak", f"{problem} while {stop.child.name} stands")
+        if is_enough:
+            for line in lines[stop.begun :]:
+                role = line["who"].partition("-")[0]
+                self.done[f"while a writer stood: {role}"] += line["what"] == "round"
+            stop.child.process.send_signal(signal.SIGCONT)
+            self._stop = None
 
     def _phase_of(self, child: Child) -> str:
         path = self.place.directory / "ledger" / f"phase-{child.name}"
         return path.read_text() if path.exists() else ""
-
-    def _collections(self) -> int:
-        return sum(line["what"] == "collected" for line in self.place.counts().lines())
 
     def _end(self) -> None:
         """Lets every actor finish its round."""

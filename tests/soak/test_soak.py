@@ -12,6 +12,7 @@ import treesnap
 from soak.checks import Checker
 from soak.place import Place
 from soak.run_soak import soak
+from soak.soak import ROUNDS_MAX, verdict
 from treesnap.model import SnapshotKind
 
 SEED = 11
@@ -33,6 +34,38 @@ def test_many_processes_killed_and_stopped_at_random_lose_nothing(tmp_path):
     )
     assert [what for what in happened if not counts[what]] == []
     assert any(what.startswith("writer stopped") for what in counts)
+
+
+class TestWhileAWriterStands:
+    """Load and chance decide how long it takes, so what others did is counted, not time."""
+
+    def said(self, *what: str, rounds: int = 0) -> list[dict[str, str]]:
+        lines = [{"who": "collector-0", "what": each} for each in what]
+        return lines + [{"who": "writer-1", "what": "round"}] * rounds
+
+    @pytest.mark.parametrize(
+        ("lines", "is_enough", "problem"),
+        [
+            (("begun", "collected", "round"), False, None),
+            (("collected", "begun", "found nothing", "collected"), True, None),
+            (("found nothing",) * 11, False, None),
+            (("found nothing",) * 12, True, None),
+            (("left garbage",) * 4, False, None),
+            (("left garbage",) * 5, True, "garbage is left"),
+            (("collected", *("left garbage",) * 5), False, None),
+            (("busy: collector: held",) * 12, True, "collections are never possible"),
+            (("found nothing", *("busy: collector: held",) * 11), True, None),
+        ],
+    )
+    def test_it_goes_on_when_collections_were_tried(self, lines, is_enough, problem):
+        assert verdict(self.said(*lines)) == (is_enough, problem)
+
+    def test_a_collection_that_does_not_end_is_noticed_however_slow_the_machine_is(self):
+        assert verdict(self.said("begun", rounds=ROUNDS_MAX)) == (False, None)
+        assert verdict(self.said("begun", rounds=ROUNDS_MAX + 1)) == (
+            True,
+            "a collection does not end",
+        )
 
 
 class TestWhatIsNoticed:
