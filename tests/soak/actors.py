@@ -13,16 +13,21 @@ import subprocess
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from threading import Thread
 
 import treesnap
 from oracle import record
-from soak.ledger import RootLedger
+from soak.damages import LOST, SECOND
+from soak.ledger import Log, RootLedger
 from soak.place import LEFT, NOTHING, REMOVED, SETTING, Place, removed_afterwards
-from treesnap.errors import Busy, ErrorCode, NotFound, Refused, StoreMissing
+from treesnap import plans
+from treesnap.codec.root_files import HoldRecord
+from treesnap.errors import Busy, ErrorCode, NotFound, OperationFailed, Refused, StoreMissing
 from treesnap.model import Snapshot
+from treesnap.ops.access import opened
 from treesnap.results import GcResult
 from treesnap.store.maintenance.retention import Policy
 
@@ -32,6 +37,12 @@ MOVER_WAIT_S = 0.3
 ATTEMPTS = 20
 """Of one move: others are at work most of the time."""
 NEWCOMERS_MAX = 6
+PLAN_STEPS = 3
+CONTENTS = (b"one thing ", b"another ", b"a third ")
+"""Of a root that comes back: each is garbage for a while."""
+DAMAGED = 7
+"""The exit code of a command that found damage."""
+NOT_MOVED = "the store was not moved"
 COMMAND_TIMEOUT_S = 120
 PAUSE_S = 0.8
 """At most so long those wait who delete, so that something is left of what others make."""
@@ -77,6 +88,11 @@ class Actor:
     def handle(self, root_number: int) -> treesnap.Handle:
         """Returns a handle on a root."""
         return treesnap.open(self.place.roots[root_number], self.place.store, wait_s=self.wait_s)
+
+    def own_handle(self, root: Path) -> treesnap.Handle:
+        """Returns a handle on a root that this actor has for itself."""
+        root.mkdir(exist_ok=True)
+        return treesnap.open(root, self.place.store, wait_s=self.wait_s)
 
     def some_root(self) -> int:
         """Returns the number of a root that somebody has captured."""
@@ -173,7 +189,7 @@ class Writer(Actor):
 
     def _pin(self) -> None:
         handle = self.handle(self.root_number)
-        snapshots = handle.list()
+        snapshots = [one for one in handle.list() if not one.pinned]
         if len(self.ledger.ids("pinned")) >= 3 or not snapshots:
             return
         try:
@@ -262,6 +278,8 @@ class Collector(Actor):
         """Does one collection."""
         self.place.count(self.name, "begun")
         found, done = (self.handle(0).gc(dry_run=dry_run) for dry_run in (True, False))
+        for identity in {*found.damaged, *done.damaged} - self.place.damages.snapshots():
+            self.place.report(self.name, f"gc finds {identity} damaged")
         how = REMOVED if _removes(done) else LEFT if _removes(found) else NOTHING
         self.place.count(self.name, how)
 
@@ -285,7 +303,9 @@ class Reader(Actor):
             self.check_export(self.place.ledger(number), handle, one)
 
     def _verify(self, number: int, handle: treesnap.Handle) -> None:
-        for problem in handle.verify(read_data=True).problems:
+        mark = self.place.damages.mark()
+        found = handle.verify(read_data=True).problems
+        for problem in self.place.damages.unexpected(found, mark):
             self.place.report(self.name, f"verify: {problem}")
         self.place.count(self.name, "verified")
 
@@ -325,7 +345,7 @@ class Caller(Actor):
                 ("prune", "--dry-run"),
             )
         )
-        root = self.place.roots[self.some_root()]
+        root, mark = self.place.roots[self.some_root()], self.place.damages.mark()
         done = subprocess.run(
             [sys.executable, "-m", "treesnap", "-C", str(root), *words],
             env={**os.environ, "SNAP_STORE": str(self.place.store)},
@@ -333,23 +353,50 @@ class Caller(Actor):
             check=False,
             timeout=COMMAND_TIMEOUT_S,
         )
-        if done.returncode not in {0, 5, 6}:
+        is_allowed = done.returncode in {0, 5, 6} or (
+            done.returncode == DAMAGED and self.place.damages.is_around(mark)
+        )
+        if not is_allowed:
             said = (done.stdout + done.stderr).decode("utf-8", "replace")
             self.place.report(self.name, f"{words} exits with {done.returncode}: {said}")
         self.place.count(self.name, f"{words[0]} exits with {done.returncode}")
 
 
 class Repairer(Actor):
-    """Repairs the store, which has no damage: so it has nothing to lose."""
+    """Repairs the store, which has no damage but what the damager does to its own content."""
 
     role = "repairer"
 
     def round(self) -> None:
         """Repairs once."""
-        for problem in self.handle(0).verify(read_data=True, repair=True).problems:
+        mark = self.place.damages.mark()
+        done = self.handle(0).verify(read_data=True, repair=True)
+        for problem in self.place.damages.unexpected((*done.problems, *done.left), mark):
             self.place.report(self.name, f"repair: {problem}")
-        self.place.count(self.name, "repaired")
+        self.place.count(self.name, "repaired" if done.repaired else "nothing to repair")
         time.sleep(PAUSE_S)
+
+
+class Damager(Actor):
+    """Damages what it alone has, and waits for somebody to repair the store."""
+
+    role = "damager"
+
+    def round(self) -> None:
+        """Does damage, or looks at what was done; repairs it if nobody else does for long."""
+        damages, handle = self.place.damages, self.own_handle(self.place.damages.root)
+        line = damages.doing()
+        if line is None:
+            self.place.count(self.name, f"damaged what is {damages.do(handle, self.random)}")
+        elif line["where"] == SECOND and not damages.is_whole(handle, line):
+            self.place.report(self.name, f"{line['id']} cannot be read, in spite of second copies")
+        elif self.random.random() < 0.1:
+            for problem in damages.mend(handle, line):
+                self.place.report(self.name, problem)
+            self.place.count(self.name, f"mended what was {line['where']}")
+        elif line["where"] != LOST and damages.is_whole(handle, line):
+            self.place.count(self.name, "readable")
+        time.sleep(self.random.random() * PAUSE_S)
 
 
 class Mover(Actor):
@@ -363,6 +410,7 @@ class Mover(Actor):
         time.sleep(self.random.random() * 4 * PAUSE_S)
         above = self.random.choice(self.place.store_directories)
         above.mkdir(parents=True, exist_ok=True)
+        mark = self.place.damages.mark()
         for _ in range(ATTEMPTS):
             try:
                 self.handle(0).store_move(above / f"store-{os.urandom(4).hex()}")
@@ -370,6 +418,11 @@ class Mover(Actor):
                 if error.code != ErrorCode.RESTORE_INTERRUPTED:
                     raise
                 self.place.count(self.name, "a restore was interrupted")
+            except OperationFailed as error:
+                # A store with damage stays where it is.
+                if not (self.place.damages.is_around(mark) and NOT_MOVED in error.message):
+                    raise
+                self.place.count(self.name, "declined: damage")
             except Busy:
                 time.sleep(self.random.random() * PAUSE_S)  # else no other command gets its turn
                 continue
@@ -422,6 +475,177 @@ class Newcomer(Actor):
         time.sleep(PAUSE_S / 2)
 
 
+class Holder(Actor):
+    """Needs snapshots for a while, as mounts do, or pins them: they stay as long."""
+
+    role = "holder"
+
+    def __init__(self, place: Place, number: int, random: Random) -> None:
+        super().__init__(place, number, random)
+        self.pins = Log(place.directory / "ledger" / f"pins-{self.name}.log")
+
+    def round(self) -> None:
+        """Holds one snapshot, of which there may be other holders, or pins one."""
+        number = self.some_root()
+        self._unpin()
+        handle = self.handle(number)
+        snapshots = handle.list()
+        if snapshots:
+            # The oldest goes first, and is the one that other holders choose too.
+            one = self.random.choice((snapshots[-1], self.random.choice(snapshots)))
+            self.random.choice((self._hold, self._hold, self._pin))(number, handle, one)
+        time.sleep(self.random.random() * PAUSE_S)
+
+    def _hold(self, number: int, handle: treesnap.Handle, one: Snapshot) -> None:
+        with opened(handle.context, "hold a snapshot", recover=False) as session:
+            root = session.root
+            with root.locked("hold", self.wait_s):
+                if session.store.snapshots.listing(root.id).find(one.id) is None:
+                    return
+                record = HoldRecord(os.getpid(), "hold", ())
+                holds = [root.hold(one.id, record) for _ in range(self.random.randrange(1, 4))]
+            while holds:
+                time.sleep(self.random.random() * PAUSE_S)
+                self._check(number, handle, one, "held")
+                holds.pop(self.random.randrange(len(holds))).release()
+        self.place.count(self.name, "held")
+
+    def _pin(self, number: int, handle: treesnap.Handle, one: Snapshot) -> None:
+        """Pins a snapshot unless it is pinned; writers cannot pin it meanwhile, or afterwards."""
+        with self.place.ledger(number).exclusive() as is_alone:
+            try:
+                if not is_alone or handle.resolve(one.id).pinned:
+                    return
+                self.pins.add(what="pinning", root=number, id=one.id)
+                handle.pin(one.id)
+            except NotFound:
+                return
+        time.sleep(self.random.random() * PAUSE_S)
+        self._check(number, handle, one, "pinned")
+        self.place.count(self.name, "pinned")
+
+    def _unpin(self) -> None:
+        """Takes the last pin back, if nobody is about to look at pins, and nobody else wants it."""
+        lines = self.pins.lines()
+        if not lines or lines[-1]["what"] != "pinning":
+            return
+        number, identity = lines[-1]["root"], lines[-1]["id"]
+        ledger = self.place.ledger(number)
+        with ledger.exclusive() as is_alone:
+            if is_alone:
+                if identity not in ledger.ids("pinned"):
+                    with suppress(NotFound):
+                        self.handle(number).unpin(identity)
+                self.pins.add(what="unpinned")
+
+    def _check(self, number: int, handle: treesnap.Handle, one: Snapshot, how: str) -> None:
+        if self.random.random() < 0.5:
+            self.check_export(self.place.ledger(number), handle, one)
+        try:
+            handle.resolve(one.id)
+        except NotFound:
+            self.place.report(self.name, f"{one.id} is {how}, and gone")
+
+
+class Planner(Actor):
+    """Runs plans and commands with a way back, in a root of its own."""
+
+    role = "planner"
+
+    def __init__(self, place: Place, number: int, random: Random) -> None:
+        super().__init__(place, number, random)
+        self.root = place.directory / f"planned-{number}"
+        self.file = self.root / "file"
+
+    def round(self) -> None:
+        """Finishes what was killed, then does something new."""
+        handle = self.own_handle(self.root)
+        handle.status()
+        planner = plans.Planner(handle)
+        for plan in planner.list():
+            if plan.is_interrupted:
+                self._check(planner.resume(plan.id, allow_commands=True).name, "a resumed plan")
+                self.place.count(self.name, "resumed")
+        self.random.choice((self._plan, self._run))(handle, planner)
+
+    def _plan(self, handle: treesnap.Handle, planner: plans.Planner) -> None:
+        """Runs a plan whose steps say in the file that they were done, and goes back at times."""
+        name = os.urandom(4).hex()
+        steps = [
+            plans.Step(name=f"step {at}", run=f"echo {name} {at} >{'>' * (at > 0)} file")
+            for at in range(PLAN_STEPS)
+        ]
+        plan = planner.run(name, steps, plans.Milestones())
+        self._check(name, "a plan")
+        if self.random.random() < 0.5:
+            planner.rollback(plan.id, f"step:{PLAN_STEPS - 1}")
+            self._check(name, "a plan that was rolled back", PLAN_STEPS - 1)
+        if self.random.random() < 0.5:
+            planner.delete(plan.id)
+        self.place.count(self.name, "planned")
+
+    def _run(self, handle: treesnap.Handle, planner: plans.Planner) -> None:
+        before, is_failing = os.urandom(4).hex(), self.random.random() < 0.5
+        self.file.write_text(before)
+        handle.run(["sh", "-c", f"echo after > file; exit {int(is_failing)}"])
+        if self.file.read_text() != (before if is_failing else "after\n"):
+            self.place.report(self.name, f"run left {self.file.read_text()!r}, not {before}")
+        self.place.count(self.name, "ran")
+
+    def _check(self, name: str, what: str, count: int = PLAN_STEPS) -> None:
+        found = self.file.read_text()
+        if found != "".join(f"{name} {at}\n" for at in range(count)):
+            self.place.report(self.name, f"{what} left {found!r}")
+
+
+class Forgetter(Actor):
+    """Lets its root be forgotten, and comes back with what it had or with something new."""
+
+    role = "forgetter"
+
+    def __init__(self, place: Place, number: int, random: Random) -> None:
+        super().__init__(place, number, random)
+        self.root = place.directory / f"forgotten-{number}"
+        self.log = Log(place.directory / "ledger" / f"forgotten-{number}.log")
+
+    def round(self) -> None:
+        """Looks at what there is, then captures or forgets."""
+        handle = self.own_handle(self.root)
+        is_half = self._look(handle)
+        if is_half or (self.random.random() < 0.3 and handle.list()):
+            self.log.add(what="forgetting")
+            with suppress(NotFound):
+                handle.root_forget(force=True)
+            self.log.add(what="forgot")
+            if left := handle.list():
+                self.place.report(self.name, f"forgotten, and still there: {left}")
+            self.place.count(self.name, "forgot")
+            return
+        content = self.random.choice(CONTENTS)
+        (self.root / "file").write_bytes(content * 300)
+        self.log.add(what="made", id=handle.create(label="here again").id, content=content.hex())
+        self.place.count(self.name, "captured")
+
+    def _look(self, handle: treesnap.Handle) -> bool:
+        """Looks for all that was captured since the last time; returns whether it is going."""
+        made: dict[str, str] = {}
+        lines = self.log.lines()
+        is_half = bool(lines) and lines[-1]["what"] == "forgetting"
+        for line in lines:
+            if line["what"] == "made":
+                made[line["id"]] = line["content"]
+            elif line["what"] == "forgot":
+                made = {}
+        found = {one.id for one in handle.list()}
+        lost = made.keys() - found
+        if lost and not (is_half and not found):  # all of it may be gone, not a part
+            self.place.report(self.name, f"{sorted(lost)} of {len(made)} are lost")
+        for identity in found & made.keys():
+            if b"".join(handle.cat(identity, "file")) != bytes.fromhex(made[identity]) * 300:
+                self.place.report(self.name, f"{identity} is not what was captured")
+        return is_half
+
+
 ACTORS = (
     Writer,
     ThreadedWriter,
@@ -434,6 +658,10 @@ ACTORS = (
     Mover,
     Settler,
     Newcomer,
+    Damager,
+    Holder,
+    Planner,
+    Forgetter,
 )
 ROLES = {role.role: role for role in ACTORS}
 

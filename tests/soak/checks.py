@@ -37,6 +37,7 @@ class Checker:
             self._keep(f"root {number}", self._root(number))
             self._keep(f"root {number}", _swept(handle))
         first = self._handles[0]
+        self._keep("damage", self._damage())
         self._keep("newcomers", self._newcomers(first))
         self._keep("settings", self._settings(first))
         self._keep("verify before the last collection", _verified(first))
@@ -71,8 +72,14 @@ class Checker:
         """Yields the roots that are lost; forgets the others, which no fresh store has."""
         yield from self.place.missing_newcomers()
         for root in handle.root_list():
-            if Path(os.fsdecode(root.path)).parent == self.place.newcomers:
+            if Path(os.fsdecode(root.path)) not in self.place.roots:
                 handle.root_forget(os.fsdecode(root.path), force=True)
+
+    def _damage(self) -> Iterator[str]:
+        """Yields what damage has cost, and should not have."""
+        damages = self.place.damages
+        if damages.log.lines():
+            yield from damages.end(treesnap.open(damages.root, self.place.store), self.place.store)
 
     def _settings(self, handle: treesnap.Handle) -> Iterator[str]:
         problem = self.place.wrong_setting(handle)

@@ -16,6 +16,7 @@ from random import Random
 import treesnap
 from mutations import mutate, new_path
 from oracle import record
+from soak.damages import Damages
 from soak.ledger import Log, RootLedger, States, append
 from trees import build_small, is_file, paths_below, remove_tree
 from treesnap.errors import TreesnapError
@@ -45,6 +46,7 @@ class Place:
         self.newcomers = directory / "newcomers"
         self.arrivals = Log(directory / "ledger" / "arrivals.log")
         self.settings = Log(directory / "ledger" / "settings.log")
+        self.damages = Damages(directory)
         self.far = _far_from(directory)
         """A directory on another file system, for the store."""
         self.store_directories = (directory / "stores", self.far)

@@ -31,6 +31,10 @@ CAST = {
     "mover": 1,
     "settler": 1,
     "newcomer": 1,
+    "damager": 1,
+    "holder": 2,
+    "planner": 1,
+    "forgetter": 1,
 }
 """The actors beside the writers."""
 

@@ -35,6 +35,10 @@ KILL_WEIGHTS = {
     "mover": 0.4,
     "settler": 0.4,
     "newcomer": 0.5,
+    "damager": 0.4,
+    "holder": 0.6,
+    "planner": 0.6,
+    "forgetter": 0.5,
 }
 """How often a process of each role is killed, beside the others."""
 PAUSE_S = (0.05, 0.6)
