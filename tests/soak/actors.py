@@ -70,6 +70,7 @@ class Actor:
 
     def run(self) -> None:
         """Does rounds until the soak is over."""
+        self.place.count(self.name, "began")
         while not self.place.stop_file.exists():
             try:
                 self.round()

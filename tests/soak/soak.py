@@ -68,6 +68,8 @@ class Child:
     role: str
     number: int
     process: subprocess.Popen[bytes]
+    before: int
+    """Lines of the counts before it was started."""
 
     @property
     def name(self) -> str:
@@ -147,6 +149,7 @@ class Soak:
                 child.process.wait()
 
     def _start(self, role: str, number: int) -> Child:
+        before = len(self._counts.lines())
         words = (self.place.directory, len(self.place.roots), role, number, self._seed())
         source = Path(sys.modules["treesnap"].__file__ or "").parent.parent
         variables = {
@@ -162,7 +165,7 @@ class Soak:
                 stdout=log,
                 stderr=log,
             )
-        return Child(role, number, process)
+        return Child(role, number, process, before)
 
     def _seed(self) -> int:
         return self.random.randrange(1 << 32)
@@ -182,8 +185,12 @@ class Soak:
         moving = [
             child
             for child in self.children
-            if child.role not in spared and (stop is None or child is not stop.child)
+            if child.role not in spared
+            and (stop is None or child is not stop.child)
+            and self._has_begun(child)
         ]
+        if not moving:
+            return
         weights = [KILL_WEIGHTS[child.role] / self.cast[child.role] for child in moving]
         (victim,) = self.random.choices(moving, weights)
         if stop is not None and victim.role == "collector":
@@ -193,8 +200,13 @@ class Soak:
         self.done[f"{victim.role} killed"] += 1
         self._again(victim)
 
+    def _has_begun(self, child: Child) -> bool:
+        """Returns whether it has done anything: on a loaded machine a start takes seconds."""
+        return any(line["who"] == child.name for line in self._counts.lines()[child.before :])
+
     def _again(self, child: Child) -> None:
-        child.process = self._start(child.role, child.number).process
+        new = self._start(child.role, child.number)
+        child.process, child.before = new.process, new.before
 
     def _stop_a_writer(self) -> None:
         """Stops a writer within a capture, every other time while its snapshot is pending."""
