@@ -120,6 +120,25 @@ class TestRoot:
 
 
 class TestStore:
+    @pytest.mark.parametrize("free_blocks", [0, 1, 2, 3, 6, 12, 20])
+    def test_that_could_not_take_the_roll_back_of_a_step_takes_no_step(
+        self, tmp_path, mount, free_blocks
+    ):
+        """Each roll-back takes some of the room that is kept for it; the next step looks again."""
+        place = Place(tmp_path / "root", mount.tmpfs(tmp_path / "disk", "1m") / "store")
+        write(place, 1, 1_000)
+        place.done("create")
+        fill(tmp_path / "disk", but_for=free_blocks)
+        before, ran = record(place.root), tmp_path / "ran"
+        step = f"echo >> {ran}; rm file-1; echo new > file-2; exit 3"
+
+        ended = [place.snap("run", "--", "sh", "-c", step) for _ in range(8)]
+
+        assert {each.code for each in ended} <= {3, NO_SPACE}, ended
+        assert difference(before, record(place.root)) == []
+        begun = len(ran.read_text()) if ran.exists() else 0
+        assert [each.code for each in ended].count(3) == begun
+
     def test_that_has_no_room_for_the_safety_snapshot_leaves_the_root_alone(self, tmp_path, mount):
         mount.tmpfs(tmp_path / "disk", "4m")
         place = Place(tmp_path / "root", tmp_path / "disk/store")

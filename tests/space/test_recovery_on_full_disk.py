@@ -11,7 +11,8 @@ import pytest
 
 from mounting import mounting
 from sampling import sized
-from treesnap.errors import TreesnapError
+from treesnap import Policy
+from treesnap.errors import ErrorCode, StorageFull, TreesnapError
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.children import killed
@@ -94,3 +95,38 @@ def settled(root: Path):
         for path, found in tree_state(root).items()
         if not path.endswith(b"ballast")
     }
+
+
+@pytest.mark.parametrize("place", ["root"], indirect=True)
+@pytest.mark.parametrize("verb", ["delete", "prune", "pin", "unpin", "describe"])
+def test_what_changes_the_history_alone_waits_for_no_restore(place, verb):
+    """Deleting snapshots may be what makes the room that the restore waits for."""
+    handle, _ = place
+    root = Path(handle.root)
+    wanted = settled(root)
+    (root / "later").write_text("later")
+    spare = handle.create(label="spare")
+    (root / "later").unlink()
+    if verb == "unpin":
+        handle.pin(spare.id)
+    filling = f"rm {' '.join(NAMES)}; cat /dev/zero > directory/ballast; exit 1"
+    with pytest.raises(TreesnapError) as caught:
+        handle.run(["sh", "-c", filling])
+    assert caught.value.code == ErrorCode.RESTORE_INTERRUPTED
+    with pytest.raises(StorageFull):
+        handle.create()
+
+    match verb:
+        case "delete":
+            handle.delete(spare.id)
+        case "prune":
+            assert handle.prune(Policy(keep_last=1)).deleted
+        case "describe":
+            handle.describe(spare.id, "other")
+        case _:
+            getattr(handle, verb)(spare.id)
+
+    assert handle.doctor().unfinished
+    (root / "directory/ballast").unlink()
+    handle.recover()
+    assert settled(root) == wanted

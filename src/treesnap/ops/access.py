@@ -50,18 +50,8 @@ def opened(
     """
     with _open_session(context, doing, create=create, writing=writing) as session:
         if recover and session.root.is_interrupted:
-            from treesnap.ops.restore.recover import recover_locked
-
-            try:
-                with session.root.locked(doing, 0.0):
-                    recover_locked(session)
-            except Busy:
-                pass
-            except (TreesnapError, OSError) as error:
-                context.monitor.warn(
-                    WarningCode.RESTORE_UNFINISHED,
-                    f"An interrupted restore could not be finished: {error}",
-                )
+            with suppress(Busy), session.root.locked(doing, 0.0):
+                _finish_if_possible(session)
         names = session.root.names()
         if (create or writing or sweep) and (exports := session.root.export_names(names)):
             from treesnap.ops.restore.export import sweep_exports
@@ -150,18 +140,35 @@ def _refuse_link(session: Session) -> None:
 
 
 @contextmanager
-def locked_root(session: Session, operation: str) -> Iterator[None]:
+def locked_root(session: Session, operation: str, *, touches_tree: bool = True) -> Iterator[None]:
     """Locks the root against other writers; finishes an interrupted restore first.
 
-    Raises Refused when a symbolic link has taken the root's place.
+    What changes the history alone only warns of a restore that cannot be finished: that may wait
+    for the room which it makes. Raises Refused when a symbolic link has taken the root's place.
     """
     _refuse_link(session)
     with session.root.locked(operation, session.context.wait_s):
         if session.root.is_interrupted:
-            from treesnap.ops.restore.recover import recover_locked
+            if touches_tree:
+                from treesnap.ops.restore.recover import recover_locked
 
-            recover_locked(session)
+                recover_locked(session)
+            else:
+                _finish_if_possible(session)
         yield
+
+
+def _finish_if_possible(session: Session) -> None:
+    """Finishes an interrupted restore, or warns of why that is not possible."""
+    from treesnap.ops.restore.recover import recover_locked
+
+    try:
+        recover_locked(session)
+    except (TreesnapError, OSError) as error:
+        session.monitor.warn(
+            WarningCode.RESTORE_UNFINISHED,
+            f"An interrupted restore could not be finished: {error}",
+        )
 
 
 def recover(context: Context) -> str | None:

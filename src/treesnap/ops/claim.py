@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from treesnap import own_process
 from treesnap.codec.root_files import HoldRecord
-from treesnap.errors import Busy, WarningCode, quoted
+from treesnap.errors import Busy, StorageFull, WarningCode, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import error_text
@@ -87,6 +87,15 @@ class Claim:
                 WarningCode.CHECKPOINT_NOT_HELD,
                 f"The checkpoint cannot be held ({error_text(error)}): other commands do not see "
                 "that this one may go back, and may remove the checkpoint",
+            )
+
+    def require_way_back(self, session: Session) -> None:
+        """Raises StorageFull, and lets go, unless a full store could still take a roll-back."""
+        if not Reserve(session.fs, session.store.layout).fill():
+            self.release()
+            raise StorageFull(
+                "The disk of the store has no room to roll the step back, so it was not begun",
+                path=session.store.path,
             )
 
 

@@ -234,6 +234,7 @@ def _create(
             result = retry_overtaken("the capture", attempt)
             if claim is not None:
                 claim.take(session, result.snapshot.id, scope)
+                claim.require_way_back(session)
             elif settled.kind == SnapshotKind.MANUAL and scope is None:
                 session.root.forget_killed()  # a person keeps what such a step left
             return result

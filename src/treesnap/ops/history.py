@@ -107,7 +107,7 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
     try:
         with (
             opened(context, "delete snapshots", writing=True, recover=False) as session,
-            locked_root(session, "delete"),
+            locked_root(session, "delete", touches_tree=False),
         ):
             needed = needed_snapshots(session.root)
             held = session.root.holds()
@@ -148,7 +148,8 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
 
 def set_pinned(context: Context, ref: str, *, pinned: bool) -> Snapshot:
     """Protects a snapshot, or takes the protection away."""
-    return _with_state(context, ref, "pin", lambda state: state._replace(pinned=pinned))
+    verb = "pin" if pinned else "unpin"
+    return _with_state(context, ref, verb, lambda state: state._replace(pinned=pinned))
 
 
 def retag(context: Context, ref: str, change: Retag) -> Snapshot:
@@ -191,7 +192,7 @@ def _with_state(
     try:
         with (
             opened(context, f"{verb} a snapshot", writing=True, recover=False) as session,
-            locked_root(session, verb),
+            locked_root(session, verb, touches_tree=False),
         ):
             snapshot = resolve_in(session, ref)
             state = change(snapshot.state)

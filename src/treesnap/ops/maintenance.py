@@ -100,7 +100,7 @@ def prune(context: Context, request: PruneRequest) -> PruneResult:
                 return _result(found, policy, dry_run=True)
         with (
             opened(context, "remove snapshots", writing=True, recover=False) as session,
-            locked_root(session, "prune"),
+            locked_root(session, "prune", touches_tree=False),
         ):
             request, policy = _with_rules(request, settings_of(session))
             found = prune_root(session.store, session.root, request, now_ns)

@@ -1,8 +1,9 @@
-"""Room that is kept for the collector, so that a disk that is full can be emptied.
+"""Room that is kept, so that a full disk can be emptied and a step on it be rolled back.
 
-A collection must write its state before it may delete anything. The reserve is two files
-without meaning; removing them frees an inode for the first state of a store, another for
-the file that replaces it, and some blocks. The next process that collects or publishes makes
+A collection must write its state before it may delete anything, and a roll-back its record and
+its journal before it may change the root. The reserve is two files without meaning; removing them
+frees an inode for the first state of a store, another for the file that replaces it, and some
+blocks. No step begins without it. The next process that collects or publishes makes
 them again when there is room. They are not synced: what a power cut takes is made again.
 """
 
@@ -33,11 +34,11 @@ class Reserve:
         self._fs = fs
         self._layout = layout
 
-    def fill(self) -> None:
-        """Makes the missing files of the reserve; does nothing on a full disk.
+    def fill(self) -> bool:
+        """Makes the missing files of the reserve, and returns whether all are there.
 
-        Makes the collector's lock first, which takes an inode too. Costs two looks when
-        both files are there.
+        On a full disk some are not. Makes the collector's lock first, which takes an inode too.
+        Costs two looks when both files are there.
         """
         fs, layout = self._fs, self._layout
         with suppress(OSError, Corrupt):
@@ -51,6 +52,8 @@ class Reserve:
                         file.discard()
                         raise
                     file.publish(path, synced=False)
+            return True
+        return False
 
     def _is_there(self, path: str) -> bool:
         try:
