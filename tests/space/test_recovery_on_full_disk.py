@@ -120,7 +120,7 @@ def test_what_changes_the_history_alone_waits_for_no_restore(place, verb):
         case "delete":
             handle.delete(spare.id)
         case "prune":
-            assert handle.prune(Policy(keep_last=1)).deleted
+            assert handle.prune(Policy(keep_last=1)).removed
         case "describe":
             handle.describe(spare.id, "other")
         case _:
