@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
+from mounting import mounting
 from oracle import difference, record
 from treesnap.codec.pack import scan_blocks
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, RemoteFailed
@@ -327,6 +328,24 @@ def test_the_snapshots_of_a_remote_are_listed_without_fetching_them(laptop, desk
     assert [item.id for item in laptop.remotes.snapshots()] == ids[::-1]
     assert [item.id for item in desktop.remotes.snapshots("disk", history)] == ids[::-1]
     assert len(list((desktop.store / "snapshots").iterdir())) == 1
+
+
+def test_a_pull_writes_nothing_into_what_was_mounted_over_the_root(laptop, desktop):
+    laptop.write(plants="roses")
+    laptop.push()
+    desktop.clone()
+    laptop.write(plants="tulips")
+    laptop.push()
+    with mounting() as mounter:
+        mounter.tmpfs(desktop.garden)
+        with pytest.raises(Refused) as error:
+            desktop.remotes.pull()
+        assert desktop.files() == {}
+
+    assert error.value.code is ErrorCode.ROOT_COVERED
+    assert desktop.files() == {"plants": "roses"}
+    desktop.remotes.pull()
+    assert desktop.files() == {"plants": "tulips"}
 
 
 def test_a_pull_brings_what_changed_there_and_keeps_what_changed_here(laptop, desktop):

@@ -108,7 +108,10 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ),
         ErrorCode.UNREADABLE: "make it readable, or name it in .snapignore",
         ErrorCode.NOT_A_DIRECTORY: "name a directory",
-        ErrorCode.ROOT_COVERED: "unmount it; 'findmnt' lists what is mounted",
+        ErrorCode.ROOT_COVERED: (
+            "unmount it; 'findmnt' lists what is mounted. If that is to be the root from now on, "
+            "'snap create' says so"
+        ),
         ErrorCode.NOT_WATCHABLE: "every command works without a watcher, and looks at everything",
         ErrorCode.NOT_MOUNTABLE: (
             "name an empty directory outside of the root and the store; 'snap umount DIR' ends a "

@@ -22,11 +22,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from treesnap.errors import (
-    ErrorCode,
     InvalidArgument,
     NotFound,
     OperationFailed,
-    Refused,
     TreesnapError,
     WarningCode,
     printable,
@@ -56,7 +54,7 @@ from treesnap.ops.context import Context
 from treesnap.quantities import first_few
 from treesnap.results import RestoreResult, RunResult
 from treesnap.worktree.apply.protection import unlock_root
-from treesnap.worktree.mounts import Mounts, mount_of
+from treesnap.worktree.mounts import mount_of
 
 if TYPE_CHECKING:
     from treesnap.events import Monitor, Phase
@@ -418,18 +416,13 @@ def _refuse_covered(context: Context, mount: int | None) -> None:
 
     Without a mount from before the step only what is mounted at the root itself is noticed.
     """
-    fs, root = context.fs, context.root
-    if mount is not None:
-        is_covered = mount_of(fs, root) != mount
-    elif is_covered := Mounts(fs).is_point(os.fsencode(root)):
+    from treesnap.ops.restore.attempt import covered, refuse_covered
+
+    if mount is None:
         with opened(context, "look at the root", recover=False) as session:
-            is_covered = session.root.is_replaced()
-    if is_covered:
-        raise Refused(
-            f"Something else is mounted where {quoted(root)} was, and was left as it is",
-            code=ErrorCode.ROOT_COVERED,
-            path=root,
-        )
+            refuse_covered(session)
+    elif mount_of(context.fs, context.root) != mount:
+        raise covered(context)
 
 
 def _restored(

@@ -26,6 +26,7 @@ from treesnap.ops.capture import Capture, preview
 from treesnap.ops.context import Context, Session
 from treesnap.ops.merge import applied
 from treesnap.ops.references import reading, resolve_in
+from treesnap.ops.restore.attempt import refuse_covered
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.state import entry_at
 from treesnap.ops.undo import refuse_dangerous_restore, restore
@@ -70,6 +71,7 @@ def restore_hunks(
         opened(context, "restore", writing=True, recover=False) as session,
         locked_root(session, "restore"),
     ):
+        refuse_covered(session)
         scope = _names_of(session, found.path)
         goal, before = retry_overtaken(
             "the restore",

@@ -36,6 +36,7 @@ from treesnap.ops.log import is_before_step
 from treesnap.ops.merge import ConflictRule, MergeOutcome, MergeRequest, merge
 from treesnap.ops.origin import base_of, origin_in
 from treesnap.ops.references import reading, resolve_in
+from treesnap.ops.restore.attempt import refuse_covered
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import refuse_dangerous_restore, restore
 from treesnap.quantities import count_text, first_few
@@ -93,6 +94,7 @@ def revert(
     conflict_rule = _rule(rule)
     try:
         with opened(context, "revert") as session:
+            refuse_covered(session)
             before, after = _change(session, ref, session_id, paths)
     except StoreMissing as error:
         raise NotFound(f"There is no snapshot {quoted(ref)}: nothing was captured yet") from error
@@ -133,6 +135,7 @@ def adopt(
             path=fork.root,
         )
     with opened(context, "adopt") as session, opened(fork, "adopt") as fork_session:
+        refuse_covered(session)
         fork_root = fork_session.root
         origin = origin_in(session.store, fork_root)
         if origin is None or origin.root_id != session.root.id:
@@ -182,6 +185,7 @@ def merge_into_root(
 ) -> MergeResult:
     """Merges another state into the root, and restores the outcome.
 
+    The root must not be covered by a mount: what is captured here counts as the root.
     ``sides_in`` is called under the root's lock. Raises MergeConflict, and what a create and a
     restore raise; then nothing was changed in the root.
     """

@@ -53,6 +53,7 @@ from treesnap.ops.maintenance import rules_of
 from treesnap.ops.merge import ConflictRule, MergeRequest, merge
 from treesnap.ops.privileges import MERGED
 from treesnap.ops.references import resolve_in
+from treesnap.ops.restore.attempt import refuse_covered
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import restore
 from treesnap.presentation import Fields, Record
@@ -712,6 +713,7 @@ class Remotes:
         """
         done = self._fetch(name, history, from_others=True)
         with opened(self._context, "pull") as session:  # a pull that was killed may come first
+            refuse_covered(session)
             if done.newest_id in {base.id for base in _merge_bases(session, done)}:
                 return PullResult(done, (), None)
         options = CreateOptions(skip_unchanged=True)

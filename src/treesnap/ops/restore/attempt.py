@@ -69,6 +69,7 @@ from treesnap.worktree.apply.preconditions import Observed, conflict
 from treesnap.worktree.apply.protection import refuse_flags, unlock_paths
 from treesnap.worktree.apply.step import key_of
 from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
+from treesnap.worktree.mounts import Mounts
 from treesnap.worktree.scan.hard_links import find_names
 from treesnap.worktree.scan.ignore import Exclusions
 from treesnap.worktree.scan.listing import NOTHING_REVEALED, Revealed
@@ -247,15 +248,40 @@ def _other_names(
     return find_names(session.fs, session.context.root, tops, known, groups.missing(replaced))
 
 
+def refuse_covered(session: Session) -> None:
+    """Raises Refused for a root over which something else was mounted since it was captured.
+
+    A root that was a mount itself may be mounted anew, which a new disk is; so only a directory
+    of the file system above it counts as covered. What is mounted is the root once a capture
+    says so.
+    """
+    context, record = session.context, session.root.record
+    if record is None or not Mounts(context.fs).is_point(os.fsencode(context.root)):
+        return
+    above = context.fs.lstat(os.path.dirname(context.root)).st_dev
+    if record.device == above and session.root.is_replaced():
+        raise covered(context)
+
+
+def covered(context: Context) -> Refused:
+    """Returns that the root is covered by a mount."""
+    return Refused(
+        f"Something else is mounted where {quoted(context.root)} was, and was left as it is",
+        code=ErrorCode.ROOT_COVERED,
+        path=context.root,
+    )
+
+
 def restore_to(session: Session, goal: Goal) -> RestoreResult:
     """Makes the root as the goal says. The caller holds the root's lock.
 
-    Raises Overlapping while another block may go back over the same paths: it would take the
-    restore back without a word.
+    Raises Refused for a root that is covered by a mount, and Overlapping while another block
+    may go back over the same paths: it would take the restore back without a word.
 
     With ``force`` everything is read. The way back from a failed step tries first with
     what the cache and a watcher know, because it is common.
     """
+    refuse_covered(session)
     if goal.way_back is None:
         refuse_overlap(session, goal.scope)
     fresh = goal.force and goal.way_back is None
