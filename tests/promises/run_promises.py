@@ -17,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from promises.mutations import MUTATIONS, Mutation
 
@@ -27,6 +28,7 @@ PROJECT = Path(__file__).parents[2]
 SOURCES = PROJECT / "src"
 TIME_LIMIT_S = 240
 """For one file of tests; one that hangs does not say what is wrong, so it proves nothing."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 FAILED = 1
 """How pytest ends when a test failed, rather than that none could be run."""
 
@@ -50,14 +52,20 @@ def copied(mutation: Mutation | None) -> Iterator[tuple[Path, Path]]:
         yield sources, scratch
 
 
-def outcome(test: str, sources: Path, scratch: Path) -> tuple[str, str]:
+def outcome(
+    test: str, sources: Path, scratch: Path, variables: Mapping[str, str] = NOTHING
+) -> tuple[str, str]:
     """Runs a file of tests on the copy; returns how it ends, and which test failed."""
     python_path = [str(sources), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(python_path),
-        "TMPDIR": str(scratch),
-        "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
-    }
+    environment = (
+        os.environ
+        | dict(variables)
+        | {
+            "PYTHONPATH": os.pathsep.join(python_path),
+            "TMPDIR": str(scratch),
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
+        }
+    )
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "--tb=line"]
     words += ["-p", "no:cacheprovider", "--hypothesis-seed=0", f"tests/{test}"]
     with (scratch / "output").open("w+b") as output:
@@ -95,17 +103,19 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def noticed(test: str, mutation: Mutation) -> tuple[str, str]:
+def noticed(
+    test: str, mutation: Mutation, variables: Mapping[str, str] = NOTHING
+) -> tuple[str, str]:
     """Returns how a file of tests ends on a broken promise, and which test failed.
 
     The one that failed has to pass without the mutation, or it proves nothing.
     """
     with copied(mutation) as (sources, scratch):
-        found, failed = outcome(test, sources, scratch)
+        found, failed = outcome(test, sources, scratch, variables)
     if failed:
         path = test.partition("::")[0]
         with copied(None) as (sources, scratch):
-            if outcome(f"{path}::{failed}", sources, scratch)[0] != "passes":
+            if outcome(f"{path}::{failed}", sources, scratch, variables)[0] != "passes":
                 return "fails without it", failed
     return found, failed
 

@@ -1,0 +1,209 @@
+"""Each rule of the fence broken on purpose, and what must notice.
+
+The rules are those of ``fence_protocol``, whose model has to find each of them as well.
+``run_fence.py`` tries them; ``test_table.py`` keeps rules and sources in step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from promises.mutations import MUTATIONS, Mutation
+
+MATRIX = "concurrency/test_beside_maintenance.py::test_nothing_is_lost_beside_a_"
+STANDING = "concurrency/test_during_collection.py::test_a_writer_that_stands_through_two_"
+
+
+class Broken(NamedTuple):
+    """A rule that the product does not keep any more."""
+
+    rule: str
+    mutation: Mutation
+    matrix: str | None = None
+    """The pair of commands that shows it, in full size."""
+    orders: str | None = None
+    """Tests with one order of steps each, or of one rule, that show it."""
+    is_soaked: bool = False
+    """Whether it shows within any second of work, so that a soak of a minute finds it."""
+
+
+def _broken(rule: str, source: str, *edits: tuple[str, str], **found: str | bool) -> Broken:
+    return Broken(rule, Mutation(f"broken: {rule}", source, edits, {}), **found)  # type: ignore[arg-type]  # by name
+
+
+PUBLISHES = next(each for each in MUTATIONS if "although collections overtook it" in each.what)
+BROKEN = (
+    _broken(
+        "one way",
+        "store/maintenance/check/repair.py",
+        (
+            "        going = self._maintaining.retire(bad, settle, self._quarantine)\n",
+            (
+                "        going = bad\n"
+                "        for pack_id in sorted(bad):\n"
+                "            with suppress(FileNotFoundError):\n"
+                "                self._quarantine.take(self._store.layout.pack(pack_id))\n"
+                "        self._store.packs.close()\n"
+            ),
+        ),
+        matrix="repair[known root-pack]",
+        orders=f"{STANDING}repairs_loses_nothing",
+    ),
+    _broken(
+        "announce",
+        "store/fence.py",
+        ("CollectorState(epoch=epoch, condemned=packs)", "CollectorState(epoch=epoch)"),
+        ("CollectorState(epoch=epoch + 1, condemned=packs)", "CollectorState(epoch=epoch + 1)"),
+        matrix="command[gc-deleted content]",
+        orders="unit/ops/test_gc.py",
+    ),
+    _broken(
+        "fence",
+        "store/fence.py",
+        (
+            "CollectorState(epoch=epoch + 1, condemned=packs)",
+            "CollectorState(epoch=epoch, condemned=packs)",
+        ),
+        matrix="command[deleted content-gc]",
+        orders=f"{STANDING}collections_loses_nothing",
+    ),
+    _broken(
+        "settle",
+        "store/fence.py",
+        ("        going = settle() & packs\n", "        going = packs\n"),
+        matrix="command[gc-deleted content]",
+        orders="unit/ops/test_gc.py",
+    ),
+    _broken(
+        "pending first",
+        "store/maintenance/collection.py",
+        (
+            "        for name in self._fs.list_names(layout.pending):\n",
+            (
+                "        published = list(log.all_names())\n"
+                "        for name in self._fs.list_names(layout.pending):\n"
+            ),
+        ),
+        ("in list(log.all_names()):", "in published:"),
+        orders="unit/ops/test_gc.py",
+    ),
+    _broken(
+        "copy first",
+        "store/maintenance/collection.py",
+        (
+            "                self._copy(fitting, going)\n",
+            (
+                "                self._delete(frozenset(pack.id for pack in [*dead, *fitting]))\n"
+                "                self._copy(fitting, going)\n"
+            ),
+        ),
+        (
+            (
+                "            self._delete(frozenset(pack.id for pack in [*dead, *fitting]))\n"
+                "            dead = []\n"
+            ),
+            "            dead = []\n",
+        ),
+        matrix="command[gc-known root]",
+        orders="unit/ops/test_gc.py",
+        is_soaked=True,
+    ),
+    _broken(
+        "avoid",
+        "store/writer.py",
+        ("            self._avoid = state.condemned\n", "            self._avoid = frozenset()\n"),
+        matrix="command[gc-deleted content]",
+        orders="unit/ops/test_gc.py",
+    ),
+    Broken(
+        "publish",
+        PUBLISHES,
+        matrix="command[deleted content-gc]",
+        orders=f"{STANDING}collections_loses_nothing",
+        is_soaked=True,
+    ),
+    _broken(
+        "judge",
+        "ops/config.py",
+        (
+            (
+                "with locked_roots(session.fs, session.store.layout, context.wait_s):\n"
+                "                    _change("
+            ),
+            "if True:\n                    _change(",
+        ),
+        matrix="command[config-other config]",
+        orders="store/test_small_files_of_others.py",
+    ),
+    _broken(
+        "own hold",
+        "store/roots.py",
+        (
+            '        path = self.file(f"{_HOLD_PREFIX}{identity}-{os.urandom(8).hex()}")\n',
+            '        path = self.file(f"{_HOLD_PREFIX}{identity}")\n',
+        ),
+        orders="store/test_small_files_of_others.py",
+        is_soaked=True,
+    ),
+    _broken(
+        "enter",
+        "store/lock.py",
+        (
+            (
+                "    with _gate(fs, store_path, wait_s, exclusive=False) as is_locked:\n"
+                "        del is_locked\n"
+                "        yield\n"
+            ),
+            "    yield\n",
+        ),
+        matrix="command[move far-new root]",
+        orders="store/test_moves_beside_writers.py",
+        is_soaked=True,
+    ),
+    _broken(
+        "close",
+        "store/lock.py",
+        (
+            "    with _gate(fs, store_path, wait_s, exclusive=True) as is_locked:\n",
+            "    with _gate(fs, store_path, wait_s, exclusive=False) as is_locked:\n",
+        ),
+        matrix="command[move far-new root]",
+        orders="store/test_moves_beside_writers.py",
+        is_soaked=True,
+    ),
+    _broken(
+        "same",
+        "store/lock.py",
+        (
+            "    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)\n",
+            "    return True\n",
+        ),
+        orders="store/test_moves_beside_writers.py",
+    ),
+    _broken(
+        "alive",
+        "ops/store_place.py",
+        (
+            "        for hold in chain.from_iterable(root.holds().values()):\n",
+            "        for hold in chain():\n",
+        ),
+        is_soaked=True,
+    ),
+    _broken(
+        "order",
+        "ops/access.py",
+        (
+            (
+                "            collector_held(context.fs, layout, operation=operation, "
+                "wait_s=context.wait_s) as proof,\n"
+                "            opened(context, doing, writing=True, recover=recover) as session,\n"
+            ),
+            (
+                "            opened(context, doing, writing=True, recover=recover) as session,\n"
+                "            collector_held(context.fs, layout, operation=operation, "
+                "wait_s=context.wait_s) as proof,\n"
+            ),
+        ),
+        orders="concurrency/test_order_of_locks.py",
+    ),
+)
