@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,20 +34,21 @@ from treesnap.ops.handle import Handle
 from treesnap.ops.context import context_at
 from treesnap.testing.doubles import WrappedFileSystem
 
-root, store, method, fragment, moment = sys.argv[1:]
+root, store, *words = sys.argv[1:]
+places = [words[at : at + 3] for at in range(0, len(words), 3)]
 
 class Stopping(WrappedFileSystem):
-    is_new = True
+    def stop(self, call, moment):
+        if places and [call.method, moment] == places[0][::2] and places[0][1] in (
+            call.paths[-1].removeprefix(store)
+        ):
+            del places[0]
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     def around(self, call):
-        is_it = self.is_new and call.method == method and fragment in call.paths[-1]
-        if is_it and moment == "before":
-            self.is_new = False
-            os.kill(os.getpid(), signal.SIGSTOP)
+        self.stop(call, "before")
         result = call.proceed()
-        if is_it and moment == "after":
-            self.is_new = False
-            os.kill(os.getpid(), signal.SIGSTOP)
+        self.stop(call, "after")
         return result
 
 Handle(context_at(root=root, store_path=store, fs=Stopping(), wait_s=0)).create(name="stopped")
@@ -139,14 +140,25 @@ class Shared:
 
 
 @contextmanager
-def stopped_writer(shared: Shared, method: str, fragment: str, moment: str) -> Iterator[None]:
-    """Lets a capture of the second root stand still at a call, and go on at the end."""
-    arguments = [shared.roots[1], shared.store, method, fragment, moment]
+def stopped_writer(shared: Shared, *places: str) -> Iterator[Callable[[], None]]:
+    """Lets a capture of the second root stand still at a call, and go on at the end.
+
+    A place is three words; of several, each call of what is yielded leads to the next one.
+    """
+    arguments = [shared.roots[1], shared.store, *places]
     child = subprocess.Popen([sys.executable, "-c", STOPPING_CREATE, *map(str, arguments)])
-    try:
+
+    def wait() -> None:
         _, status = os.waitpid(child.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status), status
-        yield
+
+    def go_on() -> None:
+        child.send_signal(signal.SIGCONT)
+        wait()
+
+    try:
+        wait()
+        yield go_on
     finally:
         child.send_signal(signal.SIGCONT)
         code = child.wait(TIMEOUT_S)
@@ -181,6 +193,62 @@ def test_a_writer_that_stands_through_two_collections_loses_nothing(
 
     assert sum(result.removed_packs + result.rewritten_packs > 0 for result in results) >= 2
     shared.states[1, "stopped"] = expected
+    shared.assert_nothing_is_lost()
+
+
+@pytest.mark.parametrize("listing", ["/pending", "/snapshots", None])
+def test_a_writer_that_is_pending_when_a_collection_looks_again_loses_nothing(shared, listing):
+    """It began before anything was condemned, and relies on what goes.
+
+    It is pending before the epoch is raised again, and published just before one of the two
+    listings behind the fence; or it is not pending before the collection has ended.
+    """
+    for root in shared.roots:
+        fill(root, "shared")
+    shared.create(0, "donor")
+    use_new_pack(shared.store)
+    (shared.roots[1] / "own").write_bytes(b"its own" * 1000)
+    expected = record(shared.roots[1])
+    places = ("rename", "pending", "before", "rename", "snapshots", "before")
+    raised = 0
+    with ExitStack() as writer:
+        go_on = writer.enter_context(stopped_writer(shared, *places[: 3 if not listing else 6]))
+
+        class Collecting(WrappedFileSystem):
+            def around(self, call: Call):
+                nonlocal raised
+                if call.method == "rename" and call.paths[-1].endswith("collector/state"):
+                    raised += 1
+                    if raised == 1 and listing:
+                        go_on()
+                is_listing = call.method == "list_names" and call.paths[0].endswith(listing or "-")
+                if is_listing and raised == 2:
+                    writer.close()
+                return call.proceed()
+
+        shared.delete(0, "donor")
+        shared.handle(0, fs=Collecting(UnsyncedFileSystem())).gc()
+
+    shared.states[1, "stopped"] = expected
+    shared.assert_nothing_is_lost()
+
+
+def test_a_writer_that_begins_when_packs_are_about_to_go_relies_on_none_of_them(shared):
+    for root in shared.roots:
+        fill(root, "shared")
+    shared.create(0, "donor")
+    shared.delete(0, "donor")
+    use_new_pack(shared.store)
+
+    class Collecting(WrappedFileSystem):
+        def around(self, call: Call):
+            if call.method == "unlink" and "/packs/" in call.paths[0] and not shared.states:
+                shared.create(1, "beside")
+            return call.proceed()
+
+    shared.handle(0, fs=Collecting(UnsyncedFileSystem())).gc()
+
+    assert shared.states
     shared.assert_nothing_is_lost()
 
 

@@ -2,7 +2,8 @@
 
 ``tox -e fence`` runs it, as ``python -m promises.run_fence`` with the paths that it needs. The
 model has to find each broken rule among its own steps, and something that runs the product has to
-find it in a copy of the sources. Ends with 1 when something that the table names does not notice. ``--only`` takes the name of a rule, ``--all`` soaks every one of them.
+find it in a copy of the sources. Ends with 1 when something that the table names does not notice.
+``--only`` takes the name of a rule, ``--by`` what is tried, and the matrix tries every place.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from promises.fence_mutations import BROKEN, MATRIX, Broken
 from promises.mutations import Mutation
@@ -19,8 +20,11 @@ from promises.run_promises import PROJECT, copied, kill_group, noticed, outcome
 
 COLUMNS = ("model", "matrix", "orders", "soak")
 MODEL = "stateful/test_fence_model.py::test_a_broken_rule_is_found"
-SOAK_S = 60
-SOAK_MAX_S = 1200
+STEP = 9
+"""The matrix tries every ninth place of a pair; so many seeds try them all."""
+ROUNDS = 40
+"""Of each writer: a minute on two cores with nothing else to do."""
+SOAK_MAX_S = 1800
 """After this long a soak is stuck, which is a sign that something is broken."""
 
 
@@ -30,12 +34,12 @@ def is_in_model(rule: str) -> bool:
         return outcome(f"{MODEL}[{rule}]", sources, scratch)[0] == "passes"
 
 
-def is_soaked(mutation: Mutation, seconds: float) -> bool:
+def is_soaked(mutation: Mutation, rounds: int) -> bool:
     """Returns whether a soak finds anything in a copy with a mutation."""
     with copied(mutation) as (sources, scratch):
         path = [str(sources), *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = {"PYTHONPATH": os.pathsep.join(path), "TMPDIR": str(scratch)}
-        words = ["--seed", "1", "--seconds", f"{seconds}"]
+        words = ["--seed", "1", "--rounds", f"{rounds}"]
         process = subprocess.Popen(
             [sys.executable, "-m", "soak.run_soak", *words],
             cwd=PROJECT,
@@ -62,20 +66,31 @@ def named(broken: Broken) -> set[str]:
     return (found | {"soak" * broken.is_soaked}) - {""}
 
 
-def found_by(broken: Broken, wanted: set[str], seconds: float) -> dict[str, bool]:
+def in_full(seed: int) -> dict[str, str]:
+    """Returns the variables of a test that tries all that there is, as far as a seed says."""
+    return {"TREESNAP_TEST_SIZE": "full", "TREESNAP_TEST_SEED": f"{seed}"}
+
+
+def is_noticed(test: str, mutation: Mutation, variables: Mapping[str, str]) -> bool:
+    """Returns whether a test fails on a mutation, and passes without it."""
+    found, failed = noticed(test, mutation, variables)
+    print(f"{'':12}{found} {failed or test}", flush=True)
+    return found == "fails"
+
+
+def found_by(broken: Broken, wanted: set[str], rounds: int) -> dict[str, bool]:
     """Returns what was tried on a broken rule, and whether it was found."""
     tried = {}
     if "model" in wanted:
         tried["model"] = is_in_model(broken.rule)
-    tests = {"matrix": broken.matrix and f"{MATRIX}{broken.matrix}", "orders": broken.orders}
-    for what, test in tests.items():
-        if test and what in wanted:
-            size = {"TREESNAP_TEST_SIZE": "full"} if what == "matrix" else {}
-            found, failed = noticed(test, broken.mutation, size)
-            print(f"{'':12}{what}: {found} {failed}", flush=True)
-            tried[what] = found == "fails"
+    matrix = f"{MATRIX}{broken.matrix}" if broken.matrix else None
+    if matrix and "matrix" in wanted:
+        seeds = (in_full(number) for number in range(STEP))
+        tried["matrix"] = any(is_noticed(matrix, broken.mutation, seed) for seed in seeds)
+    if broken.orders and "orders" in wanted:
+        tried["orders"] = is_noticed(broken.orders, broken.mutation, in_full(0))
     if "soak" in wanted:
-        tried["soak"] = is_soaked(broken.mutation, seconds)
+        tried["soak"] = is_soaked(broken.mutation, rounds)
     return tried
 
 
@@ -84,14 +99,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="run_fence", description=__doc__)
     parser.add_argument("--only", metavar="RULE")
     parser.add_argument("--by", nargs="+", choices=COLUMNS, help="try these, named or not")
-    parser.add_argument("--seconds", type=float, default=SOAK_S, help="of each soak")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each writer of a soak")
     options = parser.parse_args(arguments)
     wrong = count = 0
     print(f"{'rule':13} {' '.join(f'{name:7}' for name in COLUMNS)}", flush=True)
     for broken in BROKEN:
         if options.only not in (None, broken.rule):
             continue
-        tried = found_by(broken, set(options.by or named(broken)), options.seconds)
+        tried = found_by(broken, set(options.by or named(broken)), options.rounds)
         words = {True: "finds", False: "MISSES", None: "-"}
         row = " ".join(f"{words[tried.get(name)]:7}" for name in COLUMNS)
         print(f"{broken.rule:13} {row}", flush=True)

@@ -20,7 +20,7 @@ from threading import Thread
 
 import treesnap
 from oracle import record
-from soak.damages import LOST, SECOND
+from soak.damages import LOST, SECOND, TREE
 from soak.ledger import Log, RootLedger
 from soak.place import LEFT, NOTHING, REMOVED, SETTING, Place, removed_afterwards
 from treesnap import plans
@@ -388,7 +388,8 @@ class Damager(Actor):
         damages, handle = self.place.damages, self.own_handle(self.place.damages.root)
         line = damages.doing()
         if line is None:
-            self.place.count(self.name, f"damaged what is {damages.do(handle, self.random)}")
+            where = damages.do(handle, self.random, self.random.choice((TREE, TREE, SECOND, LOST)))
+            self.place.count(self.name, f"damaged what is {where}")
         elif line["where"] == SECOND and not damages.is_whole(handle, line):
             self.place.report(self.name, f"{line['id']} cannot be read, in spite of second copies")
         elif self.random.random() < 0.1:

@@ -25,6 +25,7 @@ from treesnap.store.store import Store
 
 TREE, SECOND, LOST = "in the live tree", "in a second copy", "nowhere"
 """Where what is damaged is still found."""
+NOTHING = "not damaged"
 OF_DAMAGE = frozenset({"bad-pack", "damaged-object", "missing-object"})
 """What a check says of damaged packs."""
 REPAIRS_MAX = 5
@@ -64,9 +65,11 @@ class Damages:
         """Returns the snapshots that were ever damaged."""
         return {line["id"] for line in self.log.lines() if line["what"] == "doing"}
 
-    def do(self, handle: Handle, random: Random) -> str:
-        """Captures new content and damages it; returns what is still to be had of it."""
-        where = random.choice((TREE, TREE, SECOND, LOST))
+    def do(self, handle: Handle, random: Random, where: str) -> str:
+        """Captures new content and damages it; returns where it is still to be had.
+
+        Or that nothing was damaged, because a collection was faster.
+        """
         content = random.randbytes(random.randrange(20_000, 200_000))
         (self.root / "file").write_bytes(content)
         older = [one.id for one in handle.list()]
@@ -77,7 +80,7 @@ class Damages:
         self.log.add(what="doing", id=made, where=where, digest=digest)
         if not _flip(handle, made, where, random):
             self.log.add(what="mended")
-            return "nothing"
+            return NOTHING
         if where == LOST:
             (self.root / "file").write_bytes(b"something else")
         return where
@@ -137,7 +140,7 @@ def _flip(handle: Handle, made: SnapshotId, where: str, random: Random) -> bool:
         for found in places.values():
             for entry in found:
                 blocks[entry.block] = blocks.get(entry.block, True) and len(found) > 1
-        chosen = [block for block, twice in blocks.items() if twice or where != SECOND]
+        chosen = [block for block, is_twice in blocks.items() if is_twice == (where == SECOND)]
         random.shuffle(chosen)
         for block in chosen:
             try:

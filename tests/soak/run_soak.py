@@ -76,12 +76,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=Random().randrange(10**6))
     parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--rounds", type=int, default=0, help="of each writer, instead of seconds")
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where to keep what was wrong")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     with workspace("soak") as directory:
-        problems, counts = soak(directory, options.seed, options.writers, seconds=options.seconds)
+        seconds = None if options.rounds else options.seconds
+        problems, counts = soak(
+            directory, options.seed, options.writers, seconds=seconds, rounds=options.rounds
+        )
         for what, count in sorted(counts.items()):
             print(f"{count:10,}  {what}")
         for problem in problems:

@@ -10,12 +10,14 @@ import pytest
 
 import treesnap
 from soak.checks import Checker
+from soak.damages import LOST, SECOND, TREE
 from soak.place import Place
 from soak.run_soak import soak
 from soak.soak import ROUNDS_MAX, verdict
 from treesnap.model import SnapshotKind
 
 SEED = 11
+WHERE = (TREE, SECOND, LOST)
 ROUNDS = 10
 """Of each writer: about ten seconds on two cores with nothing else to do."""
 
@@ -161,6 +163,39 @@ class TestWhatIsNoticed:
         pack.write_bytes(content)
 
         assert any(problem.startswith("verify") for problem in self.problems(place))
+
+    @pytest.mark.parametrize("where", WHERE)
+    def test_no_damage_that_was_done_on_purpose_and_mended(self, place, where):
+        line = self.damage(place, where)
+        own = treesnap.open(place.damages.root, place.store)
+        is_readable = place.damages.is_whole(own, line)
+        others = place.damages.unexpected(self.handle(place).verify(read_data=True).problems, 0)
+
+        assert list(others) == []
+        assert is_readable or where != SECOND
+        assert self.problems(place) == []
+
+    def test_damage_that_costs_what_could_be_had_again(self, place):
+        identity = self.damage(place, TREE)["id"]
+        (place.damages.root / "file").write_bytes(b"so it is not in the live tree")
+
+        assert any(f"{identity} was not mended" in problem for problem in self.problems(place))
+
+    def test_damage_that_costs_the_snapshot_of_another(self, place):
+        self.damage(place, TREE)
+        (pack,) = place.store.glob("packs/*")
+        content = bytearray(pack.read_bytes())
+        content[content.index(b"TSBK") + 40] ^= 1
+        pack.write_bytes(content)
+        found = self.handle(place).verify(read_data=True).problems
+
+        assert list(place.damages.unexpected(found, 0))
+
+    def damage(self, place: Place, where: str) -> dict[str, str]:
+        place.damages.root.mkdir()
+        own = treesnap.open(place.damages.root, place.store)
+        assert place.damages.do(own, Random(SEED), where) == where
+        return place.damages.doing()
 
     def test_a_store_that_is_too_large(self, place):
         (place.store / "quarantine").mkdir(exist_ok=True)
