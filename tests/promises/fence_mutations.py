@@ -194,6 +194,7 @@ BROKEN = (
             "        for hold in chain.from_iterable(root.holds().values()):\n",
             "        for hold in chain():\n",
         ),
+        orders="cli/test_store_place.py",
         is_soaked=True,
     ),
     _broken(
