@@ -26,6 +26,7 @@ from maker_blocks import (
     sections,
     status,
 )
+from mounting import mounting
 from oracle import difference, record
 from treesnap.compat.maker import carry_out
 from treesnap.compat.maker_result import result_text
@@ -116,6 +117,12 @@ class TestRestoreFailed:
         with lock.open("r+") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             self.check(restore_block(broken, "one"), store, broken, "file_conflict", 6)
+
+    def test_file_conflict_with_a_mount_over_the_directory(self, broken, store, run):
+        with mounting() as mounter:
+            mounter.tmpfs(broken)
+            self.check(restore_block(broken, "one"), store, broken, "file_conflict", 3)
+        assert status(run(restore_block(broken, "one"))) == "RESTORE_SUCCESS"
 
     @pytest.mark.sampled(2)
     @pytest.mark.parametrize("path", ["sub/file", "sub/new", "sub", "."])

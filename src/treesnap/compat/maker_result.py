@@ -110,6 +110,7 @@ _REASONS = {
     ErrorCode.STORE_NOT_FOUND: "checkpoint_not_found",
     ErrorCode.CONFLICT: "file_conflict",
     ErrorCode.NOT_A_DIRECTORY: "file_conflict",
+    ErrorCode.ROOT_COVERED: "file_conflict",
     ErrorCode.TARGET_NOT_EMPTY: "file_conflict",
     ErrorCode.RESTORE_INTERRUPTED: "file_conflict",
     ErrorCode.BUSY: "file_conflict",
