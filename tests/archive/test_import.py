@@ -470,7 +470,8 @@ def test_members_that_alternate_between_directories_cost_as_much_as_others(tmp_p
     assert added_bytes[1] < 5 * added_bytes[0]
 
 
-@pytest.mark.parametrize("kind", ["alternating", "links"])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("kind", ["alternating", "links", "links-to-one"])
 def test_memory_does_not_grow_with_the_number_of_members(tmp_path, kind):
     count = sized(10_000, 1_000_000)
     command = [sys.executable, many_members.__file__, tmp_path / "root", kind, str(count)]

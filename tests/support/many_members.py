@@ -31,13 +31,13 @@ class Generated:
 
 
 def members(count: int, kind: str) -> Iterator[tarfile.TarInfo]:
-    """Yields files in two directories in turn, or in one, of which every second is a link."""
+    """Yields files in two directories in turn, or in one: pairs of links, or links to one file."""
     for number in range(count):
-        is_link = kind == "links" and number % 2
         directory = number % 2 if kind == "alternating" else 0
         member = tarfile.TarInfo(f"{directory}/{number:07}")
-        if is_link:
-            member.type, member.linkname = tarfile.LNKTYPE, f"{directory}/{number - 1:07}"
+        linked = {"links": number - number % 2, "links-to-one": 0}.get(kind, number)
+        if linked != number:
+            member.type, member.linkname = tarfile.LNKTYPE, f"{directory}/{linked:07}"
         yield member
 
 

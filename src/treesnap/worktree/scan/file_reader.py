@@ -427,7 +427,7 @@ def store_stream(runs: Iterable[bytes | int], put: Put) -> tuple[FileContent, in
 
 def _windows(runs: Iterable[bytes | int]) -> Iterator[bytes | int]:
     """Yields bytes and numbers of zeros that are whole blocks, but for bytes at the end."""
-    rest = b""
+    rest = bytearray()  # bytes would be copied for each run, of which there may be a million
     for run in runs:
         zeros = 0
         if isinstance(run, int):
@@ -438,17 +438,17 @@ def _windows(runs: Iterable[bytes | int]) -> Iterator[bytes | int]:
             rest += run
         if zeros:
             if rest:
-                yield rest
+                yield bytes(rest)
             tail = zeros % _BLOCK_SIZE
             if zeros > tail:
                 yield zeros - tail
-            rest = bytes(tail)
+            rest = bytearray(tail)
         elif len(rest) >= WINDOW_SIZE:
             whole = len(rest) - len(rest) % _BLOCK_SIZE
-            yield rest[:whole]
-            rest = rest[whole:]
+            yield bytes(memoryview(rest)[:whole])
+            del rest[:whole]
     if rest:
-        yield rest
+        yield bytes(rest)
 
 
 def _streamed(windows: Iterable[bytes | int], put: Put) -> Iterator[Segment]:
