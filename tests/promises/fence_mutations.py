@@ -50,7 +50,6 @@ BROKEN = (
                 "        self._store.packs.close()\n"
             ),
         ),
-        matrix="repair[known root-pack]",
         orders=f"{STANDING}repairs_loses_nothing",
     ),
     _broken(

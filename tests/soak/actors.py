@@ -463,7 +463,10 @@ class Newcomer(Actor):
         root = self.place.newcomers / name
         root.mkdir()
         (root / "file").write_text(name)
-        made = treesnap.open(root, self.place.store, wait_s=self.wait_s).create(label=name).id
+        handle = treesnap.open(root, self.place.store, wait_s=self.wait_s)
+        self.phase("create")
+        made = handle.create(label=name).id
+        self.phase("")
         self.place.arrivals.add(what="arrived", root=name, id=made)
         self.place.count(self.name, "arrived")
         for problem in self.place.missing_newcomers():

@@ -41,8 +41,12 @@ KILL_WEIGHTS = {
     "forgetter": 0.5,
 }
 """How often a process of each role is killed, beside the others."""
+STOPPED = ("writer", "writer", "writer", "newcomer")
+"""Who is stopped in a capture, of a known root or of a new one."""
 PAUSE_S = (0.05, 0.6)
-"""Between two kills."""
+"""Between two looks at the actors."""
+LINES_MAX = 60
+"""Of the counts between two kills: on a loaded machine all do less, and are killed less often."""
 POLLS_MAX, POLL_S = 200, 0.005
 """How often, and at what distance, it is looked whether a writer is where it is to be stopped."""
 CAPTURE_S = 0.1
@@ -132,6 +136,7 @@ class Soak:
 
     def __post_init__(self) -> None:
         self._counts = self.place.counts()
+        self._kills_at = 0
 
     def run(self, goes_on: Callable[[], bool]) -> None:
         """Lets the actors act for as long as it goes on, then until all have ended."""
@@ -181,6 +186,10 @@ class Soak:
         else:
             self._look_at_others(self._stop)
         stop = self._stop
+        line_count = len(self._counts.lines())
+        if line_count < self._kills_at:
+            return
+        self._kills_at = line_count + self.random.randrange(LINES_MAX)
         spared = {"collector"} if stop is not None and stop.spares_collector else set()
         moving = [
             child
@@ -210,7 +219,8 @@ class Soak:
 
     def _stop_a_writer(self) -> None:
         """Stops a writer within a capture, every other time while its snapshot is pending."""
-        writers = [child for child in self.children if child.role == "writer"]
+        role = self.random.choice(STOPPED)
+        writers = [child for child in self.children if child.role == role]
         child = self._stopped_while_pending(writers) if self.random.random() < 0.5 else None
         where = "while its snapshot was pending"
         if child is None:
@@ -222,7 +232,7 @@ class Soak:
             time.sleep(self.random.uniform(0.0, CAPTURE_S))
             child.process.send_signal(signal.SIGSTOP)
             where = "in a capture" if self._phase_of(child) == "create" else "elsewhere"
-        self.done[f"writer stopped {where}"] += 1
+        self.done[f"{role} stopped {where}"] += 1
         begun = len(self._counts.lines())
         self._stop = Stop(child, begun, begun, time.monotonic())
 
