@@ -270,6 +270,7 @@ def test_a_file_system_that_is_not_mounted_is_waited_for(
     subprocess.run(["mount", "-t", "tmpfs", "none", root], check=True)
     try:
         subprocess.run(["cp", "-a", f"{content}/.", root], check=True)
+        handle.create()  # until then, what is mounted is not the root
         crash(2)
         hidden = root.with_name("hidden")
         hidden.mkdir()
