@@ -72,8 +72,10 @@ class Checker:
         """Yields the roots that are lost; forgets the others, which no fresh store has."""
         yield from self.place.missing_newcomers()
         for root in handle.root_list():
-            if Path(os.fsdecode(root.path)) not in self.place.roots:
-                handle.root_forget(os.fsdecode(root.path), force=True)
+            path = os.fsdecode(root.path)
+            if Path(path) not in self.place.roots:
+                treesnap.open(path, self.place.store).status()  # finishes a roll-back
+                handle.root_forget(path, force=True)
 
     def _damage(self) -> Iterator[str]:
         """Yields what damage has cost, and should not have."""
