@@ -165,6 +165,16 @@ def stopped_writer(shared: Shared, *places: str) -> Iterator[Callable[[], None]]
     assert code == 0
 
 
+def with_donor(shared: Shared) -> Record:
+    """Lets the second root need what only a snapshot of the first has; returns its state."""
+    for root in shared.roots:
+        fill(root, "shared")
+    shared.create(0, "donor")
+    use_new_pack(shared.store)
+    (shared.roots[1] / "own").write_bytes(b"its own" * 1000)
+    return record(shared.roots[1])
+
+
 @pytest.fixture
 def shared(tmp_path: Path) -> Shared:
     return Shared(tmp_path)
@@ -176,12 +186,7 @@ def test_a_writer_that_stands_through_two_collections_loses_nothing(
     shared, method, fragment, moment
 ):
     """What it found in the store was needed by a snapshot of the other root only, which goes."""
-    for root in shared.roots:
-        fill(root, "shared")
-    shared.create(0, "donor")
-    use_new_pack(shared.store)
-    (shared.roots[1] / "own").write_bytes(b"its own" * 1000)
-    expected = record(shared.roots[1])
+    expected = with_donor(shared)
     with stopped_writer(shared, method, fragment, moment):
         shared.delete(0, "donor")
         results = [shared.handle(0).gc()]
@@ -203,12 +208,7 @@ def test_a_writer_that_is_pending_when_a_collection_looks_again_loses_nothing(sh
     It is pending before the epoch is raised again, and published just before one of the two
     listings behind the fence; or it is not pending before the collection has ended.
     """
-    for root in shared.roots:
-        fill(root, "shared")
-    shared.create(0, "donor")
-    use_new_pack(shared.store)
-    (shared.roots[1] / "own").write_bytes(b"its own" * 1000)
-    expected = record(shared.roots[1])
+    expected = with_donor(shared)
     places = ("rename", "pending", "before", "rename", "snapshots", "before")
     raised = 0
     with ExitStack() as writer:
