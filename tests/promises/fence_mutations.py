@@ -126,7 +126,6 @@ BROKEN = (
         PUBLISHES,
         matrix="command[deleted content-gc]",
         orders=f"{STANDING}collections_loses_nothing",
-        is_soaked=True,
     ),
     _broken(
         "judge",
@@ -164,7 +163,6 @@ BROKEN = (
         ),
         matrix="command[move far-new root]",
         orders="store/test_moves_beside_writers.py",
-        is_soaked=True,
     ),
     _broken(
         "close",
@@ -175,7 +173,6 @@ BROKEN = (
         ),
         matrix="command[move far-new root]",
         orders="store/test_moves_beside_writers.py",
-        is_soaked=True,
     ),
     _broken(
         "same",
@@ -194,7 +191,6 @@ BROKEN = (
             "        for hold in chain():\n",
         ),
         orders="cli/test_store_place.py",
-        is_soaked=True,
     ),
     _broken(
         "order",

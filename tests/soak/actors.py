@@ -501,7 +501,7 @@ class Holder(Actor):
             # The oldest goes first, and is the one that other holders choose too.
             one = self.random.choice((snapshots[-1], self.random.choice(snapshots)))
             self.random.choice((self._hold, self._hold, self._pin))(number, handle, one)
-        time.sleep(self.random.random() * PAUSE_S)
+        time.sleep(self.random.random() * 2 * PAUSE_S)  # a store with holders is not moved
 
     def _hold(self, number: int, handle: treesnap.Handle, one: Snapshot) -> None:
         with opened(handle.context, "hold a snapshot", recover=False) as session:

@@ -32,7 +32,7 @@ KILL_WEIGHTS = {
     "reader": 0.5,
     "caller": 0.3,
     "repairer": 1.0,
-    "mover": 0.4,
+    "mover": 0.1,
     "settler": 0.4,
     "newcomer": 0.5,
     "damager": 0.4,
@@ -55,8 +55,10 @@ REMOVALS = 2
 """So many collections remove something while a writer stands; then it goes on."""
 ATTEMPTS = 12
 """Or so many were tried: load and chance decide how much garbage there is."""
-LEFT_MAX = 4
+LEFT_MAX = 9
 """More of them may not leave all the garbage that they found, if none removes any."""
+REST_LINES = 2000
+"""Of the counts between two stops: no store is moved while a writer stands in it."""
 KILLS_MAX = 2
 """So often the collector is killed while a writer stands; then it is spared, and must end."""
 ROUNDS_MAX = 4000
@@ -136,7 +138,7 @@ class Soak:
 
     def __post_init__(self) -> None:
         self._counts = self.place.counts()
-        self._kills_at = 0
+        self._kills_at = self._stops_at = 0
 
     def run(self, goes_on: Callable[[], bool]) -> None:
         """Lets the actors act for as long as it goes on, then until all have ended."""
@@ -176,17 +178,17 @@ class Soak:
         return self.random.randrange(1 << 32)
 
     def _disturb(self) -> None:
-        """Kills somebody, and sees to it that a writer is stopped most of the time."""
+        """Kills somebody at times, and lets a writer stand still about half of the time."""
         for child in self.children:
             if child.process.poll() is not None:
                 self.place.report("soak", f"{child.name} ended with {child.process.returncode}")
                 self._again(child)
-        if self._stop is None:
-            self._stop_a_writer()
-        else:
-            self._look_at_others(self._stop)
-        stop = self._stop
         line_count = len(self._counts.lines())
+        if self._stop is not None:
+            self._look_at_others(self._stop)
+        elif line_count >= self._stops_at:
+            self._stop_a_writer()
+        stop = self._stop
         if line_count < self._kills_at:
             return
         self._kills_at = line_count + self.random.randrange(LINES_MAX)
@@ -267,7 +269,7 @@ class Soak:
                 role = line["who"].partition("-")[0]
                 self.done[f"while a writer stood: {role}"] += line["what"] == "round"
             stop.child.process.send_signal(signal.SIGCONT)
-            self._stop = None
+            self._stop, self._stops_at = None, len(lines) + REST_LINES
 
     def _phase_of(self, child: Child) -> str:
         path = self.place.directory / "ledger" / f"phase-{child.name}"
