@@ -5,6 +5,8 @@ what a handler raises is raised there. No flag that code sets closes the gap bef
 handler of ours stands in front of the program's, and looks at what is running:
 
     in a function marked :func:`uninterrupted`   the signal is kept, until that function is left
+    an event loop, while a thread leaves a block the signal is kept, until the thread has ended
+    an event loop, while a block is open         the third Ctrl-C and later ones are kept
     anywhere else                                the program's handler is called, as without ours
 
 Functions marked :func:`interruptible` run within the others, and take long. There a kept signal is
@@ -13,7 +15,9 @@ failure is expected; once, because what the first one raises must be able to cle
 
 :class:`Guard` puts our handler in front and takes it away. It concerns the main thread alone, since
 signals interrupt no other. Signals that the program ignores stay ignored, and handlers in C code
-stay. One without a handler ends the process without a word, which raises nothing: it is kept while
+stay. asyncio.Runner cancels its main task for the first Ctrl-C, and ends the loop for the second
+one; then it cancels the other tasks, and what they do about that needs a loop that runs. One
+without a handler ends the process without a word, which raises nothing: it is kept while
 something is left, not before.
 
 Only the functions of ``_signal`` are called here: those of ``signal`` are written in Python, and
@@ -114,7 +118,7 @@ class Guard:
 
         Does nothing in an uninterrupted function that another one called: that one delivers.
         """
-        if not _kept or not _is_main_thread() or not _is_outermost():
+        if not _kept or _state.left_in_threads or not _is_main_thread() or not _is_outermost():
             return
         failure: BaseException | None = None
         while _kept:
@@ -150,11 +154,49 @@ class Guard:
             for number in numbers:
                 _guards[number] -= 1
                 if is_main and not _guards[number] and _signal.getsignal(number) is _arrived:
-                    _signal.signal(number, _program[number])
+                    _signal.signal(number, _handler_to_be(number))
             self.deliver()  # what came since
         finally:
             if mask is not None:
                 _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+
+class LoopGuard(Guard):
+    """Keeps signals for a block of an event loop, which is left in a thread.
+
+    A runner can still end the loop while the body runs, which gives its tasks their last turn;
+    a body that does not take it is ended by other signals than SIGINT.
+    """
+
+    _is_open = False
+
+    def open(self) -> None:
+        """Begins to count what interrupts the runner, while the block is open."""
+        self.stand(ending=False)
+        if self._numbers:
+            if not _state.open_in_loops:
+                _state.loop_interrupts = 0
+            self._is_open = True
+            _state.open_in_loops += 1
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Keeps each signal while the body runs, which waits for a thread."""
+        is_main = _is_main_thread()
+        _state.left_in_threads += is_main
+        try:
+            yield
+        finally:
+            _state.left_in_threads -= is_main
+
+    def go(self) -> None:
+        """Ends what :meth:`open` began, and delivers what was kept."""
+        _state.open_in_loops -= self._is_open
+        self._is_open = False
+        super().go()
+
+    def __del__(self) -> None:
+        self.go()
 
 
 _MASKED = tuple(
@@ -169,6 +211,27 @@ _MASKED = tuple(
 """All that can be handled in Python."""
 
 
+_INTERRUPTS_OF_RUNNER = 2
+
+
+def _is_of_runner(handler: object) -> bool:
+    """Returns whether a handler is that of an asyncio.Runner, which is a partial of its method."""
+    asyncio = sys.modules.get("asyncio")
+    owner = getattr(getattr(handler, "func", None), "__self__", None)
+    return asyncio is not None and isinstance(owner, asyncio.Runner)
+
+
+def _handler_to_be(number: int) -> Any:
+    """Returns the program's handler; a runner that has ended would have taken its own away."""
+    handler = _program[number]
+    if _is_of_runner(handler):
+        from asyncio import Runner
+
+        if _marked(_running(), {Runner.run.__code__}) is None:
+            return _signal.default_int_handler
+    return handler
+
+
 class _State:
     """Of the main thread."""
 
@@ -176,6 +239,12 @@ class _State:
     """Gets the signals that would end the program."""
     has_interrupted: bool = False
     """Whether a signal has interrupted what is interruptible, which cleans up now."""
+    open_in_loops: int = 0
+    """How many blocks of event loops have begun and are not left."""
+    left_in_threads: int = 0
+    """How many of them are being left."""
+    loop_interrupts: int = 0
+    """How often a runner was interrupted since the first of them began."""
 
 
 _state = _State()
@@ -183,10 +252,18 @@ _state = _State()
 
 def _arrived(number: int, frame: FrameType | None) -> None:
     """Stands in front of the program's handlers."""
-    if _marked(frame, _whole) is not None:
+    if _state.left_in_threads or _marked(frame, _whole) is not None or _is_excessive(number):
         _kept.append(number)
     else:
         _call(number, frame)
+
+
+def _is_excessive(number: int) -> bool:
+    """Returns whether a signal would keep a runner from ending tasks that are in blocks."""
+    if not _state.open_in_loops or number != _signal.SIGINT or not _is_of_runner(_program[number]):
+        return False
+    _state.loop_interrupts += 1
+    return _state.loop_interrupts > _INTERRUPTS_OF_RUNNER
 
 
 def _call(number: int, frame: FrameType | None) -> None:

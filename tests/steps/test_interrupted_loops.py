@@ -68,6 +68,8 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     yield found
     found.monitor.act = lambda: None
     found.refuse_nothing()
+    gc.collect()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -257,29 +259,38 @@ def test_a_fork_that_is_cancelled_twice_is_whole_or_absent(scene, tmp_path):
     assert (tmp_path / "fork" / "file").read_text() == "before"
 
 
-TWICE_AT_ONCE = """
-import asyncio, os, signal, sys, threading, treesnap
-handle = treesnap.open(sys.argv[1], sys.argv[2])
-def interrupt_twice():
-    for _ in range(2):
+INTERRUPTED = """
+import asyncio, os, signal, sys, threading, time, treesnap
+root, store, count, pause_s = *sys.argv[1:3], int(sys.argv[3]), float(sys.argv[4])
+handle = treesnap.open(root, store)
+def interrupt():
+    for _ in range(count):
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(pause_s)
 async def main():
     async with handle.aio.rollback_on_error():
-        with open(os.path.join(sys.argv[1], "file"), "w") as file:
+        with open(os.path.join(root, "file"), "w") as file:
             file.write("by the step")
-        threading.Thread(target=interrupt_twice).start()
+        threading.Thread(target=interrupt).start()
         await asyncio.sleep(60)
-asyncio.run(main())
+try:
+    asyncio.run(main())
+finally:
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
 
 
-def test_a_program_that_two_interruptions_end_has_rolled_back(tmp_path):
+@pytest.mark.parametrize("pause_s", [0, 0.001, 0.01])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
+def test_a_program_that_interruptions_end_has_rolled_back(tmp_path, count, pause_s):
     root = tmp_path / "root"
     root.mkdir()
-    for _ in range(5):
+    for _ in range(sized(2, 20)):
         (root / "file").write_text("before")
-        words = [sys.executable, "-c", TWICE_AT_ONCE, root, tmp_path / "store"]
+        words = [sys.executable, "-c", INTERRUPTED, root, tmp_path / "store"]
 
-        subprocess.run(words, capture_output=True, check=False)
+        ended = subprocess.run([*words, str(count), str(pause_s)], capture_output=True, check=False)
 
-        assert (root / "file").read_text() == "before"
+        assert (root / "file").read_text() == "before", ended
+        assert ended.returncode == -signal.SIGINT, ended
+        assert ended.stdout == b"True\n", ended

@@ -32,11 +32,9 @@ from treesnap.treepath import PathLike, from_user
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
-    from types import TracebackType
 
     from treesnap.events import Monitor
     from treesnap.facts import CheckpointType
-    from treesnap.model import SnapshotId
     from treesnap.ops.archive_import import Readable
     from treesnap.ops.checkpoint import CheckpointBlock
     from treesnap.ops.create import CreateOptions
@@ -1268,7 +1266,7 @@ class AsyncHandle:
 
     def watch(self, *, force: bool = False) -> AbstractAsyncContextManager[AsyncHandle]:
         """Watches the root while the body runs; see :meth:`Handle.watch`."""
-        return _WatchInLoop(self.handle, force=force)
+        return _WatchInLoop(self.handle.watch(force=force))
 
     def rollback_on_error(
         self,
@@ -1301,70 +1299,48 @@ class AsyncHandle:
         return _RollbackInLoop(self.handle.context.wait_s, make, overlap)
 
 
-class _WatchInLoop:
+class _WatchInLoop(BlockInThread[Handle]):
     """Watches while a body runs in a loop."""
 
-    def __init__(self, handle: Handle, *, force: bool) -> None:
-        self._block = BlockInThread(handle.watch(force=force))
-
-    async def __aenter__(self) -> AsyncHandle:
-        return AsyncHandle(await self._block.__aenter__())
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        return await self._block.__aexit__(kind, error, traceback)
+    async def __aenter__(self) -> AsyncHandle:  # type: ignore[override]  # the handle of a loop
+        return AsyncHandle(await super().__aenter__())
 
 
-class _RollbackInLoop:
+class _RollbackInLoop(BlockInThread["CreateResult"]):
     """Waits for other blocks in a loop, then holds a checkpoint while a body runs there."""
 
     def __init__(
         self, wait_s: float, make: Callable[..., CheckpointBlock[CreateResult]], overlap: str
     ) -> None:
+        from treesnap.ops.claim import Overlap, entered
+
+        self._is_waiting = overlap == Overlap.WAIT
         self._wait_s = wait_s
-        self._make = make
-        self._overlap = overlap
-        self._block: BlockInThread[CreateResult] | None = None
-        self._outside: frozenset[SnapshotId] = frozenset()
+        self._make = partial(make, overlap=Overlap.REFUSE.value if self._is_waiting else overlap)
+        self._outside = entered.get()
+        super().__init__(block := self._make(), block.abandon)
 
     async def __aenter__(self) -> CreateResult:
         from asyncio import get_running_loop, sleep
 
-        from treesnap.ops.claim import Overlap, Overlapping, entered
+        from treesnap.ops.claim import Overlapping, entered
 
         loop = get_running_loop()
         deadline = loop.time() + self._wait_s
-        is_waiting = self._overlap == Overlap.WAIT
         self._outside = entered.get()
         while True:
-            block = self._make(overlap=Overlap.REFUSE.value if is_waiting else self._overlap)
-            self._block = BlockInThread(block, block.abandon)
             try:
-                made = await self._block.__aenter__()
+                made = await super().__aenter__()
                 break
             except Overlapping:
-                if not (is_waiting and loop.time() < deadline):
+                if not (self._is_waiting and loop.time() < deadline):
                     raise
             await sleep(_PAUSE_S)
+            self._take(block := self._make(), block.abandon)
         entered.set(self._outside | {made.id})  # what the thread set was its own
         return made
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def when_left(self) -> None:
         from treesnap.ops.claim import entered
 
-        block, self._block = self._block, None
-        assert block is not None
-        try:
-            return await block.__aexit__(kind, error, traceback)
-        finally:
-            if block.is_in_its_task:
-                entered.set(self._outside)
+        entered.set(self._outside)

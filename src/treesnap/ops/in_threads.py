@@ -17,6 +17,8 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
+from treesnap.interruption import LoopGuard, uninterrupted
+
 P = ParamSpec("P")
 T = TypeVar("T")
 Target = TypeVar("Target")
@@ -146,6 +148,7 @@ async def _ended(function: Callable[[], T], release: Callable[[], object]) -> T:
     raise cancellation from failure
 
 
+@uninterrupted
 async def _left(leave: Callable[[], T]) -> T:
     """Calls in a thread of its own, which begins at once, and is waited for in any case.
 
@@ -209,20 +212,35 @@ class BlockInThread(Generic[T]):
         self, block: AbstractContextManager[T], abandon: Callable[[], object] | None = None
     ) -> None:
         """Prepares a block; without ``abandon`` it is left as after a body without an error."""
+        self._take(block, abandon)
+        self._task: Task[Any] | None = None
+        self._guard = LoopGuard()
+
+    def _take(
+        self, block: AbstractContextManager[T], abandon: Callable[[], object] | None = None
+    ) -> None:
         self._block = block
         self._leave_well = partial(block.__exit__, None, None, None)
         self._abandon = abandon if abandon is not None else self._leave_well
-        self._task: Task[Any] | None = None
+
+    def when_left(self) -> None:
+        """Is called in the task of the block when that is left."""
 
     async def __aenter__(self) -> T:
         self._task = _current_task()
-        return await _ended(self._block.__enter__, self._leave_well)
+        self._guard.open()
+        try:
+            return await _ended(self._block.__enter__, self._leave_well)
+        except BaseException:
+            self._guard.go()
+            raise
 
     @property
-    def is_in_its_task(self) -> bool:
+    def _is_in_its_task(self) -> bool:
         """Whether the task runs that entered the block, and not a finaliser."""
         return _current_task() is self._task
 
+    @uninterrupted
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -231,10 +249,16 @@ class BlockInThread(Generic[T]):
     ) -> bool:
         from asyncio import CancelledError
 
-        if isinstance(error, GeneratorExit | CancelledError) and not self.is_in_its_task:
-            self._abandon()
-            return False
-        return bool(await _left(partial(self._block.__exit__, kind, error, traceback)))
+        try:
+            if isinstance(error, GeneratorExit | CancelledError) and not self._is_in_its_task:
+                self._abandon()
+                return False
+            with self._guard.leaving():
+                return bool(await _left(partial(self._block.__exit__, kind, error, traceback)))
+        finally:
+            if self._is_in_its_task:
+                self.when_left()
+            self._guard.go()
 
 
 def _current_task() -> Task[Any] | None:
