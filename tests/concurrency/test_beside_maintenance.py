@@ -19,8 +19,21 @@ FEW, FAR = 3, 47
 """Places of a pair in the suite, and how far apart: most commands make some hundred calls."""
 
 
-ONE_OF_THEM = frozenset({("move", "hold")})
-"""Pairs of which one always declines: a held snapshot keeps the store where it is."""
+ONE_OF_THEM = frozenset(
+    {
+        ("move", "hold", None),
+        ("delete", "delete", None),
+        ("forget", "forget", None),
+        ("undo", "undo", None),
+        ("repair", "move far", "pack"),
+        ("repair", "undo", "history"),
+    }
+)
+"""Pairs of which one always declines, with the damage.
+
+A held snapshot keeps the store where it is; nothing is deleted, forgotten or undone twice; and
+what the damage stops waits for the end of the repair.
+"""
 
 
 def problems(
@@ -38,7 +51,7 @@ def problems(
         if outcome.problems:
             return [f"at call {number}: {problem}" for problem in outcome.problems]
         both += outcome.both
-    if whole and not both and (command, other) not in ONE_OF_THEM:
+    if whole and not both and (command, other, damage) not in ONE_OF_THEM:
         return ["one of the two always declines"]
     return []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
+from calling import Place
 from privileges import NOBODY_ID, as_nobody, everything_is_loaded
 from treesnap.errors import ErrorCode, Refused
 from treesnap.testing.state import tree_state
@@ -197,6 +198,31 @@ class TestTheSuperuser:
         assert caught.value.code == ErrorCode.FOREIGN_OWNER
         assert list((tmp_path / "private").iterdir()) == []
         assert not os.path.lexists(target)
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("restore", "latest", "--to"),
+            ("fork", "latest"),
+            ("archive", "latest", "-o"),
+            ("timeline", "--html"),
+            ("remote", "add", "there"),
+            ("clone", "REMOTE"),
+        ],
+    )
+    def test_no_command_is_led_elsewhere_by_a_link(self, tmp_path, root, words):
+        place = Place(root, tmp_path / "store")
+        place.done("create")
+        place.done("remote", "add", "mine", str(tmp_path / "remote"))
+        place.done("push", "mine")
+        (tmp_path / "private").mkdir()
+        target = link_of_another(tmp_path, tmp_path / "private") / "new.tar"
+        remote = str(tmp_path / "remote")
+
+        ended = place.snap(*(remote if word == "REMOTE" else word for word in words), str(target))
+
+        assert (ended.code, "is reached through the link" in ended.err) == (3, True), ended
+        assert list((tmp_path / "private").iterdir()) == []
 
     @pytest.mark.parametrize("verb", ["list", "recover", "gc", "status", "undo"])
     def test_refuses_to_look_as_well(self, tmp_path, root, verb):

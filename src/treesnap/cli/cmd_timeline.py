@@ -81,12 +81,14 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
 def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
     from treesnap.fs.os_errors import reported
     from treesnap.ops.context import absolute
+    from treesnap.ops.trust import real_target
     from treesnap.ui.page import HistoryPage
 
     with invocation.open() as handle:
         made = HistoryPage(handle, lines_of_patches, max_size_bytes=max_size_bytes)
         content = "".join(made.pieces()).encode()
         path = os.path.abspath(absolute(file))
+        real_target(path)
         with reported("write the page"):
             _write(handle.context.fs, path, content)
         line = (

@@ -106,7 +106,7 @@ class Invocation:
         """Returns a PATH argument as an absolute path.
 
         It is relative to the directory of ``-C``, else to the current one. Links on the way to
-        it are followed only when the path as it is written leads out of the root.
+        it are followed only when it is written as one outside of the root, and leads into it.
         """
         if not path:
             raise click.UsageError("a PATH is empty; '.' is the directory itself")
@@ -118,7 +118,9 @@ class Invocation:
             return written
         if os.path.realpath(written) == root:
             return root
-        return os.path.join(os.path.realpath(os.path.dirname(written)), os.path.basename(written))
+        above, name = os.path.split(written)
+        real = os.path.join(os.path.realpath(above), name)
+        return real if _is_below(real, root) else written
 
     def absolute_all(self, paths: Sequence[str], root: str) -> list[str] | None:
         """Returns all PATH arguments as absolute paths; None without any: the whole root."""

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from stat import S_ISLNK
-from typing import NamedTuple
 
 from treesnap.fs.base import FileSystem
+from treesnap.named_tuple import NamedTuple
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY

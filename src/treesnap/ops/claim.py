@@ -15,6 +15,7 @@ from treesnap.errors import Busy, StorageFull, WarningCode, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import error_text
+from treesnap.fs.real_path import opened_real
 from treesnap.interruption import pause
 from treesnap.model import SnapshotId
 from treesnap.ops.context import Session, own_marks
@@ -25,6 +26,8 @@ from treesnap.treepath import is_within
 MARK_DIGITS = 16
 """Of the id of a checkpoint, which is one of the words between slashes of a mark."""
 _PAUSE_S = 0.05
+_ROOT_ROOM_BYTES = 256 << 10
+"""What has to be free beside the tree: a restore reserves some for directories that grow."""
 _Result = TypeVar("_Result")
 
 
@@ -90,12 +93,21 @@ class Claim:
             )
 
     def require_way_back(self, session: Session) -> None:
-        """Raises StorageFull, and lets go, unless a full store could still take a roll-back."""
+        """Raises StorageFull, and lets go, unless a roll-back could begin on full disks.
+
+        Whatever a step writes is removed then; what was free before it is free again.
+        """
+        full = None
         if not Reserve(session.fs, session.store.layout).fill():
+            full = "store", session.store.path
+        with opened_real(session.fs, session.context.root) as root_fd:
+            if session.fs.free_bytes(root_fd) < _ROOT_ROOM_BYTES:
+                full = "root", session.context.root
+        if full is not None:
             self.release()
             raise StorageFull(
-                "The disk of the store has no room to roll the step back, so it was not begun",
-                path=session.store.path,
+                f"The disk of the {full[0]} has no room to roll the step back, so it was not begun",
+                path=full[1],
             )
 
 

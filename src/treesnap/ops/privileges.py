@@ -26,7 +26,7 @@ from typing import Any
 from treesnap import treepath
 from treesnap.codec.tree import Put, put_tree
 from treesnap.compare import paired
-from treesnap.errors import printable
+from treesnap.errors import NotFound, printable
 from treesnap.facts import IMPORTED, RESERVED_TAGS
 from treesnap.fs.owner import current_umask
 from treesnap.model import (
@@ -76,7 +76,10 @@ def was_captured_here(snapshot: Snapshot) -> bool:
 
 
 def is_own(session: Session, snapshot: Snapshot) -> bool:
-    """Returns whether a snapshot is proven to be own. May cost a listing of all roots."""
+    """Returns whether a snapshot is proven to be own. May cost a listing of all roots.
+
+    Raises NotFound for one that was deleted meanwhile: nobody can tell any more.
+    """
     if was_captured_here(snapshot):
         return True
     tags = snapshot.record.tags
@@ -86,10 +89,10 @@ def is_own(session: Session, snapshot: Snapshot) -> bool:
     here = log.listing(session.root.id).find(snapshot.id)
     if here is not None and _captured_in(session, session.root.id, here.sequence):
         return True
-    return any(
-        name.id == snapshot.id and _captured_in(session, root_id, name.sequence)
-        for root_id, name in log.all_names()
-    )
+    places = [(root_id, name) for root_id, name in log.all_names() if name.id == snapshot.id]
+    if not places:
+        raise NotFound(f"Snapshot {snapshot.id[:12]} was deleted meanwhile")
+    return any(_captured_in(session, root_id, name.sequence) for root_id, name in places)
 
 
 def _captured_in(session: Session, root_id: str, sequence: int) -> bool:

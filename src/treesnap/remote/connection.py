@@ -37,6 +37,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.fs.local import LocalFileSystem
+from treesnap.ops.trust import real_target
 from treesnap.presentation import Record
 from treesnap.remote.cache import FileCache
 from treesnap.remote.files import SealedFiles
@@ -126,7 +127,7 @@ def open_blobs(url: str, *, make: bool = False) -> Blobs:
     if directory is not None:
         from treesnap.blobs.directory import DirectoryBlobs
 
-        return DirectoryBlobs(LocalFileSystem(), directory, make=make)
+        return DirectoryBlobs(LocalFileSystem(), real_target(directory), make=make)
     from treesnap.blobs.bucket import BucketBlobs, parse_bucket_url
 
     return BucketBlobs(parse_bucket_url(url))

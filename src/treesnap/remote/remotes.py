@@ -55,6 +55,7 @@ from treesnap.ops.privileges import MERGED
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.attempt import refuse_covered
 from treesnap.ops.restore.plan import RestoreRequest
+from treesnap.ops.trust import real_target
 from treesnap.ops.undo import restore
 from treesnap.presentation import Fields, Record
 from treesnap.remote.cache import FileCache
@@ -953,7 +954,7 @@ def _warn_of_damage(context: Context, view: View) -> None:
 
 def _refuse_inside(session: Session, directory: str) -> None:
     """Raises InvalidArgument for a remote that would be captured with a root, or in the store."""
-    real = os.path.realpath(directory)
+    real = real_target(directory)
     for place in map(os.fsdecode, registered_roots(session.fs, session.store.layout)):
         if os.path.commonpath([real, place]) == place:
             raise InvalidArgument(

@@ -76,6 +76,8 @@ _EARLIER_MAX = 100
 LOCK_WAIT_S = 30.0
 """How long a process waits for the list of roots, unless it is told."""
 
+_LIST_WAIT_MIN_S = 5.0
+
 T = TypeVar("T")
 
 
@@ -603,8 +605,10 @@ def step_output_bytes(fs: FileSystem, layout: Layout) -> int:
 def locked_roots(fs: FileSystem, layout: Layout, wait_s: float) -> Iterator[None]:
     """Keeps other processes from registering, moving and forgetting roots while the body runs.
 
-    They do not change settings either. Raises Busy.
+    They do not change settings either. Others hold it for moments, but for a move of the store, so
+    also what does not wait for other operations waits :data:`_LIST_WAIT_MIN_S`. Raises Busy.
     """
+    wait_s = max(wait_s, _LIST_WAIT_MIN_S)
     path = os.path.join(layout.roots, "lock")
     what = "The list of roots"
     with held(fs, path, operation="roots", what=what, wait_s=wait_s):

@@ -20,6 +20,8 @@ from treesnap.model import Entry, EntryKind, Xattrs
 
 _UNSUPPORTED = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _VANISHED = errno.ENODATA
+_ROOM_BYTES = 1 << 20
+"""A disk on which so much is free has room for an attribute, which has 64 KiB at most."""
 PRIVILEGED = (b"security.", b"trusted.", b"system.")
 """What the names of attributes begin with that privileged programs set, or that name users."""
 
@@ -78,12 +80,24 @@ def _attempt(fs: FileSystem, where: str | int, name: bytes, value: bytes | None)
     except OSError as error:
         if error.errno == _VANISHED:
             return True
-        if error.errno in _UNSUPPORTED or (
-            error.errno in (errno.EPERM, errno.EACCES) and name.startswith(PRIVILEGED)
+        if (
+            error.errno in _UNSUPPORTED
+            or (error.errno in (errno.EPERM, errno.EACCES) and name.startswith(PRIVILEGED))
+            or _is_too_large(fs, where, error)
         ):
             return False
         raise
     return True
+
+
+def _is_too_large(fs: FileSystem, where: str | int, error: OSError) -> bool:
+    """Returns whether no attribute of this size can be there: setxattr(2) has two errors for that.
+
+    One of them is also that of a full disk. Ext4 keeps the attributes of a file in one block.
+    """
+    if error.errno != errno.ENOSPC:
+        return error.errno == errno.E2BIG
+    return isinstance(where, int) and fs.free_bytes(where) > _ROOM_BYTES
 
 
 def _change(fs: FileSystem, where: str | int, name: str, value: bytes | None) -> None:
