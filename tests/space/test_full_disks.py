@@ -118,6 +118,23 @@ class TestRoot:
         assert difference(before, record(place.root)) == []
         assert refused > 2
 
+    @pytest.mark.parametrize("free_blocks", [0, 10, 30, 63, 80])
+    def test_that_could_not_take_the_roll_back_of_a_step_takes_no_step(
+        self, place_on_small_root, tmp_path, free_blocks
+    ):
+        """A restore reserves some room beside the tree, whatever the step removes."""
+        place = place_on_small_root
+        write(place, 1, 20_000)
+        place.done("create")
+        fill(tmp_path / "disk", but_for=free_blocks)
+        before, ran = record(place.root), tmp_path / "ran"
+
+        ended = place.snap("run", "--", "sh", "-c", f"touch {ran}; rm file-*; exit 3")
+
+        assert ended.code == (3 if ran.exists() else NO_SPACE), ended
+        assert ran.exists() == (free_blocks >= 64), ended
+        assert difference(before, record(place.root)) == []
+
 
 class TestStore:
     @pytest.mark.parametrize("free_blocks", [0, 1, 2, 3, 6, 12, 20])
