@@ -82,9 +82,9 @@ class TestPuttingBack:
 
     def test_a_read_only_file_is_read_only_again_after_an_error(self, path, fd):
         os.chmod(path, 0o440)
-        fault = Fault(methods=frozenset({"set_xattr"}), number=2, errno=errno.ENOSPC)
+        fault = Fault(methods=frozenset({"set_xattr"}), number=2, errno=errno.EDQUOT)
 
-        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):
             apply_xattrs(FaultyFileSystem(fault, inner=Strict()), fd, (ONE, (b"user.two", b"new")))
 
         assert attributes(path) == {"user.one": b"1", "user.two": b"2"}
