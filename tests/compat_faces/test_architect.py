@@ -222,6 +222,7 @@ class TestRollback:
         assert manager.rollback(commit="0" * 64) is False
         assert manager.rollback(commit="latest") is False
         assert manager.rollback(commit=other) is False
+        assert manager.rollback(commit=first[:3]) is False
         assert manager.rollback(step=2, commit=first) is False
         assert difference(before, record(root)) == []
         assert manager.rollback(step=2, commit=second[:8]) is True

@@ -36,7 +36,7 @@ MILESTONES = Milestones(
 
 _AFTER = "after "
 _SHORT_HASH_LENGTH = 7
-_HASH = re.compile(r"[0-9a-f]{1,64}")
+_HASH = re.compile(r"[0-9a-f]{4,64}")
 _WENT_TO = re.compile(r"before \w+(?: to)? ([0-9a-f]{12})")
 """The label of a safety snapshot, which names the snapshot that was restored."""
 
@@ -100,7 +100,7 @@ class CheckpointManager:
         """Restores the workspace to a checkpoint exactly; returns False if no checkpoint fits.
 
         ``step`` means the newest checkpoint of that number, ``commit`` a hash or its unique
-        beginning; given both, a checkpoint must fit both. All or nothing.
+        beginning of at least 4 digits; given both, a checkpoint must fit both. All or nothing.
         """
         fitting = [
             item
