@@ -128,10 +128,12 @@ class TestRoot:
         place.done("create")
         fill(tmp_path / "disk", but_for=free_blocks)
         before, ran = record(place.root), tmp_path / "ran"
+        stored = set(place.store.rglob("*"))
 
         ended = place.snap("run", "--", "sh", "-c", f"touch {ran}; rm file-*; exit 3")
 
         assert ended.code == (3 if ran.exists() else NO_SPACE), ended
+        assert ran.exists() or set(place.store.rglob("*")) == stored  # no snapshot makes that room
         assert ran.exists() == (free_blocks >= 64), ended
         assert difference(before, record(place.root)) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from enum import StrEnum
 from typing import TypeVar
@@ -18,7 +19,7 @@ from treesnap.fs.os_errors import error_text
 from treesnap.fs.real_path import opened_real
 from treesnap.interruption import pause
 from treesnap.model import SnapshotId
-from treesnap.ops.context import Session, own_marks
+from treesnap.ops.context import Context, Session, own_marks
 from treesnap.store.records import LockedRecord
 from treesnap.store.reserve import Reserve
 from treesnap.treepath import is_within
@@ -93,22 +94,28 @@ class Claim:
             )
 
     def require_way_back(self, session: Session) -> None:
-        """Raises StorageFull, and lets go, unless a roll-back could begin on full disks.
-
-        Whatever a step writes is removed then; what was free before it is free again.
-        """
-        full = None
+        """Raises StorageFull, and lets go, unless a full store could still take a roll-back."""
         if not Reserve(session.fs, session.store.layout).fill():
-            full = "store", session.store.path
-        with opened_real(session.fs, session.context.root) as root_fd:
-            if session.fs.free_bytes(root_fd) < _ROOT_ROOM_BYTES:
-                full = "root", session.context.root
-        if full is not None:
             self.release()
-            raise StorageFull(
-                f"The disk of the {full[0]} has no room to roll the step back, so it was not begun",
-                path=full[1],
-            )
+            raise _no_way_back("store", session.store.path)
+
+
+def refuse_full_root(context: Context) -> None:
+    """Raises StorageFull where a restore could not begin beside the tree.
+
+    What a step writes is removed then, so what is free before it is free again. An absent root
+    is not refused here.
+    """
+    with suppress(OSError), opened_real(context.fs, context.root) as root_fd:
+        if context.fs.free_bytes(root_fd) < _ROOT_ROOM_BYTES:
+            raise _no_way_back("root", context.root)
+
+
+def _no_way_back(what: str, path: str) -> StorageFull:
+    return StorageFull(
+        f"The disk of the {what} has no room to roll the step back, so it was not begun",
+        path=path,
+    )
 
 
 def refuse_overlap(session: Session, scope: tuple[bytes, ...] | None) -> None:

@@ -36,7 +36,7 @@ from treesnap.model import (
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
 from treesnap.ops.capture import Capture, latest
-from treesnap.ops.claim import refuse_overlap
+from treesnap.ops.claim import refuse_full_root, refuse_overlap
 from treesnap.ops.config import Settings
 from treesnap.ops.context import Context, Session, check_root
 from treesnap.ops.maintenance import maintain, settings_or_defaults, with_room
@@ -120,6 +120,8 @@ def create(context: Context, request: CreateRequest, claim: Claim | None = None)
         _refuse_unknown(context, request.paths)
     if request.options.validate is not None:
         _validate(context, request.options.validate)
+    if claim is not None:  # before room is made in the store, which would not help
+        refuse_full_root(context)
     # Tried again alone: what several processes stored twice may be what found no room.
     shared = iter([True])
     result = with_room(
