@@ -4,10 +4,10 @@ Python calls the handlers of signals in the main thread, between any two of its 
 what a handler raises is raised there. No flag that code sets closes the gap before it is set. So a
 handler of ours stands in front of the program's, and looks at what is running:
 
-    in a function marked :func:`uninterrupted`   the signal is kept, until that function is left
-    an event loop, while a thread leaves a block the signal is kept, until the thread has ended
-    an event loop, while a block is open         the third Ctrl-C and later ones are kept
-    anywhere else                                the program's handler is called, as without ours
+    in a function marked :func:`uninterrupted`     the signal is kept, until that function is left
+    in a loop, while a thread leaves its block     the signal is kept, until the thread has ended
+    in a loop with a block that is open            the third Ctrl-C and later ones are kept
+    anywhere else                                  the program's handler is called, as without ours
 
 Functions marked :func:`interruptible` run within the others, and take long. There a kept signal is
 delivered by :func:`interrupt_here`, where an operation waits or tells of its progress, and a
@@ -179,16 +179,6 @@ class LoopGuard(Guard):
             self._is_open = True
             _state.open_in_loops += 1
 
-    @contextmanager
-    def leaving(self) -> Iterator[None]:
-        """Keeps each signal while the body runs, which waits for a thread."""
-        is_main = _is_main_thread()
-        _state.left_in_threads += is_main
-        try:
-            yield
-        finally:
-            _state.left_in_threads -= is_main
-
     def go(self) -> None:
         """Ends what :meth:`open` began, and delivers what was kept."""
         _state.open_in_loops -= self._is_open
@@ -197,6 +187,17 @@ class LoopGuard(Guard):
 
     def __del__(self) -> None:
         self.go()
+
+
+@contextmanager
+def left_in_thread() -> Iterator[None]:
+    """Keeps each signal in front of which a guard stands, while the body waits for a thread."""
+    is_main = _is_main_thread()
+    _state.left_in_threads += is_main
+    try:
+        yield
+    finally:
+        _state.left_in_threads -= is_main
 
 
 _MASKED = tuple(
@@ -212,6 +213,7 @@ _MASKED = tuple(
 
 
 _INTERRUPTS_OF_RUNNER = 2
+"""The first one cancels its task, the second one ends its loop."""
 
 
 def _is_of_runner(handler: object) -> bool:

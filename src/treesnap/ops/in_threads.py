@@ -17,7 +17,7 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from treesnap.interruption import LoopGuard, uninterrupted
+from treesnap.interruption import LoopGuard, left_in_thread, uninterrupted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -180,14 +180,15 @@ async def _left(leave: Callable[[], T]) -> T:
         _wait_for(result)
         raise
     cancellation: CancelledError | None = None
-    while not ended.done():
-        try:
-            await wait([ended])
-        except CancelledError as error:
-            cancellation = error
-        except BaseException:  # collected with its task, or a second Ctrl-C
-            _wait_for(result)
-            raise
+    with left_in_thread():
+        while not ended.done():
+            try:
+                await wait([ended])
+            except CancelledError as error:
+                cancellation = error
+            except BaseException:  # collected with its task, or a handler of the program raised
+                _wait_for(result)
+                raise
     if cancellation is not None:
         raise cancellation from ended.exception()
     return ended.result()
@@ -253,8 +254,7 @@ class BlockInThread(Generic[T]):
             if isinstance(error, GeneratorExit | CancelledError) and not self._is_in_its_task:
                 self._abandon()
                 return False
-            with self._guard.leaving():
-                return bool(await _left(partial(self._block.__exit__, kind, error, traceback)))
+            return bool(await _left(partial(self._block.__exit__, kind, error, traceback)))
         finally:
             if self._is_in_its_task:
                 self.when_left()
