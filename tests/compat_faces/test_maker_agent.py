@@ -86,13 +86,13 @@ def test_a_step_that_fails_is_rolled_back(root, store, agent):
     (root / "code.py").write_text("broken")
     (root / "made.py").write_text("half")
     (root / "notes/plan.md").unlink()
-    (root / "beside.txt").write_text("of somebody else")
+    (root / "beside.txt").write_text("of another program")
     restored = agent(restore_block(root, "ckpt-1"))
     assert status(restored) == "RESTORE_SUCCESS", restored
     assert (root / "code.py").read_text() == "one"
     assert (root / "notes/plan.md").read_text() == "plan"
     assert not (root / "made.py").exists()
-    assert (root / "beside.txt").read_text() == "of somebody else"
+    assert (root / "beside.txt").read_text() == "of another program"
 
     assert status(agent(cleanup_block(root, "CLEANUP_ALL"))) == "CLEANUP_COMPLETE"
     assert not (root / ".maker-checkpoints/metadata/ckpt-1.json").exists()

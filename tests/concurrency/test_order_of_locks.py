@@ -1,4 +1,4 @@
-"""The collector's lock comes before the gate: whoever has it can close the store."""
+"""The collector's lock comes before the gate: who has it can close the store."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PENDING = (
 
 
 class Broken(NamedTuple):
-    """A rule that the product does not keep any more."""
+    """A rule that the product no longer keeps."""
 
     rule: str
     mutation: Mutation

@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     root.mkdir()
     other.mkdir()
     (root / "file").write_text("first")
-    (other / "file").write_text("of somebody else")
+    (other / "file").write_text("of another program")
     (other / "precious").write_text("precious")
     handle = treesnap.open(root, tmp_path / "store")
     handle.create(name="first")
@@ -66,7 +66,7 @@ def test_nothing_is_written_into_what_covers_the_root(place: Place, way, kind):
         place.mounter.bind(place.other, place.root)
     else:
         place.mounter.tmpfs(place.root)
-        (place.root / "file").write_text("of somebody else")
+        (place.root / "file").write_text("of another program")
     mounted = record(place.root)
 
     with pytest.raises(Refused) as error:

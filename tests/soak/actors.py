@@ -381,12 +381,12 @@ class Repairer(Actor):
 
 
 class Damager(Actor):
-    """Damages what it alone has, and waits for somebody to repair the store."""
+    """Damages what it alone has, and waits until another actor repairs the store."""
 
     role = "damager"
 
     def round(self) -> None:
-        """Does damage, or looks at what was done; repairs it if nobody else does for long."""
+        """Does damage, or looks at what was done; repairs it if no other actor does for long."""
         damages, handle = self.place.damages, self.own_handle(self.place.damages.root)
         line = damages.doing()
         if line is None:
@@ -532,7 +532,7 @@ class Holder(Actor):
         self.place.count(self.name, "pinned")
 
     def _unpin(self) -> None:
-        """Takes the last pin back, if nobody is about to look at pins, and nobody else wants it."""
+        """Takes the last pin back, unless another actor is about to look at pins, or wants it."""
         lines = self.pins.lines()
         if not lines or lines[-1]["what"] != "pinning":
             return

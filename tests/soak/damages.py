@@ -1,6 +1,6 @@
 """Damage that is done to the store on purpose, and what it may cost.
 
-It hits a block with content that one root alone has, so everybody else must lose nothing. Three
+It hits a block with content that one root alone has, so the others must lose nothing. Three
 ways are left to get it back, or none: then that root's snapshot may be lost, and no other.
 """
 

@@ -64,7 +64,7 @@ KILLS_MAX = 2
 ROUNDS_MAX = 4000
 """Rounds of others, within which a collector that is not killed does something."""
 WEDGED_S = 180.0
-"""After this long without anybody doing anything something must be stuck."""
+"""After this long in which no actor did anything, something must be stuck."""
 
 
 @dataclass
@@ -178,7 +178,7 @@ class Soak:
         return self.random.randrange(1 << 32)
 
     def _disturb(self) -> None:
-        """Kills somebody at times, and lets a writer stand still about half of the time."""
+        """Kills an actor at times, and lets a writer stand still about half of the time."""
         for child in self.children:
             if child.process.poll() is not None:
                 self.place.report("soak", f"{child.name} ended with {child.process.returncode}")
@@ -261,7 +261,7 @@ class Soak:
             stop.seen, stop.seen_s = len(lines), time.monotonic()
         is_enough, problem = verdict(lines[stop.begun :])
         if time.monotonic() > stop.seen_s + WEDGED_S:
-            is_enough, problem = True, "nobody does anything"
+            is_enough, problem = True, "no actor does anything"
         if problem is not None:
             self.place.report("soak", f"{problem} while {stop.child.name} stands")
         if is_enough:

@@ -84,11 +84,11 @@ def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
     from treesnap.ops.trust import real_target
     from treesnap.ui.page import HistoryPage
 
+    above, name = os.path.split(os.path.abspath(absolute(file)))
     with invocation.open() as handle:
+        path = os.path.join(real_target(above), name)
         made = HistoryPage(handle, lines_of_patches, max_size_bytes=max_size_bytes)
         content = "".join(made.pieces()).encode()
-        path = os.path.abspath(absolute(file))
-        real_target(path)
         with reported("write the page"):
             _write(handle.context.fs, path, content)
         line = (

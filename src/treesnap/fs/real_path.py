@@ -18,8 +18,6 @@ from treesnap.named_tuple import NamedTuple
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 """Opens a directory of which only the names below it are wanted: that takes no right to read it."""
-
-
 _LINKS_MAX = 40
 """As of Linux, see path_resolution(7)."""
 

@@ -78,7 +78,7 @@ def was_captured_here(snapshot: Snapshot) -> bool:
 def is_own(session: Session, snapshot: Snapshot) -> bool:
     """Returns whether a snapshot is proven to be own. May cost a listing of all roots.
 
-    Raises NotFound for one that was deleted meanwhile: nobody can tell any more.
+    Raises NotFound for one that was deleted meanwhile: what could tell is gone.
     """
     if was_captured_here(snapshot):
         return True

@@ -75,7 +75,6 @@ _EARLIER_MAX = 100
 """Earlier paths that are kept. A record has room for twice as many of 4 KiB each."""
 LOCK_WAIT_S = 30.0
 """How long a process waits for the list of roots, unless it is told."""
-
 _LIST_WAIT_MIN_S = 5.0
 
 T = TypeVar("T")
