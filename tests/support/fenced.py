@@ -253,6 +253,11 @@ def watch_takers(report: Callable[[str], None]) -> None:
     def one(name: object, dir_fd: int | None = None) -> tuple[str, ...]:
         return (_path(name, dir_fd),)
 
+    def source(
+        source: object, target: object, source_dir_fd: int | None = None, **_: object
+    ) -> tuple[str, ...]:
+        return (_path(source, source_dir_fd),)
+
     def two(
         source: object,
         target: object,
@@ -268,6 +273,6 @@ def watch_takers(report: Callable[[str], None]) -> None:
     watched("unlink", one)
     watched("remove_directory", one)
     watched("rename", two)
-    watched("rename_to_absent", two)
+    watched("rename_to_absent", source)  # the target is not there, or it fails
     watched("exchange", two)
     watched("truncate", opened)

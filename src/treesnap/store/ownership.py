@@ -64,8 +64,9 @@ def directory_of_others(store: str, top: os.stat_result, owner_ids: Collection[i
 def note_made_here(fs: FileSystem, layout: Layout) -> None:
     """Writes what proves that a store was made here, after its format file.
 
-    Another process may make the same store at this moment and replace its format file, so what
-    was written is compared. Costs a sync.
+    Where the file system cannot keep a name that is there, another process that makes the same
+    store at this moment may replace its format file, so what was written is compared. Costs a
+    sync.
     """
     for _ in range(_ATTEMPTS):
         proof = _proof(fs, layout)

@@ -26,7 +26,13 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import ensure_directories, read_file, replace_file, sync_directory
+from treesnap.fs.durable import (
+    create_file,
+    ensure_directories,
+    read_file,
+    replace_file,
+    sync_directory,
+)
 from treesnap.fs.os_errors import error_text, is_full
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.layout import DIRECTORIES, DISPLACED_PREFIX, Layout, is_hex
@@ -58,6 +64,11 @@ _FORMAT_TEXT = """\
 """The format file, with the place of an id of 32 hex digits."""
 _ID_AT = _FORMAT_TEXT.index("%s")
 _ID_LENGTH = 32
+
+
+def _new_format() -> bytes:
+    """Returns a format file for a new store, with an id of its own."""
+    return (_FORMAT_TEXT % os.urandom(_ID_LENGTH // 2).hex()).encode()
 
 
 def _is_as_written(data: bytes) -> bool:
@@ -221,7 +232,8 @@ class Store:
         """Makes the directories, then the format file: without it there is no store.
 
         So its existence proves that the rest is durable. Its own name becomes durable with the
-        first snapshot: until then there is nothing to lose.
+        first snapshot: until then there is nothing to lose. Of processes that make one store at
+        once, one writes the format file, and the others take what it wrote.
         """
         try:
             ensure_directories(self.fs, self.path)
@@ -244,19 +256,11 @@ class Store:
             except FileExistsError:
                 continue
         sync_directory(self.fs, self.path)
-        self._write_format(durable_name=False)
-        note_made_here(self.fs, self.layout)
-        self.is_new = True
-
-    def _write_format(self, *, durable_name: bool) -> None:
-        identity = os.urandom(_ID_LENGTH // 2).hex()
-        replace_file(
-            self.fs,
-            self.layout.format,
-            (_FORMAT_TEXT % identity).encode(),
-            temporary=self.layout.temporary,
-            durable_name=durable_name,
-        )
+        temporary = self.layout.temporary
+        self.is_new = create_file(self.fs, self.layout.format, _new_format(), temporary=temporary)
+        note_made_here(self.fs, self.layout)  # the one that made it may not have come so far
+        if not self.is_new:
+            self._check(writing=True)
 
     def rewrite_format(self) -> str | None:
         """Rewrites the format file, durably, keeps the old one, and returns what was done.
@@ -276,7 +280,7 @@ class Store:
             )
         kept = Quarantine(self.fs, self.layout).keep_copy(self.layout.format)
         was_own = self.is_own
-        self._write_format(durable_name=True)
+        replace_file(self.fs, self.layout.format, _new_format(), temporary=self.layout.temporary)
         if was_own:
             note_made_here(self.fs, self.layout)
         return "Rewrote the format file" + (f"; the old one is {kept}" if kept else "")

@@ -97,9 +97,13 @@ def test_two_threads_create_in_one_root_with_one_handle(make_handle, root):
     assert handle.verify(read_data=True).ok
 
 
-@pytest.mark.parametrize("moment", ["snapshots", ""], ids=["before it looks", "before it begins"])
-def test_a_store_that_somebody_else_makes_just_now_is_one(make_handle, store_path, moment):
-    looked_at = os.path.join(store_path, moment).rstrip("/")
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("list_names", "snapshots"), ("list_names", ""), ("rename_to_absent", "format")],
+    ids=["before it looks", "before it begins", "before it is one"],
+)
+def test_a_store_that_another_process_makes_just_now_is_one(make_handle, store_path, method, name):
+    at = os.path.join(store_path, name).rstrip("/")
     others = make_handle()
     made = []
 
@@ -107,9 +111,7 @@ def test_a_store_that_somebody_else_makes_just_now_is_one(make_handle, store_pat
         others.create()
         made.append((store_path / "format").read_bytes())
 
-    result = make_handle(
-        fs=Interfering("list_names", 1, make, lambda call: call.path == looked_at)
-    ).create()
+    result = make_handle(fs=Interfering(method, 1, make, lambda call: at in call.paths)).create()
 
     assert made == [(store_path / "format").read_bytes()]
     assert [item.sequence for item in others.list()] == [2, 1]
