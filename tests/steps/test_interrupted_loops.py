@@ -117,21 +117,37 @@ def test_a_checkpoint_that_comes_when_its_loop_is_closed_is_released(scene):
     scene.refuse_nothing()
 
 
-def test_two_timeouts_that_end_at_once_leave_nothing(scene):
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle executor", "busy executor"])
+@pytest.mark.parametrize("turns", [0, 10], ids=["at once", "one after the other"])
+def test_two_timeouts_that_end_leave_nothing(scene, turns, is_busy):
+    gate, ending = threading.Event(), []
+
+    async def end(outer: asyncio.Timeout) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        outer.reschedule(asyncio.get_running_loop().time())
+
     async def use() -> None:
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as outer:
             async with asyncio.timeout(None) as inner:
                 async with scene.aio.rollback_on_error():
+                    if is_busy:
+                        loop.run_in_executor(None, gate.wait, 60)
                     scene.file.write_text("after")
-                    inner.reschedule(now)
-                    outer.reschedule(now)
+                    inner.reschedule(loop.time())
+                    ending.append(asyncio.create_task(end(outer)))
                     await asyncio.Event().wait()
 
-    with pytest.raises(TimeoutError):
-        asyncio.run(use())
+    async def watch() -> None:
+        asyncio.get_running_loop().set_default_executor(executor)
+        with pytest.raises(TimeoutError):
+            await use()
+        assert scene.file.read_text() == "before"
+        gate.set()
 
-    assert scene.file.read_text() == "before"
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(watch())
 
 
 def test_a_second_interruption_of_the_loop_waits_for_the_roll_back(scene):
