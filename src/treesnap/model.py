@@ -388,6 +388,8 @@ class Snapshot(NamedTuple):
     """Identity of the captured state: equal states have equal hashes."""
     record: SnapshotRecord
     state: SnapshotState
+    root_id: str = ""
+    """The root in whose history it was found; empty if it lies in none of the store."""
 
     @property
     def created_at(self) -> datetime:

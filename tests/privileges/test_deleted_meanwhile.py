@@ -1,4 +1,4 @@
-"""A snapshot that is deleted while it is restored: as it was captured, or not at all."""
+"""A snapshot that is deleted while it is used: it is what it was, or it is not found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treesnap.ops.handle import Handle
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 
-def test_a_snapshot_that_no_root_has_any_more_loses_no_privileges(tmp_path):
+def test_a_snapshot_that_is_deleted_while_it_is_restored_loses_no_privileges(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     (root / "file").write_text("x")
@@ -34,3 +34,24 @@ def test_a_snapshot_that_no_root_has_any_more_loses_no_privileges(tmp_path):
             assert target.stat().st_mode & 0o7777 == 0o2755
 
     assert refused
+
+
+def test_a_snapshot_that_is_deleted_while_the_tree_is_compared_with_it_fails_nothing(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_text("x")
+    root.chmod(0o2755)
+    handle = Handle(context_at(root, str(tmp_path / "store"), fs=UnsyncedFileSystem()))
+    kept = handle.create().id
+    (root / "file").write_text("longer")
+    compared_with = set()
+    for number in range(1, 70, sized(3, 1)):
+        made = handle.create().id
+        privileges._captured.clear()  # as in another process
+        fs = AtCall(UnsyncedFileSystem(), number, partial(handle.delete, made))
+        result = Handle(context_at(root, handle.store_path, fs=fs)).status()
+        is_older = result.snapshot.id == kept
+        compared_with.add(is_older)
+        assert [change.path for change in result.changes] == ([b"file"] if is_older else [])
+
+    assert compared_with == {True, False}

@@ -26,7 +26,7 @@ from typing import Any
 from treesnap import treepath
 from treesnap.codec.tree import Put, put_tree
 from treesnap.compare import paired
-from treesnap.errors import NotFound, printable
+from treesnap.errors import printable
 from treesnap.facts import IMPORTED, RESERVED_TAGS
 from treesnap.fs.owner import current_umask
 from treesnap.model import (
@@ -78,21 +78,20 @@ def was_captured_here(snapshot: Snapshot) -> bool:
 def is_own(session: Session, snapshot: Snapshot) -> bool:
     """Returns whether a snapshot is proven to be own. May cost a listing of all roots.
 
-    Raises NotFound for one that was deleted meanwhile: what could tell is gone.
+    One that was deleted since it was read is as much own as it was.
     """
     if was_captured_here(snapshot):
         return True
     tags = snapshot.record.tags
     if not session.store.is_own or not tags.keys().isdisjoint((IMPORTED, MERGED, ELSEWHERE)):
         return False
-    log = session.store.snapshots
-    here = log.listing(session.root.id).find(snapshot.id)
-    if here is not None and _captured_in(session, session.root.id, here.sequence):
+    if snapshot.root_id and _captured_in(session, snapshot.root_id, snapshot.sequence):
         return True
-    places = [(root_id, name) for root_id, name in log.all_names() if name.id == snapshot.id]
-    if not places:
-        raise NotFound(f"Snapshot {snapshot.id[:12]} was deleted meanwhile")
-    return any(_captured_in(session, root_id, name.sequence) for root_id, name in places)
+    return any(
+        _captured_in(session, root_id, name.sequence)
+        for root_id, name in session.store.snapshots.all_names()
+        if name.id == snapshot.id
+    )
 
 
 def _captured_in(session: Session, root_id: str, sequence: int) -> bool:

@@ -214,16 +214,17 @@ class SnapshotLog:
     def load(self, root_id: str, name: SnapshotName) -> Snapshot:
         """Returns a snapshot, or raises Corrupt, or NotFound when it was just deleted."""
         path = self.path(root_id, name)
-        return self._snapshot(name, path, self._read(path, name.id))
+        return self._snapshot(root_id, name, self._read(path, name.id))
 
-    def _snapshot(self, name: SnapshotName, path: str, data: bytes) -> Snapshot:
-        record = _decoded(path, name.id, data)
+    def _snapshot(self, root_id: str, name: SnapshotName, data: bytes) -> Snapshot:
+        record = _decoded(self.path(root_id, name), name.id, data)
         return Snapshot(
             id=name.id,
             sequence=name.sequence,
             root_hash=state_hash(record),
             record=record,
             state=self.state(name.id),
+            root_id=root_id,
         )
 
     def readable(
@@ -246,7 +247,7 @@ class SnapshotLog:
                     if cache is not None:
                         cache.add(name.id, data)
                 if may_matter(data):
-                    yield self._snapshot(name, self.path(root_id, name), data)
+                    yield self._snapshot(root_id, name, data)
             except NotFound:
                 continue
             except Corrupt:
