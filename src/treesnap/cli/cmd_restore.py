@@ -10,11 +10,14 @@ import click
 
 from treesnap.cli.advice import advising_on_paths
 from treesnap.cli.command import command, pass_invocation, privileged_option, session_option
+from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.streams import stdout_to_stderr
 from treesnap.cli.text_output import change_lines, restore_line, restore_notes
 from treesnap.errors import NotFound
+from treesnap.model import SkipReason
+from treesnap.treepath import is_within
 
 if TYPE_CHECKING:
     from treesnap.ops.handle import Handle
@@ -106,6 +109,8 @@ def restore(
                 )
     if result is not None:
         _show(invocation, "restore", result, undone_by="undo")
+        if paths and _is_missed(result, result.scope or ()):
+            click.get_current_context().exit(ExitCode.INCOMPLETE)
 
 
 def _restore_hunks(
@@ -163,6 +168,15 @@ def _show(invocation: Invocation, name: str, result: RestoreResult, *, undone_by
     plan = change_lines(result.changes, coloured=output.is_coloured) if result.dry_run else ()
     output.result(name, result.to_dict, [*plan, restore_line(result)])
     output.note(*restore_notes(result, invocation.command_text(undone_by)))
+
+
+def _is_missed(result: RestoreResult, paths: Sequence[bytes]) -> bool:
+    """Returns whether one of some paths could not be read, so that it was left alone."""
+    return any(
+        item.reason is SkipReason.UNREADABLE and is_within(path, item.path)
+        for item in result.untouched
+        for path in paths
+    )
 
 
 @command(

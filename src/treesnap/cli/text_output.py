@@ -229,10 +229,11 @@ def restore_line(result: RestoreResult) -> str:
     if result.scope is not None:
         target += f", {scope_text(result.scope)}"
     if not (result.restored or result.created or result.deleted):
-        but_conflicts = " else" if result.conflicts else ""
+        is_unseen = any(item.reason is SkipReason.UNREADABLE for item in result.untouched)
+        but_others = " else" if result.conflicts or is_unseen else ""
         if result.safety_id is not None:
-            return f"Restored {target}: nothing{but_conflicts} but times of directories differed"
-        return f"Nothing to restore: everything{but_conflicts} is as in {target}"
+            return f"Restored {target}: nothing{but_others} but times of directories differed"
+        return f"Nothing to restore: everything{but_others} is as in {target}"
     verb = "Would restore" if result.dry_run else "Restored"
     return (
         f"{verb} {target}: {result.restored:,} put back, {result.created:,} created, "

@@ -370,7 +370,7 @@ def _names_one_of(content: bytes | None, snapshot_ids: Container[str]) -> bool:
 def _checkpoints(handle: Handle) -> list[Snapshot]:
     """Returns MAKER's checkpoints, newest first; raises NotFound for a missing directory."""
     found = [item for item in handle.list() if facts_of(item).get("source_tool") == SOURCE_TOOL]
-    if not found and not os.path.isdir(handle.root):
+    if not found and not handle.context.has_root():
         raise NotFound(
             f"The directory {handle.root!r} does not exist",
             code=ErrorCode.ROOT_NOT_FOUND,

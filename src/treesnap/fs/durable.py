@@ -425,10 +425,10 @@ def closed(path: str) -> Corrupt:
 
 
 def is_there(fs: FileSystem, path: str) -> bool:
-    """Returns whether a name exists. Costs one look."""
+    """Returns whether a name exists; raises OSError where that cannot be seen. Costs one look."""
     try:
         fs.lstat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return True
 

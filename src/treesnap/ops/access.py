@@ -229,7 +229,7 @@ def _where_root_was(session: Session, *, writing: bool) -> Session:
     context, store = session.context, session.store
     moved = find_moved(context.fs, store.layout, session.root.path)
     if moved is None:
-        away = session.root.moved_to if not os.path.lexists(context.root) else None
+        away = session.root.moved_to if not context.has_root() else None
         if away is not None:
             context.monitor.warn(
                 WarningCode.ROOT_MOVED,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from treesnap.errors import (
@@ -21,6 +22,7 @@ from treesnap.errors import (
 )
 from treesnap.events import Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import is_there
 from treesnap.fs.real_path import Link, resolved
 from treesnap.hashing import root_id
 from treesnap.named_tuple import NamedTuple
@@ -102,6 +104,14 @@ class Context(NamedTuple):
     says so; a program that uses the library does not expect one."""
     root_links: tuple[Link, ...] = ()
     """The symbolic links that led to the root."""
+
+    def has_root(self) -> bool:
+        """Returns whether anything is at the path of the root.
+
+        Raises OperationFailed where that cannot be seen, as on a mount whose server is gone: such
+        a root is not absent, and nothing may be made, given up or said as if it were.
+        """
+        return is_root_there(self.fs, self.root)
 
 
 class Session(NamedTuple):
@@ -271,7 +281,8 @@ def require_store(store_path: str) -> None:
 def require_root(context: Context) -> None:
     """Raises NotFound or Refused for a root that is not a directory and has no history.
 
-    Most likely the path was mistyped. A deleted root with a history passes.
+    Most likely the path was mistyped. A root with a history passes where it was deleted, or
+    cannot be looked at; without one that is OperationFailed.
     """
     if os.path.isdir(context.root):
         return
@@ -288,12 +299,10 @@ def require_root(context: Context) -> None:
             return
         if _has_history(layout, given):
             raise replaced_by_link(context)
-        try:
-            os.stat(context.root)
-        except (FileNotFoundError, NotADirectoryError) as error:
+        if not context.has_root():
             moved_to = root.moved_to
             where = f": the root was moved to {quoted(moved_to)}" if moved_to is not None else ""
-            raise no_directory(context.root, where) from error
+            raise no_directory(context.root, where)
     raise Refused(
         f"The root {quoted(context.root)} is not a directory",
         code=ErrorCode.NOT_A_DIRECTORY,
@@ -303,6 +312,19 @@ def require_root(context: Context) -> None:
 
 def _has_history(layout: Layout, root: Root) -> bool:
     return root.is_registered() or os.path.lexists(layout.root_snapshots(root.id))
+
+
+def is_root_there(fs: FileSystem, path: str) -> bool:
+    """Returns whether anything is at the path of a root; raises as :meth:`Context.has_root`."""
+    try:
+        return is_there(fs, path)
+    except OSError as error:
+        raise OperationFailed(
+            f"The root {quoted(path)} cannot be looked at: {error.strerror or error}",
+            code=ErrorCode.NOT_PERMITTED if isinstance(error, PermissionError) else None,
+            path=path,
+            errno=error.errno,
+        ) from error
 
 
 def no_directory(path: str, where: str = "") -> NotFound:
@@ -329,6 +351,10 @@ def current_directory() -> str:
         raise NotFound(
             "The current directory does not exist any more",
             code=ErrorCode.CURRENT_DIRECTORY_GONE,
+        ) from error
+    except OSError as error:
+        raise OperationFailed(
+            f"The current directory cannot be looked at: {error.strerror}", errno=error.errno
         ) from error
 
 
@@ -368,12 +394,10 @@ def is_root_of(store_path: str, directory: str) -> bool:
 def _is_root(layout: Layout, directory: str) -> bool:
     """Returns whether a store knows a root at a path, or one that was moved there."""
     identity = root_id(os.fsencode(directory))
-    stat = os.lstat(directory)
-    traces = (
-        layout.root_file(identity, "root"),
-        layout.root_at_path(identity),
-        layout.root_at_inode(stat.st_dev, stat.st_ino),
-    )
+    traces = [layout.root_file(identity, "root"), layout.root_at_path(identity)]
+    with suppress(OSError):  # on a mount whose server is gone, a root is known by its path
+        stat = os.lstat(directory)
+        traces.append(layout.root_at_inode(stat.st_dev, stat.st_ino))
     if not any(map(os.path.lexists, traces)):
         return False
     from treesnap.fs.local import LocalFileSystem
@@ -388,8 +412,11 @@ def _is_root(layout: Layout, directory: str) -> bool:
 
 
 def check_root(context: Context, *, force: bool) -> None:
-    """Raises NotFound without a root, and Refused for a dangerous one without ``force``."""
-    if not os.path.lexists(context.root):
+    """Raises NotFound without a root, and Refused for a dangerous one without ``force``.
+
+    Raises OperationFailed for one that cannot be looked at.
+    """
+    if not context.has_root():
         raise no_directory(context.root)
     if not force:
         refuse_dangerous(context.root, context.store_path)

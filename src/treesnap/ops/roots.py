@@ -32,6 +32,7 @@ from treesnap.ops.context import (
     Session,
     absolute,
     context_at,
+    is_root_there,
     no_directory,
     refuse_dangerous,
 )
@@ -138,7 +139,7 @@ def _unknown(given: str) -> NotFound:
 def move_root(context: Context, old: str, new: str, *, force: bool) -> RootInfo:
     """Gives a root's history to another directory; see :meth:`treesnap.Handle.root_move`."""
     path = _real(new)
-    if not os.path.isdir(path):
+    if not (is_root_there(context.fs, path) and os.path.isdir(path)):
         raise no_directory(path)
     if not force:
         refuse_dangerous(path, context.store_path)

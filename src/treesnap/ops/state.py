@@ -140,9 +140,12 @@ def walked_state(result: ScanResult) -> State:
 
 
 def require_paths(paths: tuple[bytes, ...], left: State, right: State) -> None:
-    """Raises NotFound for a path that neither state holds: it is most likely mistyped."""
+    """Raises NotFound for a path that neither state holds: it is most likely mistyped.
+
+    What is below a directory that was not looked into may be there: it passes.
+    """
     for path in paths:
-        if path and left.entry(path) is None and right.entry(path) is None:
+        if path and not any(it.entry(path) or it.is_hidden(path) for it in (left, right)):
             raise NotFound(
                 f"There is no {quoted(path)}, neither before nor after",
                 code=ErrorCode.PATH_NOT_FOUND,

@@ -30,7 +30,7 @@ from treesnap.facts import fact_tags, facts_of
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import locked_root, opened
-from treesnap.ops.context import Context, Session, context_at
+from treesnap.ops.context import Context, Session, context_at, no_directory
 from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.log import is_before_step
 from treesnap.ops.merge import ConflictRule, MergeOutcome, MergeRequest, merge
@@ -128,12 +128,8 @@ def adopt(
     place = context_at(directory, context.store_path, fs=context.fs)
     fork = context._replace(root=place.root, given_root=place.given_root, watcher=None)
     what, here = os.path.basename(fork.root), os.path.basename(context.root)
-    if not os.path.isdir(fork.root):
-        raise NotFound(
-            f"There is no directory {quoted(fork.root)}",
-            code=ErrorCode.ROOT_NOT_FOUND,
-            path=fork.root,
-        )
+    if not (fork.has_root() and os.path.isdir(fork.root)):
+        raise no_directory(fork.root)
     with opened(context, "adopt") as session, opened(fork, "adopt") as fork_session:
         refuse_covered(session)
         fork_root = fork_session.root

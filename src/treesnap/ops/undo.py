@@ -212,7 +212,7 @@ def refuse_dangerous_restore(context: Context, *, force: bool) -> None:
     """Raises Refused for a root that is dangerous, or no longer a directory."""
     if not force:
         refuse_dangerous(context.root, context.store_path)
-    if os.path.lexists(context.root) and not os.path.isdir(context.root):
+    if context.has_root() and not os.path.isdir(context.root):
         raise Refused(
             f"The root {quoted(context.root)} is no longer a directory",
             code=ErrorCode.NOT_A_DIRECTORY,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import TreesnapError
+from treesnap.errors import OperationFailed, TreesnapError
 from treesnap.testing.children import killed
-from treesnap.testing.doubles import Fault, FaultyFileSystem
+from treesnap.testing.doubles import Fault, FaultyFileSystem, UnreachableFileSystem
 from treesnap.testing.state import differences, tree_state
 
 STAGED = Fault(
@@ -53,6 +53,19 @@ def test_what_was_prepared_is_forgotten_when_the_root_is_gone(handle, root, befo
     assert handle.recover() is None
     handle.restore("before")
     assert differences(tree_state(root), before) == []
+
+
+def test_nothing_is_forgotten_while_the_root_cannot_be_looked_at(
+    make_handle, handle, root, before, after, crash
+):
+    crash(STAGED)
+    unreachable = make_handle(fs=UnreachableFileSystem(errno.ENOTCONN, root))
+
+    with pytest.raises(OperationFailed, match="cannot be looked at: Transport endpoint"):
+        unreachable.recover()
+
+    assert handle.recover().startswith("removed what an interrupted restore had prepared")
+    assert differences(tree_state(root), after) == []
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
     own, view = goal, _first_view(session, goal)
     goal = goal.reaching(view.linked)
     while True:
-        if os.path.lexists(session.context.root):
+        if session.context.has_root():
             seen = preview(session, goal.scope, goal.rules, revealed=view.revealed)
             current = seen.state
             target, left_out = goal.wanted(session, current)
@@ -200,7 +200,7 @@ def _first_view(session: Session, goal: Goal) -> _View:
     are none.
     """
     record = goal.snapshot.record
-    if not goal.is_step or record.links is None or not os.path.lexists(session.context.root):
+    if not goal.is_step or record.links is None or not session.context.has_root():
         return _View()
     safety = recorded_state(session, record, None)
     rules = Exclusions(record.rules, heeds_files=False)
@@ -320,7 +320,7 @@ def _attempt(
     context, way_back = session.context, goal.way_back
     own, goal = goal, goal.reaching(view.linked)
     transaction = Transaction(session)
-    was_absent = not os.path.lexists(context.root)
+    was_absent = not context.has_root()
     if was_absent:
         session.fs.close(ensure_real(session.fs, os.path.dirname(context.root)))
     session.root.register()

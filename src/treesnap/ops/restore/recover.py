@@ -12,7 +12,6 @@ in the staging directory and belongs to neither state goes into a snapshot befor
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -101,7 +100,7 @@ def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes,
     if journal.commit is None:
         return None, {}
     transaction = Transaction(session, journal)
-    if not os.path.lexists(session.context.root):
+    if not session.context.has_root():
         if journal.commit.removes_root and transaction.is_finished():
             return _TO_TIDY, {}
         return "it waits until the root is back, or is restored again", {}
@@ -183,7 +182,7 @@ def _refuse_other_directory(
 
 def _recover(session: Session, journal: Journal) -> str | None:
     transaction, commit = Transaction(session, journal), journal.commit
-    if not os.path.lexists(session.context.root):
+    if not session.context.has_root():
         if commit is None:
             transaction.give_up()
             return "forgot a restore that was interrupted early: the root is gone"

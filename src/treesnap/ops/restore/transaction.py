@@ -144,7 +144,7 @@ class Transaction:
 
         What is staged in it is synced with the file system, and its name with that.
         """
-        if not os.path.lexists(self._root):
+        if not self._session.context.has_root():
             above, name = os.path.split(self._root)
             with opened_real(self._fs, above) as above_fd:
                 self._begin(above_fd, None)
