@@ -136,15 +136,21 @@ def changes(
 
 
 def changes_by_others(
-    base_root: Entry, live_root: Entry, base_entries: Entries, live_entries: Entries
+    base_root: Entry,
+    live_root: Entry,
+    base_entries: Entries,
+    live_entries: Entries,
+    hold: Callable[[bytes], object],
 ) -> dict[bytes, Change]:
-    """Returns what others changed since the base, by path."""
+    """Returns what others changed since the base, by path; ``hold`` is told those that are gone."""
 
     def known(tree_id: ObjectId) -> Iterator[Entry]:
         return (entry for entry in base_entries(tree_id) if not entry.is_skipped)
 
-    return {
-        change.path: change
-        for change in changes(base_root, live_root, known, live_entries)
-        if not is_time_alone(change)
-    }
+    found: dict[bytes, Change] = {}
+    for change in changes(base_root, live_root, known, live_entries):
+        if not is_time_alone(change):
+            if change.new is None:
+                hold(change.path)
+            found[change.path] = change
+    return found

@@ -1,4 +1,4 @@
-"""How many stored paths one operation may hold at a time.
+"""How many stored paths one operation may hold at a time, and how many it may walk through.
 
 A tree that names one directory twice, and so on for thirty levels, is a few kilobytes and has a
 thousand million paths; a chain of long names has paths whose bytes grow by the square of its
@@ -6,12 +6,13 @@ depth. Both are trees like any other, so they are no damage. What bounds the mem
 result may hold a fixed amount of paths, and beyond it so much for each byte of the store:
 whoever wants more memory taken has to hand over more bytes. Real trees stay far below.
 
-Walks that hold nothing need no budget, whatever they pass.
+A walk that holds nothing takes time alone, so it may pass far more: see :func:`paths_max`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 from treesnap.errors import ErrorCode, OperationFailed
 
@@ -21,6 +22,24 @@ _BYTES_PER_STORED_BYTE = 32
 """A stored tree takes some ten bytes for each path, one that is shared often takes less."""
 _PATH_COST_BYTES = 128
 """What a path costs beside its bytes, which are held once more when they are printed."""
+_FREE_PATHS = 1 << 24
+"""What one walk may pass in a store of any size, in some minutes: 16,777,216 paths."""
+_STORED_BYTES_PER_PATH = 8
+"""Below the ten bytes that a path takes where no directory is shared."""
+
+
+def paths_max(stored_bytes: int) -> int:
+    """Returns how many paths one walk may pass in a store that takes so many bytes on disk."""
+    return _FREE_PATHS + stored_bytes // _STORED_BYTES_PER_PATH
+
+
+def refuse_paths(count: int | None, most: int) -> NoReturn:
+    """Raises OperationFailed for a tree of more paths than :func:`paths_max`, if they are known."""
+    number = f"{count:,}" if count is not None else f"more than {most:,}"
+    raise OperationFailed(
+        f"The tree has {number} paths, and one in a store of this size may have {most:,}",
+        code=ErrorCode.TOO_MANY_PATHS,
+    )
 
 
 class PathBudget:

@@ -62,7 +62,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ),
         ErrorCode.OPERATION_FAILED: None,
         ErrorCode.TOO_MANY_PATHS: (
-            "name a PATH to look at a part; a snapshot may be made to exhaust the memory, unless "
+            "name a PATH to take a part; a snapshot may be made to exhaust memory and time, unless "
             "you know it"
         ),
         ErrorCode.REMOTE_UNREACHABLE: (

@@ -8,7 +8,7 @@ callers see entries and segments only. Everything is checked while it is read.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any
@@ -31,6 +31,7 @@ from treesnap.model import (
     Xattrs,
 )
 from treesnap.named_tuple import NamedTuple
+from treesnap.path_budget import paths_max, refuse_paths
 
 _CHECKS: dict[ObjectKind, Callable[[bytes], object]] = {
     ObjectKind.TREE: check_tree,
@@ -44,6 +45,10 @@ _CACHED_ENTRIES = 1 << 15
 """Bounds the memory where directories are large: some 15 MB."""
 KEPT_ENTRIES_MAX = 1 << 16
 """Entries kept for a caller that reads the same directories again: some 30 MB."""
+_UNCOUNTED_PATHS = 1 << 18
+"""A walk passes so many before all are counted, which reads each directory once more."""
+_COUNTED_TREES = 1 << 17
+"""Of more different directories the paths are not counted: some 30 MB."""
 
 
 def check_object(kind: ObjectKind, data: bytes) -> None:
@@ -120,10 +125,21 @@ class TreeCache:
 
 
 class TreeReader:
-    """Reads directories; keeps the newest ones at hand, and the first ones where asked to."""
+    """Reads directories; keeps the newest ones at hand, and the first ones where asked to.
 
-    def __init__(self, get: Get, cache: TreeCache | None = None) -> None:
+    ``stored_bytes`` returns what the store takes on disk, which bounds walks of its trees. Live
+    trees are really there, so a walk of one has no bound.
+    """
+
+    def __init__(
+        self,
+        get: Get,
+        cache: TreeCache | None = None,
+        *,
+        stored_bytes: Callable[[], int] | None = None,
+    ) -> None:
         self._get = get
+        self.stored_bytes = stored_bytes
         self._cache = cache if cache is not None else TreeCache()
         self._first: dict[ObjectId, Tree] = {}
         self._room = 0
@@ -172,6 +188,47 @@ class TreeReader:
                 require(entry.name > previous, "tree", "its pages overlap")
                 previous = entry.name
                 yield entry
+
+    def walk(self, whole_id: ObjectId | None = None) -> Walk:
+        """Returns a new walk, for whoever may come to all paths below a directory."""
+        return Walk(self, whole_id)
+
+    def entry_count(self, tree_id: ObjectId) -> int:
+        """Returns how many entries a directory has."""
+        tree = self.tree(tree_id)
+        return sum(page.entry_count for page in tree.pages) if tree.pages else len(tree.entries)
+
+    def path_count(self, top_id: ObjectId) -> int | None:
+        """Returns how many paths are below a directory, or None for too many directories.
+
+        Reads each directory once, in however many places it is, and relies on no stored sums.
+        What is damaged counts as empty.
+        """
+        counts: dict[ObjectId, int] = {}
+        opened: dict[ObjectId, Counter[ObjectId]] = {}
+        pending = [top_id]
+        while pending:
+            tree_id = pending[-1]
+            if tree_id in counts:
+                pending.pop()
+                continue
+            below = opened.pop(tree_id, None)
+            if below is None:
+                try:
+                    entries = self.entries(tree_id)
+                    below = Counter(entry.tree_id for entry in entries if entry.is_directory)
+                except Corrupt:  # told by the walk, if it comes there
+                    counts[tree_id] = 0
+                    continue
+                opened[tree_id] = below
+                pending += [child for child in below if child not in counts]
+                continue
+            pending.pop()
+            inner = sum(counts[child] * number for child, number in below.items())
+            counts[tree_id] = self.entry_count(tree_id) + inner
+            if len(counts) > _COUNTED_TREES:
+                return None
+        return counts[top_id]
 
     def lookup(self, tree_id: ObjectId, name: bytes) -> Entry | None:
         """Returns one entry of a directory, or None. Reads one page."""
@@ -226,6 +283,68 @@ class TreeReader:
         if xattrs_id is not None:
             return decode_xattrs(self._get(ObjectKind.CHUNK, xattrs_id))
         return entry.xattrs or ()
+
+
+class Walk:
+    """The directories that one walk comes to, which are not more than the store is worth.
+
+    A directory that is named twice on each of thirty levels makes a thousand million paths of
+    a few kilobytes. So all paths below the first directory are counted, each directory once, as
+    soon as the walk passed some, or more than the sums of that directory say. Thus a small walk
+    costs nothing, and false sums hide nothing.
+
+    Of a walk that is part of another one, ``whole_id`` is where the other one began.
+    """
+
+    def __init__(self, trees: TreeReader, whole_id: ObjectId | None = None) -> None:
+        self._trees = trees
+        self._stored_bytes = trees.stored_bytes
+        self._whole_id = whole_id
+        self._passed = 0
+        self._uncounted: int | None = None
+        """How many may be passed before all are counted; None before the beginning."""
+        self._most: int | None = None
+        """How many may be passed at all; None before they were counted."""
+
+    def begin(self, top_id: ObjectId, *, is_whole: bool = False) -> None:
+        """Begins at a directory; with ``is_whole`` all below it will be passed.
+
+        Raises OperationFailed (``too-many-paths``) as far as that is known beforehand.
+        """
+        if self._stored_bytes is None:
+            return
+        self._whole_id = self._whole_id or top_id
+        top = self._trees.totals(top_id)
+        sums = top.files + top.directories + top.others + top.skipped
+        self._uncounted = min(sums, _UNCOUNTED_PATHS)
+        if is_whole:
+            self.expect(sums)
+
+    def entries(self, tree_id: ObjectId) -> Iterator[Entry]:
+        """Returns the entries of a directory in the order of their raw names.
+
+        Raises OperationFailed (``too-many-paths``).
+        """
+        if self._stored_bytes is not None:
+            if self._uncounted is None:
+                self.begin(tree_id)
+            self._passed += self._trees.entry_count(tree_id)
+            self.expect(self._passed)
+        return self._trees.entries(tree_id)
+
+    def expect(self, count: int) -> None:
+        """Raises OperationFailed (``too-many-paths``) if so many paths in all are too many."""
+        if self._stored_bytes is None or self._uncounted is None or count <= self._uncounted:
+            return
+        if self._most is None:
+            assert self._whole_id is not None
+            self._most = paths_max(self._stored_bytes())
+            counted = self._trees.path_count(self._whole_id)
+            if counted is not None and counted > self._most:
+                refuse_paths(counted, self._most)
+            count = self._passed  # sums may be false
+        if count > self._most:
+            refuse_paths(None, self._most)
 
 
 def root_references(root: Entry, links: FileContent | None) -> Iterator[Reference]:

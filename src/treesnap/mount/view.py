@@ -145,19 +145,23 @@ class HistoryView:
         return found._replace(is_fixed=place.is_fixed), place, below
 
     def _node_in(self, snapshot: Snapshot, path: bytes) -> ViewNode | None:
-        found = self._nodes.get((snapshot.id, path))
-        if found is not None:
-            return found
-        if not path:
-            return self._keep(snapshot, path, snapshot.record.root)
-        above, name = treepath.split(path)
-        directory = self._node_in(snapshot, above)
-        if directory is None or directory.entry is None or not directory.entry.is_directory:
-            return None
-        entry = self._trees.lookup(directory.entry.tree_id, name)
-        if entry is None or entry.is_skipped:
-            return None
-        return self._keep(snapshot, path, entry)
+        """Returns what lies at a path of a snapshot, below the nearest directory that is known."""
+        names: list[bytes] = []
+        above = path
+        while (node := self._nodes.get((snapshot.id, above))) is None and above:
+            above, name = treepath.split(above)
+            names.append(name)
+        if node is None:
+            node = self._keep(snapshot, above, snapshot.record.root)
+        for name in reversed(names):
+            if node.entry is None or not node.entry.is_directory:
+                return None
+            entry = self._trees.lookup(node.entry.tree_id, name)
+            if entry is None or entry.is_skipped:
+                return None
+            above = treepath.join(above, name)
+            node = self._keep(snapshot, above, entry)
+        return node
 
     def _keep(self, snapshot: Snapshot, path: bytes, entry: Entry) -> ViewNode:
         names = self._groups_of(snapshot).get(path) if not entry.is_directory else None

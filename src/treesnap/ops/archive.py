@@ -163,7 +163,7 @@ class _Archive:
         with opened(context, "read a snapshot") as session:
             self._snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
             with reading(session, self._snapshot):
-                entry_at(TreeReader(session.store.get), self._snapshot, path)
+                entry_at(session.store.trees(), self._snapshot, path)
 
     def result(self, target: str, size: int) -> ArchiveResult:
         """Returns what was written."""
@@ -203,7 +203,7 @@ class _Archive:
 
     def _members_of(self, session: Session) -> Iterator[bytes]:
         get = session.store.get
-        trees = TreeReader(get)
+        trees = session.store.trees()
         top = entry_at(trees, self._snapshot, self._path)
         first_names: dict[tuple[bytes, ...], bytes] = {}
         groups = _groups_below(self._snapshot, self._path, get)
@@ -230,6 +230,7 @@ class _Archive:
     def _entries(self, trees: TreeReader, top: Entry) -> Iterator[tuple[bytes, Entry]]:
         yield self._path, top
         if top.is_directory:
+            trees.walk().begin(top.tree_id, is_whole=True)
             yield from walk(trees, top, self._path)
 
     def _content(self, content: FileContent, member: tar.Member, get: Get) -> Iterator[bytes]:

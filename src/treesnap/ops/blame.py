@@ -11,7 +11,7 @@ was taken before the next one, and a line also says which step it came in.
 
 from __future__ import annotations
 
-from treesnap.codec.reader import TreeReader, read_content
+from treesnap.codec.reader import read_content
 from treesnap.errors import Corrupt, InvalidArgument, NotFound, Refused, quoted
 from treesnap.model import Entry, EntryKind, Snapshot, SnapshotId
 from treesnap.ops.access import opened
@@ -32,7 +32,7 @@ def blame(context: Context, path: bytes, ref: str, size_bytes_max: int) -> Blame
     with opened(context, "follow the lines of a file") as session:
         newest = resolve_in(session, ref, paths=(path,), anywhere=True)
         with reading(session, newest):
-            entry = entry_at(TreeReader(session.store.get), newest, path)
+            entry = entry_at(session.store.trees(), newest, path)
     if entry.kind != EntryKind.FILE:
         raise InvalidArgument(f"{quoted(path or b'.')} is not a file in that snapshot", path=path)
     if entry.size > size_bytes_max:

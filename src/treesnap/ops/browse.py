@@ -34,7 +34,8 @@ def walk(
 
     Without ``into_skipless``, does not descend into directories below which nothing was skipped.
     """
-    stack = [trees.entries(directory.tree_id)]
+    entries_of = trees.walk().entries
+    stack = [entries_of(directory.tree_id)]
     descent = treepath.Descent(path)
     while stack:
         entry = next(stack[-1], None)
@@ -45,7 +46,7 @@ def walk(
         below = treepath.join(descent.path, entry.name)
         yield below, entry
         if entry.is_directory and (into_skipless or trees.totals(entry.tree_id).skipped):
-            stack.append(trees.entries(entry.tree_id))
+            stack.append(entries_of(entry.tree_id))
             descent.enter(below)
 
 
@@ -54,7 +55,7 @@ def ls(context: Context, ref: str, path: bytes, *, recursive: bool) -> tuple[Ent
     with opened(context, "list a directory") as session:
         snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
         with reading(session, snapshot):
-            trees = TreeReader(session.store.get)
+            trees = session.store.trees()
             entry = entry_at(trees, snapshot, path)
             if not entry.is_directory:
                 return (entry,)
@@ -72,7 +73,7 @@ def cat(context: Context, ref: str, path: bytes) -> Iterator[bytes]:
     with opened(context, "read a file") as session:
         snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
         with reading(session, snapshot):
-            entry = entry_at(TreeReader(session.store.get), snapshot, path)
+            entry = entry_at(session.store.trees(), snapshot, path)
             if entry.kind != EntryKind.FILE:
                 raise InvalidArgument(f"{quoted(path)} is not a file in that snapshot", path=path)
 
@@ -122,7 +123,7 @@ def find(context: Context, pattern: str, *, ref: str | None) -> tuple[FoundPath,
                 if ref is not None
                 else list(session.store.snapshots.readable(session.root.id))
             )
-            trees, budget = TreeReader(session.store.get), session.path_budget()
+            trees, budget = session.store.trees(), session.path_budget()
             search = _Search(trees, wanted, budget, on_path=on_path)
             for snapshot in snapshots:
                 for path in search.matches(snapshot.record.root.tree_id, b""):
@@ -165,7 +166,7 @@ def skipped(context: Context, ref: str) -> tuple[Skipped, ...]:
     with opened(context, "look at a snapshot") as session:
         snapshot = resolve_in(session, ref, anywhere=True)
         root = snapshot.record.root
-        trees = TreeReader(session.store.get)
+        trees = session.store.trees()
         budget, found = session.path_budget(), list[Skipped]()
         for path, entry in walk(trees, root, b"", into_skipless=False):
             if entry.is_skipped:

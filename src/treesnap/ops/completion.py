@@ -53,12 +53,11 @@ def remote_names(context: Context) -> Sequence[str]:
 
 def names_in(context: Context, ref: str, directory: bytes) -> list[tuple[bytes, bool]]:
     """Returns the names in a directory of a snapshot, each with whether it is a directory."""
-    from treesnap.codec.reader import TreeReader
     from treesnap.ops.references import resolve_in
     from treesnap.ops.state import entry_at
 
     with _looking(context) as session:
-        trees = TreeReader(session.store.get)
+        trees = session.store.trees()
         entry = entry_at(trees, resolve_in(session, ref), directory)
         if not entry.is_directory:
             return []

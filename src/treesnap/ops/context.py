@@ -133,7 +133,7 @@ class Session(NamedTuple):
 
     def path_budget(self) -> PathBudget:
         """Returns a new budget for the paths that an operation lists."""
-        return PathBudget(self.store.packs.allocated_bytes)
+        return PathBudget(self.store.allocated_bytes)
 
 
 def context_at(

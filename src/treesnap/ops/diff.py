@@ -97,6 +97,7 @@ def each_change(
                 else empty_state(session, right.root)
             )
             spine = treepath.ancestors(scope) if scope is not None else set()
-            for change in changes(left.root, right.root, left.trees.entries, right.trees.entries):
+            walks = left.trees.walk(), right.trees.walk()
+            for change in changes(left.root, right.root, walks[0].entries, walks[1].entries):
                 if change.path not in spine:
                     yield change

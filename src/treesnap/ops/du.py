@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from treesnap.codec.reader import TreeReader
 from treesnap.errors import StoreMissing
 from treesnap.events import Phase
 from treesnap.ops.access import opened
@@ -19,8 +18,8 @@ def du(context: Context, ref: str, path: bytes, depth: int) -> tuple[PathSpace, 
         snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
         context.monitor.begin(Phase.MARK, None, None)
         with reading(session, snapshot):
-            entry = entry_at(TreeReader(session.store.get), snapshot, path)
-            return measure_paths(session.store, snapshot, path, entry, depth)
+            entry = entry_at(session.store.trees(), snapshot, path)
+            return measure_paths(session.store, snapshot, path, entry, depth, session.path_budget())
 
 
 def du_sessions(context: Context) -> tuple[GroupSpace, ...]:

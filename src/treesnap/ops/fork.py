@@ -225,7 +225,7 @@ class _Forking:
         record = snapshot.record
         self._new_objects: list[tuple[ObjectKind, bytes]] = []
         objects = MemoryObjects(session.store)
-        trees = TreeReader(objects.get)
+        trees = objects.trees()
 
         def put(kind: ObjectKind, data: bytes) -> ObjectId:
             self._new_objects.append((kind, data))
@@ -420,13 +420,17 @@ class _Forking:
 def _without_skipped(root: Entry, trees: TreeReader, put: Put) -> Entry:
     """Returns a directory without what its capture left out, which a fork does not hold.
 
-    Costs as much as the directories that have something like it below them.
+    Costs as much as the directories that have something like it below them, each once.
     """
+    made: dict[ObjectId, ObjectId] = {}
     stack: list[tuple[Entry, Iterator[Entry], list[Entry]]] = []
     done: Entry | None = None
 
     def enter(directory: Entry) -> Entry | None:
         """Returns a directory that may stay as it is; otherwise begins another one."""
+        known = made.get(directory.tree_id)
+        if known is not None:
+            return directory._replace(content=known)
         if not trees.totals(directory.tree_id).skipped:
             return directory
         stack.append((directory, trees.entries(directory.tree_id), []))
@@ -446,6 +450,7 @@ def _without_skipped(root: Entry, trees: TreeReader, put: Put) -> Entry:
             stack.pop()
             totals = trees.totals(directory.tree_id)._replace(skipped=0, incomplete=0)
             done = directory._replace(content=put_tree(kept, totals, put, trees.keep))
+            made[directory.tree_id] = done.tree_id
             if stack:
                 stack[-1][2].append(done)
     assert done is not None

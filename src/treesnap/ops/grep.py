@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import islice
 
 from treesnap import treepath
-from treesnap.codec.reader import Get, TreeReader, read_content
+from treesnap.codec.reader import Get, Walk, read_content
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, quoted
 from treesnap.model import Entry, EntryKind, FileContent, ObjectId, Snapshot
 from treesnap.named_tuple import NamedTuple
@@ -84,7 +84,7 @@ def _in_all(
 def _refuse_unknown_paths(
     session: Session, snapshots: list[Snapshot], paths: tuple[bytes, ...]
 ) -> None:
-    trees = TreeReader(session.store.get)
+    trees = session.store.trees()
     for path in paths:
         if all(trees.find(item.record.root, path) is None for item in snapshots):
             raise NotFound(
@@ -185,6 +185,10 @@ class _Frame(NamedTuple):
     """Whether anything below matched; the only item changes."""
 
 
+def _frame(walk: Walk, entry: Entry) -> _Frame:
+    return _Frame(entry.tree_id, walk.entries(entry.tree_id), [False])
+
+
 class _Walk:
     """Walks snapshots, past directories in which nothing matches."""
 
@@ -192,7 +196,7 @@ class _Walk:
         self, session: Session, search: _ContentSearch, *, shows_once: bool = False
     ) -> None:
         self._session = session
-        self._trees = TreeReader(session.store.get)
+        self._trees = session.store.trees()
         self._search = search
         self._shows_once = shows_once
         self._without: set[ObjectId] = set()
@@ -218,7 +222,8 @@ class _Walk:
             if found is not None:
                 yield path, found
             return
-        stack = [self._frame(top)]
+        walk = self._trees.walk()
+        stack = [_frame(walk, top)]
         descent = treepath.Descent(path)
         while stack:
             frame = stack[-1]
@@ -238,7 +243,7 @@ class _Walk:
                 if self._is_shown(below, entry.tree_id):
                     frame.seen[0] = True
                     continue
-                stack.append(self._frame(entry))
+                stack.append(_frame(walk, entry))
                 descent.enter(below)
                 continue
             found = self._in_file(entry)
@@ -246,9 +251,6 @@ class _Walk:
                 frame.seen[0] = True
                 if not self._is_shown(below, entry.content):
                     yield below, found
-
-    def _frame(self, entry: Entry) -> _Frame:
-        return _Frame(entry.tree_id, self._trees.entries(entry.tree_id), [False])
 
     def _is_shown(self, path: bytes, content: object) -> bool:
         """Returns whether a path was shown with this content, and notes it."""

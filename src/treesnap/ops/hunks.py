@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from stat import S_ISREG
 
 from treesnap import treepath
-from treesnap.codec.reader import TreeReader, read_content
+from treesnap.codec.reader import read_content
 from treesnap.codec.snapshot import state_hash
 from treesnap.errors import Conflict, ErrorCode, InvalidArgument, NotFound, Refused, quoted
 from treesnap.fs.os_errors import reported
@@ -43,7 +43,7 @@ def hunks(context: Context, ref: str, path: bytes) -> FileHunks:
     with opened(context, "compare a file") as session:
         snapshot = resolve_in(session, ref, paths=(path,))
         with reading(session, snapshot):
-            entry = entry_at(TreeReader(session.store.get), snapshot, path)
+            entry = entry_at(session.store.trees(), snapshot, path)
             if entry.kind != EntryKind.FILE:
                 raise _no_file(path, "in that snapshot")
             _refuse_large(path, entry.size)

@@ -294,7 +294,7 @@ def _entry(
     session: Session, snapshot: Snapshot, older: Snapshot | None, path: bytes | None
 ) -> LogEntry | None:
     """Returns what a snapshot changed; None where a path is as it was."""
-    trees = TreeReader(session.store.get)
+    trees = session.store.trees()
     record = snapshot.record
     if path is not None:
         now = trees.find(record.root, path)

@@ -207,6 +207,7 @@ class _Limiter:
         self._target = target
         self._live = live
         self._trees = target.trees
+        self._walk = target.trees.walk()
         self._owner = os.geteuid(), os.getegid()
         self._found = PrivilegeList()
         self._dropped: set[bytes] = set()
@@ -272,7 +273,7 @@ class _Limiter:
             counts = self._found.counts
         if self._live is not None and live is not None and live.is_directory:
             there = self._live.trees.entries(live.tree_id)
-        pairs = paired(there, self._trees.entries(raw.tree_id))
+        pairs = paired(there, self._walk.entries(raw.tree_id))
         stack.append(_Directory(raw, entry, pairs, counts))
         return None
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from treesnap.codec.reader import TreeReader
 from treesnap.codec.root_files import NAMES, NameTable
 from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.facts import CheckpointType, stated_facts
@@ -73,7 +72,7 @@ def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:
     Reads equal trees once; stops when all were found.
     """
     missing, found = set(paths), set[bytes]()
-    trees, seen = TreeReader(session.store.get), set[ObjectId]()
+    trees, seen = session.store.trees(), set[ObjectId]()
     for snapshot in session.store.snapshots.readable(session.root.id):
         if not missing:
             break

@@ -75,7 +75,7 @@ def state_in(
     scope: tuple[bytes, ...] | None,
 ) -> State:
     """Returns what :func:`recorded_state` does, with a reader that has what is put there later."""
-    trees = TreeReader(objects.get)
+    trees = objects.trees()
     root = _subset(record.root, trees, objects.put, scope)
     groups = _groups_within(load_groups(record.links, session.store.get), scope)
     return State(root=root, trees=trees, groups=groups)
@@ -124,7 +124,7 @@ def empty_state(session: Session, like: Entry) -> State:
     """Returns a root without entries, with the metadata of another one."""
     objects = MemoryObjects(session.store)
     root = like._replace(content=put_tree((), Totals(), objects.put))
-    return State(root=root, trees=TreeReader(objects.get), groups={})
+    return State(root=root, trees=objects.trees(), groups={})
 
 
 def walked_state(result: ScanResult) -> State:
@@ -187,6 +187,10 @@ class MemoryObjects:
         if kind != ObjectKind.CHUNK or len(data) <= 4096:
             self._objects[identity] = data
         return identity
+
+    def trees(self) -> TreeReader:
+        """Returns a reader, whose walks are bounded by the size of the store."""
+        return TreeReader(self.get, stored_bytes=self._store.allocated_bytes)
 
     def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
         """Returns an object from memory, or one of the store."""
@@ -312,7 +316,8 @@ def compared(
         path for path in {*old.groups, *new.groups} if old.groups.get(path) != new.groups.get(path)
     )
     found: list[Change] = []
-    for change in changes(old.root, new.root, old.trees.entries, new.trees.entries):
+    walks = old.trees.walk(), new.trees.walk()
+    for change in changes(old.root, new.root, walks[0].entries, walks[1].entries):
         if change.path not in spine:
             if budget is not None and not (is_new_live and change.new is not None):
                 budget.hold(change.path)

@@ -43,6 +43,7 @@ from treesnap.store.snapshots import SnapshotLog
 
 if TYPE_CHECKING:
     from treesnap.codec.pack import IndexEntry
+    from treesnap.codec.reader import TreeReader
     from treesnap.store.index import ObjectIndex
     from treesnap.store.packs import Inventory, PackReader, Sound
 
@@ -343,6 +344,16 @@ class Store:
         if damage is not None:
             raise damage
         raise Corrupt(f"Object {identity.hex()} ({kind.name.lower()}) is missing")
+
+    def trees(self) -> TreeReader:
+        """Returns a reader of stored directories, whose walks are bounded by the store's size."""
+        from treesnap.codec.reader import TreeReader
+
+        return TreeReader(self.get, stored_bytes=self.allocated_bytes)
+
+    def allocated_bytes(self) -> int:
+        """Returns the bytes that all packs take on disk. Costs a look per file."""
+        return self.packs.allocated_bytes()
 
     def scan_uncovered(self) -> None:
         """Finds objects in packs, or tails of packs, that no index part covers."""

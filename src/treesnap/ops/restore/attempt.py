@@ -120,6 +120,7 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
             _made_since(session.context, goal, target) if goal.is_step else frozenset(),
             budget=goal.budget(session),
             bases=goal.base_states(session),
+            base_budget=session.path_budget(),
             overwrites=goal.overwrites,
         )
         wider = view.with_written(goal, session, seen, plan)
@@ -371,6 +372,7 @@ def _attempt(
                 made,
                 budget=goal.budget(session),
                 bases=bases,
+                base_budget=session.path_budget(),
                 overwrites=goal.overwrites,
             )
             if way_back is not None:

@@ -166,6 +166,8 @@ class Export:
 
     def write(self, target_path: str) -> None:
         """Builds the tree beside the target, with its absent parents, and renames it there."""
+        target = self._target
+        target.trees.walk().begin(target.root.tree_id, is_whole=True)
         self._write(target_path)
         warn_of_degraded(self._session, self._degraded)
 
@@ -265,6 +267,7 @@ class Export:
             trees=target.trees,
             touch=self._touch,
             participant=self._participant,
+            whole_id=target.root.tree_id,
         )
         try:
             stager.put_all(items)

@@ -88,8 +88,8 @@ class Comparison(NamedTuple):
         self, found: Entry, wanted: Entry
     ) -> Iterator[tuple[Entry | None, Entry | None]]:
         if found.is_directory and wanted.is_directory:
-            entries, wanted_entries = self.found_in.trees.entries, self.wanted_in.trees.entries
-            for path, mine, theirs in differing(found, wanted, entries, wanted_entries):
+            walks = self.found_in.trees.walk(), self.wanted_in.trees.walk()
+            for path, mine, theirs in differing(found, wanted, walks[0].entries, walks[1].entries):
                 if path:
                     yield mine, theirs
 

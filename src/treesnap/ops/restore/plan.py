@@ -239,7 +239,8 @@ def written_of(skipped: Iterable[Skipped], before: State, after: State) -> Revea
         old, new = before.entry(item.path), after.entry(item.path)
         if old == new or before.is_hidden(item.path) or after.is_hidden(item.path):
             continue
-        for path, mine, theirs in differing(old, new, before.trees.entries, after.trees.entries):
+        walks = before.trees.walk(), after.trees.walk()
+        for path, mine, theirs in differing(old, new, walks[0].entries, walks[1].entries):
             if not any(entry is not None and entry.is_skipped for entry in (mine, theirs)):
                 found.add(treepath.join(item.path, path) if path else item.path)
     return Revealed(paths=frozenset(found))
@@ -354,6 +355,7 @@ def make_plan(
     *,
     budget: PathBudget | None = None,
     bases: Sequence[State] = (),
+    base_budget: PathBudget | None = None,
     overwrites: bool = False,
 ) -> RestorePlan:
     """Returns the steps from the current state to the target.
@@ -363,16 +365,25 @@ def make_plan(
     ``made_since``, which hold nothing else, and were absent in the target. With a ``budget``, the
     plan lists the changes, which takes some 500 bytes for each path, also below directories that
     are one step; raises OperationFailed for more new paths than it has room for. As much takes
-    what differs from all ``bases``, whether it is kept or ``overwrites`` is given.
+    what differs from the ``bases``, whether it is kept or ``overwrites`` is given; of these paths
+    the ``base_budget`` counts those that are gone.
     """
-    others = _Others(bases, current, overwrites=overwrites)
+    others = _Others(bases, current, base_budget, overwrites=overwrites)
     return _Planner(current, target, scope, made_since, others, budget=budget).plan()
 
 
 class _Others:
     """What others changed: what differs between the live tree and all bases, if there are any."""
 
-    def __init__(self, bases: Sequence[State], live: State, *, overwrites: bool) -> None:
+    def __init__(
+        self,
+        bases: Sequence[State],
+        live: State,
+        budget: PathBudget | None,
+        *,
+        overwrites: bool,
+    ) -> None:
+        self._budget = budget
         self._changes: dict[bytes, Change] = {}
         """By path."""
         self._repositories: dict[bytes, Change] = {}
@@ -389,8 +400,11 @@ class _Others:
         """Directories that hold something that is kept."""
 
     def _compare(self, bases: Sequence[State], live: State) -> None:
+        hold = self._budget.hold if self._budget is not None else lambda _: None
         first, *others = (
-            changes_by_others(base.root, live.root, base.trees.entries, live.trees.entries)
+            changes_by_others(
+                base.root, live.root, base.trees.walk().entries, live.trees.entries, hold
+            )
             for base in bases
         )
         self._changes = {
@@ -539,8 +553,9 @@ class _Planner:
         current, target = self._current, self._target
         found: list[Change] = []
         whole = kept = b"/"
+        walks = current.trees.walk(), target.trees.walk()
         for path, old, new in differing(
-            current.root, target.root, current.trees.entries, target.trees.entries
+            current.root, target.root, walks[0].entries, walks[1].entries
         ):
             if others.is_index_kept(path, new):
                 self._kept_indexes.add(path)

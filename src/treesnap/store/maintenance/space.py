@@ -15,6 +15,7 @@ from treesnap.codec.reader import Reference, TreeCache, TreeReader, content_refe
 from treesnap.errors import Corrupt
 from treesnap.model import Entry, EntryKind, ObjectKind, Snapshot
 from treesnap.named_tuple import NamedTuple
+from treesnap.path_budget import PathBudget
 from treesnap.results import GroupSpace, PathSpace
 from treesnap.store.maintenance.reachability import Reachability
 from treesnap.store.maintenance.seen_objects import SeenObjects
@@ -33,12 +34,13 @@ class _Sums(NamedTuple):
 
 
 def measure_paths(
-    store: Store, snapshot: Snapshot, path: bytes, entry: Entry, depth: int
+    store: Store, snapshot: Snapshot, path: bytes, entry: Entry, depth: int, budget: PathBudget
 ) -> tuple[PathSpace, ...]:
     """Returns the space that a path takes, and that paths below it do, to some depth.
 
     What a directory holds comes before it. An object that several paths need counts at the
-    first one. Walks all snapshots of the store; memory is that of two :class:`SeenObjects`.
+    first one. Walks all snapshots of the store; memory is that of two :class:`SeenObjects`. Raises
+    OperationFailed for more paths than the budget has room for.
     """
     others = Reachability(store)
     for root_id in store.snapshots.root_ids():
@@ -48,7 +50,7 @@ def measure_paths(
                     for _ in others.add(other.record):
                         pass
     found: list[PathSpace] = []
-    _PathWalk(store, others.seen, depth, found).measure(path, entry, 0)
+    _PathWalk(store, others.seen, depth, found, budget).measure(path, entry, 0)
     return tuple(found)
 
 
@@ -56,8 +58,14 @@ class _PathWalk:
     """Adds up the objects of paths, each object once."""
 
     def __init__(
-        self, store: Store, others: SeenObjects, depth: int, found: list[PathSpace]
+        self,
+        store: Store,
+        others: SeenObjects,
+        depth: int,
+        found: list[PathSpace],
+        budget: PathBudget,
     ) -> None:
+        self._budget = budget
         self._store = store
         self._others = others
         self._depth = depth
@@ -67,6 +75,7 @@ class _PathWalk:
 
     def measure(self, path: bytes, entry: Entry, level: int) -> _Sums:
         """Returns the bytes of an entry and all below it; recurses as deep as is shown."""
+        self._budget.hold(path)
         sums = _Sums()
         if level < self._depth and entry.is_directory:
             for child in self._trees.entries(entry.tree_id):

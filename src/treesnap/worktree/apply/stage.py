@@ -31,7 +31,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import opened_file, sync_directory, write_all_at
 from treesnap.fs.forked import helper_count, share_out
 from treesnap.fs.real_path import OPEN_DIRECTORY
-from treesnap.model import Entry, EntryKind, ObjectKind, Totals
+from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, Totals
 from treesnap.named_tuple import NamedTuple
 from treesnap.worktree.apply.removal import remove_below
 from treesnap.worktree.attributes import (
@@ -105,7 +105,8 @@ class Stager:
     """Builds entries below one staging directory.
 
     ``root_fd`` is the staging directory; it belongs to the caller. ``degraded`` lists the paths
-    that lack metadata for want of privileges.
+    that lack metadata for want of privileges. ``whole_id`` is the directory of which all is built,
+    unless a plan that came to all its paths was made before.
     """
 
     def __init__(
@@ -119,8 +120,10 @@ class Stager:
         trees: TreeReader,
         touch: bool,
         participant: Participant | None = None,
+        whole_id: ObjectId | None = None,
     ) -> None:
         self._fs = fs
+        self._whole_id = whole_id
         self._root_fd = root_fd
         self._participant = participant
         self._get = get
@@ -144,6 +147,9 @@ class Stager:
 
     def put_all(self, items: Sequence[Item]) -> None:
         """Builds items under names of their own in the staging directory, each whole."""
+        if self._whole_id is not None:
+            directories = [item for item in items if item.entry.is_directory]
+            self._refuse_more(self._whole_id, sum(self._weight([item]) for item in directories))
         files: list[Item] = []
         for item in items:
             if item.entry.is_directory:
@@ -165,13 +171,15 @@ class Stager:
             self._put_below(item)
             return
         opened, parts = self._open_up(item, files // (_PARTS_EACH * (helpers + 1)))
+        self._refuse_more(item.entry.tree_id, sum(map(self._weight, parts)))
         self._share_out(parts, helpers)
         for directory in reversed(opened):
             self._finish(directory)
 
     def _put_below(self, item: Item) -> None:
         """Builds what is below a directory that was made, then gives it its metadata."""
-        stack = [(item.entry, self._trees.entries(item.entry.tree_id))]
+        walk = self._trees.walk(self._whole_id)
+        stack = [(item.entry, walk.entries(item.entry.tree_id))]
         descent = treepath.Descent(item.path)
         names = list(item.names)
         while stack:
@@ -184,9 +192,18 @@ class Stager:
                 descent.leave()
                 names.pop()
             else:
-                stack.append((below, self._trees.entries(below.tree_id)))
+                stack.append((below, walk.entries(below.tree_id)))
                 descent.enter(treepath.join(descent.path, below.name))
                 names.append(below.name)
+
+    def _refuse_more(self, top_id: ObjectId, count: int) -> None:
+        """Raises OperationFailed if a directory has more paths than it may have.
+
+        As far as the sums below it, ``count``, show that: each process walks parts of it alone.
+        """
+        walk = self._trees.walk(self._whole_id)
+        walk.begin(top_id)
+        walk.expect(count)
 
     def _open_up(self, top: Item, files_max: int) -> tuple[list[Item], list[_Part]]:
         """Builds the files of a directory and makes its subdirectories.
@@ -234,6 +251,7 @@ class Stager:
             trees=self._trees,
             touch=self._touch,
             participant=self._participant,
+            whole_id=self._whole_id,
         )
         share_out(
             parts,
