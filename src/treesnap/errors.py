@@ -142,6 +142,7 @@ class WarningCode(StrEnum):
     PROCESSES_LEFT = "processes-left"
     STEP_UNDONE = "step-undone"
     STEP_KILLED = "step-killed"
+    ROLL_BACK_FAILED = "roll-back-failed"
     SNAPSHOT_DAMAGED = "snapshot-damaged"
     DAMAGED_SNAPSHOT_DELETED = "damaged-snapshot-deleted"
     NOT_REPAIRED = "not-repaired"

@@ -1,7 +1,8 @@
-"""A step that was killed before it could go back is not forgotten."""
+"""A step that was not gone back from is not forgotten: it was killed, or the roll-back failed."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,21 +10,24 @@ from pathlib import Path
 import pytest
 
 import treesnap
+from mounting import mounting
 from treesnap.errors import WarningCode
 from treesnap.events import NullMonitor
+from treesnap.ops.context import context_at
 from treesnap.plans import Planner, Step
 from treesnap.results import UnfinishedWork
 from treesnap.testing.children import in_child
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 
 class Told(NullMonitor):
-    """Keeps the messages about killed steps."""
+    """Keeps the messages about steps that were not gone back from."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
 
     def warn(self, code: WarningCode, message: str) -> None:
-        if code is WarningCode.STEP_KILLED:
+        if code in {WarningCode.STEP_KILLED, WarningCode.ROLL_BACK_FAILED}:
             self.messages.append(message)
 
 
@@ -141,3 +145,68 @@ def test_a_step_of_a_plan_is_told_of_by_its_plan_alone(handle, monitor):
 
     assert monitor.messages == []
     assert len(Planner(handle).unfinished()) == 1
+
+
+STAGED = Fault(
+    errno=errno.EIO,
+    methods=frozenset({"write_at"}),
+    where=lambda call: "/.treesnap-restore-" in call.path,
+    lasting=True,
+)
+
+
+def fail_to_go_back(handle: treesnap.Handle, how: str) -> None:
+    """Lets a roll-back fail, as on a broken disk."""
+    fs = FaultyFileSystem(STAGED)
+    broken = treesnap.Handle(context_at(handle.root, handle.store_path, fs=fs))
+
+    @broken.rollback_on_error("risky")
+    def spoil() -> None:
+        Path(handle.root, "file").write_text("half done")
+        raise InterruptedError
+
+    steps = {"run": lambda: broken.run(["sh", "-c", "echo > file; exit 3"]), "block": spoil}
+    with pytest.raises(treesnap.OperationFailed, match="The roll-back to "):
+        steps[how]()
+
+
+@pytest.mark.parametrize("how", ["run", "block"])
+def test_a_roll_back_that_failed_is_told_of_as_such(how, handle, monitor):
+    fail_to_go_back(handle, how)
+
+    (found,) = handle.doctor().unfinished
+    handle.status()
+
+    assert (found.work, found.blocked) == (UnfinishedWork.STEP, True)
+    assert found.target_id is not None
+    short = found.target_id[:12]
+    (message,) = monitor.messages
+    assert message.startswith(f"A roll-back failed in {handle.root!r}: ")
+    assert message.endswith(
+        f"Input/output error. What that did was not taken back; the state before is {short}"
+    )
+    assert found.resolution.startswith(f"{message}. 'restore {short}' goes back, ")
+
+    handle.restore(found.target_id)
+
+    assert Path(handle.root, "file").read_text() == "before"
+    assert handle.doctor().unfinished == ()
+
+
+def test_a_roll_back_that_a_mount_of_the_root_on_itself_refused_is_told_of(handle):
+    root = Path(handle.root)
+    with mounting() as mounter:
+
+        @handle.rollback_on_error("risky")
+        def spoil() -> None:
+            (root / "file").write_text("half done")
+            mounter.bind(root, root)
+            raise InterruptedError
+
+        with pytest.raises(treesnap.Refused):
+            spoil()
+        (found,) = handle.doctor().unfinished
+
+    assert "A roll-back failed in " in found.resolution
+    handle.restore(found.target_id)
+    assert (root / "file").read_text() == "before"

@@ -252,6 +252,10 @@ WARNING_HINTS: dict[WarningCode, str] = {
         "'snap restore ID' goes back to that state, 'snap create' or 'snap doctor --forget' keeps "
         "this one"
     ),
+    WarningCode.ROLL_BACK_FAILED: (
+        "'snap restore ID' tries again to go back to that state, 'snap create' or 'snap doctor "
+        "--forget' keeps this one"
+    ),
     WarningCode.EDITS_PRESERVED: "'snap restore REF --to DIR' writes the files of that snapshot",
     WarningCode.NOT_CONVERTED: "'--no-textconv' runs no commands; 'snap config' shows them",
     WarningCode.GARBAGE_KEPT: (

@@ -211,8 +211,9 @@ class HoldRecord(NamedTuple):
     """
 
     process_id: int
+    """0 where the process has let go of it: the roll-back failed, and may be tried again."""
     operation: str
-    """What the process does, in words for people."""
+    """What the process does, in words for people; then, after a roll-back, why that failed."""
     scope: tuple[bytes, ...] | None
     """The paths that are gone back to, or None for the whole root; none for a process that only
     reads the snapshot."""

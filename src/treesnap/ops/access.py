@@ -57,42 +57,50 @@ def opened(
             from treesnap.ops.restore.export import sweep_exports
 
             sweep_exports(session, exports)
-        told = killed_steps(session, names) if recover or create or writing else ()
+        told = unfinished_steps(session, names) if recover or create or writing else ()
         for step in told:  # a doctor lists them
-            context.monitor.warn(WarningCode.STEP_KILLED, step.message(context.root))
+            context.monitor.warn(step.code, step.message(context.root))
         if create or writing:
             _sweep_displaced(session)
         yield session
 
 
-class KilledStep(NamedTuple):
-    """Something that would have been gone back from, if it had not been killed."""
+class UnfinishedStep(NamedTuple):
+    """Something that was to be gone back from: its process was killed, or the roll-back failed."""
 
     checkpoint: Snapshot
     operation: str
     process_id: int
+    """0 where the roll-back failed."""
+
+    @property
+    def code(self) -> WarningCode:
+        """The code of the warning about it."""
+        return WarningCode.STEP_KILLED if self.process_id else WarningCode.ROLL_BACK_FAILED
 
     def message(self, root: str) -> str:
         """Returns what happened, and where the way back leads."""
+        what = f"Process {self.process_id} was killed" if self.process_id else "A roll-back failed"
         return (
-            f"Process {self.process_id} was killed in {quoted(root)}: {self.operation}. "
+            f"{what} in {quoted(root)}: {printable(self.operation)}. "
             f"What that did was not taken back; the state before is {self.checkpoint.id[:12]}"
         )
 
 
-def killed_steps(session: Session, names: Iterable[str]) -> list[KilledStep]:
-    """Returns the killed steps of the root of which the checkpoint is still there.
+def unfinished_steps(session: Session, names: Iterable[str]) -> list[UnfinishedStep]:
+    """Returns the steps of the root that were not gone back from.
 
-    ``names`` are the root's files. Plans tell of their own steps, which they can continue.
+    Those of which the checkpoint is still there. ``names`` are the root's files. Plans tell of
+    their own steps, which they can continue.
     """
     found = []
-    for identity, record in session.root.killed(names).items():
+    for identity, record in session.root.dead_holds(names).items():
         with suppress(NotFound, Corrupt):
             name = session.store.snapshots.listing(session.root.id).find(identity)
             if name is not None:
                 checkpoint = session.store.snapshots.load(session.root.id, name)
                 if checkpoint.record.kind == SnapshotKind.RUN:
-                    found.append(KilledStep(checkpoint, record.operation, record.process_id))
+                    found.append(UnfinishedStep(checkpoint, record.operation, record.process_id))
     return found
 
 

@@ -231,9 +231,11 @@ class CheckpointBlock(ContextDecorator, Generic[Value]):
         try:
             self._guard.stand(ending=True)
             if error is not None and begun is not None and begun.held.claim.is_ours:
+                begun.note_failure(error)  # where the body went back by itself
                 try:
                     self._give_up(begun.held, error)
                 except Exception as failure:
+                    begun.note_failure(failure)
                     raise failure from error
         finally:
             del begun  # the last one but that of the block
@@ -268,6 +270,13 @@ class _Begun:
         self.held = held
         self.is_left = False
         self._guard = guard
+
+    def note_failure(self, error: BaseException) -> None:
+        """Lets go of the checkpoint, and notes why, if an error says that going back failed."""
+        held = self.held
+        if isinstance(error, TreesnapError) and error.checkpoint_id == held.made.id:
+            reason = error.message.removeprefix(_failed_to(held.made.id))
+            held.claim.leave(held.context, reason)
 
     @uninterrupted
     def abandon(self) -> None:
@@ -405,10 +414,14 @@ def _naming(snapshot_id: SnapshotId) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 - whatever it is, it must say what failed
         failed = error if isinstance(error, TreesnapError) else OperationFailed(error_text(error))
-        failed.message = f"The roll-back to {snapshot_id[:12]} failed: {failed.message}"
+        failed.message = f"{_failed_to(snapshot_id)}{failed.message}"
         failed.args = (failed.message, *failed.args[1:])
         failed.checkpoint_id = snapshot_id
         raise failed from (error if failed is not error else error.__cause__)
+
+
+def _failed_to(snapshot_id: SnapshotId) -> str:
+    return f"The roll-back to {snapshot_id[:12]} failed: "
 
 
 def _refuse_covered(context: Context, mount: int | None) -> None:

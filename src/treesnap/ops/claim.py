@@ -20,6 +20,7 @@ from treesnap.fs.real_path import opened_real
 from treesnap.interruption import pause
 from treesnap.model import SnapshotId
 from treesnap.ops.context import Context, Session, own_marks
+from treesnap.store.layout import Layout
 from treesnap.store.records import LockedRecord
 from treesnap.store.reserve import Reserve
 from treesnap.treepath import is_within
@@ -27,6 +28,8 @@ from treesnap.treepath import is_within
 MARK_DIGITS = 16
 """Of the id of a checkpoint, which is one of the words between slashes of a mark."""
 _PAUSE_S = 0.05
+_REASON_MAX = 2000
+"""Characters of what is noted of a roll-back that failed."""
 _ROOT_ROOM_BYTES = 256 << 10
 """What has to be free beside the tree: a restore reserves some for directories that grow."""
 _Result = TypeVar("_Result")
@@ -53,6 +56,7 @@ class Claim:
     def __init__(self, operation: str) -> None:
         self._operation = operation
         self._process_id = os.getpid()
+        self._scope: tuple[bytes, ...] | None = None
         self.hold: LockedRecord[HoldRecord] | None = None
 
     @property
@@ -71,6 +75,18 @@ class Claim:
             self.hold.release()
         self.hold = None
 
+    def leave(self, context: Context, reason: str) -> None:
+        """Lets go of a snapshot to which the roll-back failed, and notes that and the reason.
+
+        Without room for the note, the next command only sees that this process let go.
+        """
+        if self.hold is not None and self.is_ours:
+            layout = Layout(context.store_path)
+            record = HoldRecord(0, f"{self._operation}: {reason}"[:_REASON_MAX], self._scope)
+            left = self.hold.leave
+            Reserve(context.fs, layout).back(lambda: left(layout, record))
+        self.hold = None
+
     def take(
         self,
         session: Session,
@@ -82,6 +98,7 @@ class Claim:
         Takes a few KiB, on a full disk from the store's reserve. Only warns where the hold cannot
         be written.
         """
+        self._scope = scope
         record = HoldRecord(os.getpid(), self._operation, scope)
         reserve = Reserve(session.fs, session.store.layout)
         try:

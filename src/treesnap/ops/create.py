@@ -238,7 +238,7 @@ def _create(
                 claim.take(session, result.snapshot.id, scope)
                 claim.require_way_back(session)
             elif settled.kind == SnapshotKind.MANUAL and scope is None:
-                session.root.forget_killed()  # a person keeps what such a step left
+                session.root.forget_dead_holds()  # a person keeps what such a step left
             return result
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from treesnap.codec.journal import Journal
 from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError, WarningCode
 from treesnap.fs.real_path import open_real
-from treesnap.ops.access import killed_steps, opened
+from treesnap.ops.access import opened, unfinished_steps
 from treesnap.ops.context import Context, Session, context_at
 from treesnap.ops.maintenance import failure_in_background
 from treesnap.ops.restore.path_state import PathState
@@ -27,9 +27,7 @@ from treesnap.worktree.apply.stage import remove_stages
 _TO_CLEAN_UP = "the next command on this root removes what it had prepared; the tree is as before"
 _TO_COLLECT = "the next 'gc' goes on with it; no other command is kept from anything"
 _TO_MAINTAIN = "it failed in the background, and is tried again when it is due"
-_TO_GO_BACK = (
-    "'restore' with that snapshot goes back, 'create' or 'doctor --forget' keeps what there is"
-)
+_TO_GO_BACK = "'restore {}' goes back, 'create' or 'doctor --forget' keeps what there is"
 _TO_SWEEP = "the next command that writes, or 'status', removes what it had prepared"
 
 
@@ -58,12 +56,14 @@ def _of_root(context: Context, store: Store, path: bytes) -> list[Unfinished]:
         Unfinished(
             work=UnfinishedWork.STEP,
             root=path,
-            resolution=f"{step.message(os.fsdecode(path))}. {_TO_GO_BACK}",
+            resolution=(
+                f"{step.message(os.fsdecode(path))}. {_TO_GO_BACK.format(step.checkpoint.id[:12])}"
+            ),
             blocked=True,
             started_at_ns=step.checkpoint.record.created_at_ns,
             target_id=step.checkpoint.id,
         )
-        for step in killed_steps(session, names)
+        for step in unfinished_steps(session, names)
     ]
     for name in session.root.export_names(names):
         record = session.root.abandoned_export(name)
@@ -139,11 +139,11 @@ def _forget(session: Session) -> bool:
     Snapshots hold both states, and foreign edits; the tree stays as it is. So it does after steps
     that were killed.
     """
-    is_killed = bool(killed_steps(session, session.root.names()))
+    is_killed = bool(unfinished_steps(session, session.root.names()))
     if not (session.root.is_interrupted or is_killed):
         return False
     with session.root.locked("doctor", session.context.wait_s):
-        session.root.forget_killed()
+        session.root.forget_dead_holds()
         if not session.root.is_interrupted:
             return True
         journal = None

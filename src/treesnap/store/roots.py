@@ -510,7 +510,7 @@ class Root:
         The caller holds the root's lock. Removes holds of dead processes first. Not synced: a
         process does not survive a power cut either. Raises OSError.
         """
-        self.forget_killed()
+        self.forget_dead_holds()
         path = self.file(f"{_HOLD_PREFIX}{identity}-{os.urandom(8).hex()}")
         return LockedRecord.create(self._fs, self._layout, path, HOLD, record, durable=False)
 
@@ -525,15 +525,18 @@ class Root:
                 found.setdefault(hold.identity, []).append(hold.record)
         return found
 
-    def killed(self, names: Iterable[str]) -> dict[SnapshotId, HoldRecord]:
-        """Returns what processes would have gone back to that were killed, of the root's files."""
+    def dead_holds(self, names: Iterable[str]) -> dict[SnapshotId, HoldRecord]:
+        """Returns what was to be gone back to, and was not, of the root's files.
+
+        The process was killed, or its roll-back failed.
+        """
         return {
             hold.identity: hold.record
             for hold in self._holds(names)
             if not hold.is_live and hold.record is not None and hold.record.scope != ()
         }
 
-    def forget_killed(self) -> None:
+    def forget_dead_holds(self) -> None:
         """Removes the holds of dead processes. The caller holds the root's lock."""
         for hold in self._holds(self.names()):
             if not hold.is_live:

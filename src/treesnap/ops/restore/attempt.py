@@ -293,7 +293,7 @@ def restore_to(session: Session, goal: Goal) -> RestoreResult:
             restore_once = partial(_attempt, session, goal, fresh=fresh, view=view)
             result = retry_overtaken("the restore", restore_once)
             if goal.scope is None:
-                session.root.forget_killed()  # it is the way back from what they left
+                session.root.forget_dead_holds()  # it is the way back from what they left
             return result
         except _LookAgain as found:
             view = found.view or view
