@@ -129,16 +129,6 @@ def _state(store: str) -> CollectorState:
         return CollectorState()
 
 
-def _of_no_root(taking: Taking, identity: str) -> bool:
-    """A state goes with its snapshot, or under the lock of a root that has the snapshot."""
-    owners = [
-        root
-        for root in taking.names("snapshots")
-        if any(name.endswith(identity) for name in taking.names(f"snapshots/{root}"))
-    ]
-    return not owners or any(taking.holds_root(root) for root in owners)
-
-
 def free(taking: Taking, *found: str) -> bool:
     """A hint, or a name of its own that nobody else has."""
     return True
@@ -174,7 +164,7 @@ ROWS: tuple[tuple[str, Callable[..., bool]], ...] = (
     (r"collector/reserve-\d", free),
     (r"collector/state", collector),
     (r"snapshots/([0-9a-f]{32})(?:/.*)?", root),
-    (r"states/([0-9a-f]+)", _of_no_root),
+    (r"states/.*", registry),
     (r"pending/([0-9a-f]{16})", _pending),
     (r"roots/(?:hook|inode)-.*", free),
     (r"roots/path-.*", registry),

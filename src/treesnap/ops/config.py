@@ -26,8 +26,8 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session, user_config_path
 from treesnap.quantities import format_duration, format_size, parse_duration, parse_size, size_text
+from treesnap.store.lock import locked_roots
 from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy
-from treesnap.store.roots import locked_roots
 from treesnap.worktree.scan.ignore import given
 
 if TYPE_CHECKING:

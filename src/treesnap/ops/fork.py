@@ -52,7 +52,6 @@ from treesnap.model import (
     Snapshot,
     SnapshotKind,
     SnapshotRecord,
-    SnapshotState,
 )
 from treesnap.ops.access import opened
 from treesnap.ops.browse import walk
@@ -343,7 +342,7 @@ class _Forking:
             with root.locked("fork", session.context.wait_s):
                 self._copy_settings(root)
                 base = retry_overtaken("the fork", lambda _: self._publish_base(root))
-                store.snapshots.set_state(base.id, SnapshotState(pinned=True))
+                store.snapshots.change_state(base.id, lambda state: state._replace(pinned=True))
                 if builder is not None:
                     with suppress(OSError):  # then the next capture reads all files
                         tree_id = base.record.root.tree_id

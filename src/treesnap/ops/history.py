@@ -195,8 +195,7 @@ def _with_state(
             locked_root(session, verb, touches_tree=False),
         ):
             snapshot = resolve_in(session, ref)
-            state = change(snapshot.state)
-            session.store.snapshots.set_state(snapshot.id, state)
+            state = session.store.snapshots.change_state(snapshot.id, change)
             return snapshot._replace(state=state)
     except StoreMissing as error:
         raise unknown(ref) from error
@@ -212,9 +211,10 @@ def count_rollback(session: Session, snapshot: Snapshot, reason: str | None) -> 
     if reason is None and not is_checkpoint(snapshot):
         return
     try:
-        state = session.store.snapshots.state(snapshot.id)
-        tags = rolled_back(state.tags, reason or "restore")
-        session.store.snapshots.set_state(snapshot.id, state._replace(tags=tags))
+        session.store.snapshots.change_state(
+            snapshot.id,
+            lambda state: state._replace(tags=rolled_back(state.tags, reason or "restore")),
+        )
     except (TreesnapError, OSError) as error:
         session.monitor.warn(
             WarningCode.RESTORE_NOT_NOTED, f"The restore could not be noted: {error_text(error)}"

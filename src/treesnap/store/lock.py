@@ -26,8 +26,10 @@ from treesnap.errors import Busy, Corrupt, OperationFailed
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import open_lock, open_regular
 from treesnap.interruption import pause
+from treesnap.store.layout import Layout
 
 _PAUSE_S = 0.02
+_LIST_WAIT_MIN_S = 5.0
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLCK, errno.ENOSYS})
 """What ``flock`` raises for a directory of a file system that cannot lock one."""
 _MOVED = "The store is being moved by another process"
@@ -153,6 +155,21 @@ def _gate(fs: FileSystem, store_path: str, wait_s: float, *, exclusive: bool) ->
             if is_locked and os.getpid() == process_id:
                 fs.unlock(fd)
             fs.close(fd)
+
+
+@contextmanager
+def locked_roots(fs: FileSystem, layout: Layout, wait_s: float = 0.0) -> Iterator[None]:
+    """Locks what all roots have in common while the body runs; raises Busy.
+
+    That is the list of roots, the settings of the store, and the states of snapshots, which
+    several roots may have. Others hold it for moments, so also what does not wait for other
+    operations waits :data:`_LIST_WAIT_MIN_S`.
+    """
+    wait_s = max(wait_s, _LIST_WAIT_MIN_S)
+    path = os.path.join(layout.roots, "lock")
+    what = "The list of roots"
+    with held(fs, path, operation="roots", what=what, wait_s=wait_s):
+        yield
 
 
 def is_held(fs: FileSystem, path: str) -> bool:

@@ -57,7 +57,7 @@ from treesnap.hashing import root_id
 from treesnap.model import SnapshotId
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, is_hex
-from treesnap.store.lock import held, inside, is_held
+from treesnap.store.lock import held, inside, is_held, locked_roots
 from treesnap.store.records import LockedRecord, read_record, write_record
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ _EARLIER_MAX = 100
 """Earlier paths that are kept. A record has room for twice as many of 4 KiB each."""
 LOCK_WAIT_S = 30.0
 """How long a process waits for the list of roots, unless it is told."""
-_LIST_WAIT_MIN_S = 5.0
 
 T = TypeVar("T")
 
@@ -601,20 +600,6 @@ def step_output_bytes(fs: FileSystem, layout: Layout) -> int:
                     with suppress(FileNotFoundError):
                         total += entry.stat(follow_symlinks=False).st_size
     return total
-
-
-@contextmanager
-def locked_roots(fs: FileSystem, layout: Layout, wait_s: float) -> Iterator[None]:
-    """Keeps other processes from registering, moving and forgetting roots while the body runs.
-
-    They do not change settings either. Others hold it for moments, but for a move of the store, so
-    also what does not wait for other operations waits :data:`_LIST_WAIT_MIN_S`. Raises Busy.
-    """
-    wait_s = max(wait_s, _LIST_WAIT_MIN_S)
-    path = os.path.join(layout.roots, "lock")
-    what = "The list of roots"
-    with held(fs, path, operation="roots", what=what, wait_s=wait_s):
-        yield
 
 
 def _read(fs: FileSystem, path: str, identity: str | None = None) -> tuple[RootRecord | None, bool]:

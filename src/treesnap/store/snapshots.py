@@ -3,6 +3,11 @@
 The file's name is its place in the root's history and its id, so that listing,
 ``latest`` and abbreviations need no reading. A file whose content does not match
 the id in its name is damaged; it is reported, and no other snapshot is affected.
+
+What may change about a snapshot is its *state*, a file of its own, named by the id. Several roots
+may have one snapshot, because what is fetched keeps its id; they share the state, which goes with
+the last of them. So whoever writes or removes a state holds the lock that all roots have in
+common, and so does whoever removes a snapshot that has one.
 """
 
 from __future__ import annotations
@@ -11,8 +16,8 @@ import os
 import re
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from threading import Lock
 
@@ -30,6 +35,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     add_directory,
     closed,
+    is_there,
     read_file,
     replace_file,
     sync_directory,
@@ -38,6 +44,7 @@ from treesnap.fs.durable import (
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord, SnapshotState
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout, is_hex
+from treesnap.store.lock import locked_roots
 from treesnap.store.records import read_record, write_record
 
 _FILE_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})\Z")
@@ -135,6 +142,11 @@ class SnapshotListing:
         """Returns the names whose ids begin so; neither parses the others nor sorts them."""
         found = (_parsed(name) for name in self._file_names if f"-{ref}" in name)
         return [name for name in found if name is not None and name.id.startswith(ref)]
+
+    def among(self, identities: Collection[str]) -> set[SnapshotId]:
+        """Returns which of some ids these snapshots have."""
+        found = (_parsed(name) for name in self._file_names if name[17:] in identities)
+        return {name.id for name in found if name is not None}
 
     def find(self, identity: str) -> SnapshotName | None:
         """Returns the name with this id, or None; neither parses the others nor sorts them."""
@@ -287,8 +299,21 @@ class SnapshotLog:
         except (Corrupt, PermissionError):
             return SnapshotState(pinned=True)
 
-    def set_state(self, identity: SnapshotId, state: SnapshotState) -> None:
-        """Replaces a snapshot's mutable state, durably."""
+    def change_state(
+        self, identity: SnapshotId, change: Callable[[SnapshotState], SnapshotState]
+    ) -> SnapshotState:
+        """Changes a snapshot's mutable state, durably, and returns what it is afterwards.
+
+        ``change`` gets what the state is by then, whichever root has changed it. The caller holds
+        the lock of a root that has the snapshot. Raises Busy.
+        """
+        with locked_roots(self._fs, self._layout):
+            state = change(self.state(identity))
+            self.write_state(identity, state)
+        return state
+
+    def write_state(self, identity: SnapshotId, state: SnapshotState) -> None:
+        """Replaces a snapshot's mutable state, durably. The caller has locked the roots."""
         path = self._layout.state(identity)
         write_record(self._fs, self._layout, path, state_format(identity), state)
 
@@ -347,24 +372,46 @@ class SnapshotLog:
         sync_directory(self._fs, self._layout.path)
 
     def remove(self, root_id: str, names: list[SnapshotName]) -> None:
-        """Removes snapshots with their states; durable after return.
+        """Removes snapshots with their states; durable after return. Raises Busy.
 
-        Costs one sync, and one more when there are states.
+        Costs one sync; one more when there are states, and a listing of each other root.
         """
-        self._remove_states(names)
-        for name in names:
-            unlink_if_present(self._fs, self.path(root_id, name))
-        if names:
-            sync_directory(self._fs, self._layout.root_snapshots(root_id))
+        with self.letting_go(names, root_id):
+            for name in names:
+                unlink_if_present(self._fs, self.path(root_id, name))
+            if names:
+                sync_directory(self._fs, self._layout.root_snapshots(root_id))
 
-    def _remove_states(self, names: list[SnapshotName]) -> None:
-        """Removes the states of snapshots that are about to go, durably.
+    @contextmanager
+    def letting_go(self, names: Iterable[SnapshotName], root_id: str | None) -> Iterator[None]:
+        """Removes the states of snapshots, durably; then the body takes these from a root.
 
-        A snapshot may be without one, but a state whose snapshot is gone would never be removed.
+        The states of those that another root has stay. A snapshot may be without a state, but a
+        state whose snapshot is gone would never be removed. Of two roots that let go of one
+        snapshot at once, one is the last: so the others are kept out until the body has ended.
+        Without a root the snapshots are in none any more. Raises Busy before anything is removed.
         """
-        removed = [unlink_if_present(self._fs, self._layout.state(name.id)) for name in names]
-        if any(removed):
-            sync_directory(self._fs, self._layout.states)
+        identities = {name.id for name in names if is_there(self._fs, self._layout.state(name.id))}
+        if not identities:
+            yield
+            return
+        with locked_roots(self._fs, self._layout):
+            going = identities - self._elsewhere(identities, root_id)
+            removed = [unlink_if_present(self._fs, self._layout.state(each)) for each in going]
+            if any(removed):
+                sync_directory(self._fs, self._layout.states)
+            yield
+
+    def _elsewhere(self, identities: set[SnapshotId], root_id: str | None) -> set[SnapshotId]:
+        """Returns which snapshots other roots have. Those of one that cannot be read count."""
+        found: set[SnapshotId] = set()
+        for other in self.root_ids():
+            if other != root_id:
+                try:
+                    found |= self.listing(other).among(identities)
+                except OSError:
+                    return identities
+        return found
 
     def forget(self, root_id: str) -> None:
         """Removes all snapshots of a root: all of them, or at a crash none. Durable after return.
@@ -382,10 +429,12 @@ class SnapshotLog:
         self.finish_forgetting()
 
     def finish_forgetting(self) -> None:
-        """Removes what is left of the snapshots of roots that were forgotten, states first."""
+        """Removes what is left of the snapshots of roots that were forgotten, states first.
+
+        Raises Busy.
+        """
         for directory, names in self.forgotten():
-            self._remove_states(names)
-            with suppress(FileNotFoundError):
+            with self.letting_go(names, None), suppress(FileNotFoundError):
                 for name in self._fs.list_names(directory):
                     unlink_if_present(self._fs, os.path.join(directory, name))
                 self._fs.remove_directory(directory)

@@ -107,7 +107,7 @@ def test_state_is_kept_beside_the_snapshot(log, publish):
     name = publish(1)
     before = log.load(ROOT_ID, name).state
 
-    log.set_state(name.id, SnapshotState(pinned=True, tags={"a": "1"}))
+    log.change_state(name.id, lambda _: SnapshotState(pinned=True, tags={"a": "1"}))
 
     assert before == SnapshotState()
     assert log.load(ROOT_ID, name).state == SnapshotState(pinned=True, tags={"a": "1"})
@@ -115,7 +115,7 @@ def test_state_is_kept_beside_the_snapshot(log, publish):
 
 def test_a_damaged_state_counts_as_pinned(store, log, publish):
     name = publish(1)
-    log.set_state(name.id, SnapshotState())
+    log.change_state(name.id, lambda _: SnapshotState())
     with open(store.layout.state(name.id), "wb") as file:
         file.write(b"damaged")
 
@@ -124,7 +124,7 @@ def test_a_damaged_state_counts_as_pinned(store, log, publish):
 
 def test_remove_takes_the_state_along(store, log, publish):
     name, stays = publish(1), publish(2)
-    log.set_state(name.id, SnapshotState(pinned=True))
+    log.change_state(name.id, lambda _: SnapshotState(pinned=True))
 
     log.remove(ROOT_ID, [name])
 
@@ -136,7 +136,7 @@ def test_no_power_cut_leaves_a_state_without_its_snapshot(store, log, publish):
     """What was not synced may be lost in any order, so the states are synced first."""
     names = [publish(1), publish(2)]
     for name in names:
-        log.set_state(name.id, SnapshotState(tags={"a": "1"}))
+        log.change_state(name.id, lambda _: SnapshotState(tags={"a": "1"}))
     recording = RecordingFileSystem()
 
     SnapshotLog(recording, store.layout).remove(ROOT_ID, names)

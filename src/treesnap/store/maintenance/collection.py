@@ -20,10 +20,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 from treesnap.codec.pack import Block, IndexEntry
 from treesnap.codec.snapshot import RECORD_SIZE_MAX
-from treesnap.errors import Corrupt, NotFound
+from treesnap.errors import Busy, Corrupt, NotFound
 from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import read_file, sweep_temporary
 from treesnap.fs.os_errors import is_full
@@ -215,7 +216,8 @@ class _Collection:
                 self._postponed.append("there is no room to write the index")
         self._maintaining.finish()
         sweep_temporary(self._fs, self._store.layout.temporary)
-        self._store.snapshots.finish_forgetting()
+        with suppress(Busy):  # the next collection does it
+            self._store.snapshots.finish_forgetting()
         self._reserve.fill()
         write_collected_size(self._fs, self._store.layout, self._store.size_bytes())
 

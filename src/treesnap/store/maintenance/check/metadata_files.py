@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from treesnap.codec.envelope import Format
@@ -23,11 +23,10 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.results import Problem
 from treesnap.store.collector import oldest_epoch_possible, read_state, rebuild_state
 from treesnap.store.layout import PLAN_PREFIX, is_hex
-from treesnap.store.lock import held
+from treesnap.store.lock import held, locked_roots
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.records import read_record
 from treesnap.store.roots import Root, RootRecord, copied_record, needed_snapshots, recorded_root
-from treesnap.store.snapshots import SnapshotName
 from treesnap.store.store import Store, format_problem
 
 Mend = Callable[[Store], str | None]
@@ -118,11 +117,7 @@ class MetadataFiles:
             for name in self._fs.list_names(self._layout.states)
             if is_hex(name, 64) and name not in going
         ]
-        known = {
-            name.id: self._root_of(root_name, name)
-            for root_name, name in self._store.snapshots.all_names()
-            if name.id in found
-        }
+        known = {name.id for _, name in self._store.snapshots.all_names() if name.id in found}
         for name in found:
             identity = SnapshotId(name)
             path = self._layout.state(identity)
@@ -138,16 +133,8 @@ class MetadataFiles:
                 gone = f"Snapshot {identity} is gone, but was not deleted"
                 yield _finding("lost-snapshot", gone, where, mend, identity)
             elif message is not None:
-                mend = _pinning(identity, known[identity], self._place.wait_s)
+                mend = _pinning(identity)
                 yield _finding("bad-state", message, where, mend, identity)
-
-    def _root_of(self, root_name: str, name: SnapshotName) -> Root | None:
-        """Returns the root whose lock protects a state, or None when that is unknown."""
-        try:
-            record = self._store.snapshots.load(root_name, name).record
-        except TreesnapError:
-            return None
-        return self._store.root_by_id(root_name, record.root_path)
 
     def _root(self, name: str) -> Iterator[Finding]:
         path = self._layout.root_file(name, "root")
@@ -274,9 +261,10 @@ def _taking_lost(identity: SnapshotId) -> Mend:
     """Returns what moves the state of a lost snapshot to quarantine, unless that is back."""
 
     def mend(store: Store) -> str | None:
-        if any(name.id == identity for _, name in store.snapshots.all_names()):
-            return None
-        return _taken(store, store.layout.state(identity), "the state of a lost snapshot")
+        with locked_roots(store.fs, store.layout):
+            if any(name.id == identity for _, name in store.snapshots.all_names()):
+                return None
+            return _taken(store, store.layout.state(identity), "the state of a lost snapshot")
 
     return mend
 
@@ -289,13 +277,17 @@ def _taken(store: Store, path: str, what: str) -> str | None:
     return f"Moved {what} to {target}"
 
 
-def _pinning(identity: SnapshotId, root: Root | None, wait_s: float) -> Mend:
+def _pinning(identity: SnapshotId) -> Mend:
+    """Returns what replaces the state of a snapshot by a pin, if it is damaged by then."""
+
     def mend(store: Store) -> str | None:
-        with root.locked("verify", wait_s) if root is not None else nullcontext():
-            kept = Quarantine(store.fs, store.layout).keep_copy(store.layout.state(identity))
-            if kept is None:
+        path = store.layout.state(identity)
+        with locked_roots(store.fs, store.layout):
+            with suppress(Corrupt):
+                read_record(store.fs, path, state_format(identity))
                 return None
-            store.snapshots.set_state(identity, SnapshotState(pinned=True))
+            kept = Quarantine(store.fs, store.layout).keep_copy(path)
+            store.snapshots.write_state(identity, SnapshotState(pinned=True))
         return f"Pinned snapshot {identity[:12]}, because it may have been; the old state is {kept}"
 
     return mend
@@ -322,9 +314,7 @@ def _forgetting(wait_s: float, name: str, path: bytes) -> Mend:
                 return None
             safety = _newest_safety(store, root)
             if safety is not None:
-                state = store.snapshots.state(safety)
-                if not state.pinned:
-                    store.snapshots.set_state(safety, SnapshotState(pinned=True))
+                store.snapshots.change_state(safety, lambda state: state._replace(pinned=True))
             try:
                 target = Quarantine(store.fs, store.layout).take(root.file("journal"))
             except FileNotFoundError:

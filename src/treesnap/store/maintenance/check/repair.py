@@ -22,7 +22,7 @@ from treesnap.codec.snapshot import (
 )
 from treesnap.errors import Corrupt, NotFound, TreesnapError, WarningCode
 from treesnap.events import Monitor, Phase
-from treesnap.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
+from treesnap.fs.durable import read_file, replace_file, unlink_if_present
 from treesnap.fs.os_errors import error_text
 from treesnap.model import ObjectId, SnapshotId
 from treesnap.quantities import count_text
@@ -225,10 +225,8 @@ class Repair:
             content = SNAPSHOT.frame(record)
             replace_file(self._fs, path, content, temporary=self._store.layout.temporary)
             return f"Rewrote the file of snapshot {short}"
-        target = self._quarantine.take(path)
-        # A state without a snapshot would say that one was lost.
-        if unlink_if_present(self._fs, self._store.layout.state(bad.name.id)):
-            sync_directory(self._fs, self._store.layout.states)
+        with log.letting_go([bad.name], bad.root_id):
+            target = self._quarantine.take(path)
         return f"Moved the damaged snapshot {short} to {target}"
 
     def _records(self) -> Iterator[tuple[SnapshotId, bytes]]:

@@ -1,0 +1,236 @@
+"""One snapshot in several roots of one store: what is said of it holds until the last has let go.
+
+A fetched snapshot keeps its id, so its pin, its later label and tags are those of all its roots.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from treesnap.errors import ErrorCode, Refused
+from treesnap.fs.local import LocalFileSystem
+from treesnap.model import Snapshot
+from treesnap.ops.context import context_at
+from treesnap.ops.handle import Handle
+from treesnap.ops.roots import forget_root
+from treesnap.remote import Remotes
+from treesnap.store.maintenance.retention import Policy
+from treesnap.store.store import Store
+from treesnap.testing.doubles import (
+    Call,
+    FaultyFileSystem,
+    Killed,
+    UnsyncedFileSystem,
+    WrappedFileSystem,
+    kill_at,
+)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """Returns a directory with two clones, one and two, and the store of both."""
+    garden, disk = tmp_path / "garden", str(tmp_path / "disk")
+    garden.mkdir()
+    (garden / "plants").write_text("roses")
+    laptop = treesnap.open(garden, tmp_path / "laptop")
+    laptop.create()
+    Remotes(laptop).add("disk", disk)
+    Remotes(laptop).push()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        Remotes(handle(tmp_path, name)).clone(disk)
+    return tmp_path
+
+
+def handle(base: Path, name: str, **options: object) -> Handle:
+    defaults = {"fs": UnsyncedFileSystem(), "wait_s": 0.0}
+    return Handle(
+        context_at(root=base / name, store_path=str(base / "store"), **defaults | options)
+    )
+
+
+def common(base: Path, name: str = "one") -> Snapshot:
+    """Returns the snapshot that both roots have, as one of them has it."""
+    return handle(base, name).list()[-1]
+
+
+def forget(base: Path, name: str, *, force: bool = True, **options: object) -> None:
+    forget_root(handle(base, name, **options).context, str(base / name), force=force)
+
+
+def damage(base: Path, name: str) -> None:
+    """Damages a root's file of the snapshot beyond repair, and repairs the store."""
+    root = Store(LocalFileSystem(), str(base / "store")).root(str(base / name).encode())
+    identity = common(base, name).id
+    (path,) = (base / "store" / "snapshots" / root.id).glob(f"*-{identity}")
+    path.write_bytes(b"damaged")
+    assert handle(base, name).verify(repair=True).problems
+
+
+def prune(base: Path, name: str) -> None:
+    handle(base, name).create(name="newer")
+    handle(base, name).prune(Policy(keep_last=1))
+
+
+WAYS: dict[str, Callable[[Path, str], object]] = {
+    "delete": lambda base, name: handle(base, name).delete(common(base, name).id),
+    "prune": prune,
+    "forget": forget,
+    "repair": damage,
+}
+"""How a root comes to be without a snapshot."""
+
+
+def has_it(base: Path, name: str, identity: str) -> bool:
+    return identity in {item.id for item in handle(base, name).list()}
+
+
+def test_both_roots_have_one_snapshot(shared):
+    assert common(shared, "one").id == common(shared, "two").id
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_said_of_a_snapshot_stays_when_another_root_lets_it_go(shared, way):
+    identity = common(shared).id
+    handle(shared, "one").describe(identity, "as delivered")
+    handle(shared, "one").tag(identity, {"customer": "Ada"})
+
+    WAYS[way](shared, "two")
+
+    assert not has_it(shared, "two", identity)
+    assert common(shared).label == "as delivered"
+    assert common(shared).tags["customer"] == "Ada"
+    assert handle(shared, "one").verify(read_data=True).problems == ()
+
+
+@pytest.mark.parametrize("way", ["forget", "repair"])
+def test_a_pin_stays_when_another_root_loses_the_snapshot(shared, way):
+    identity = common(shared).id
+    handle(shared, "one").pin(identity)
+
+    WAYS[way](shared, "two")
+
+    assert not has_it(shared, "two", identity)
+    assert common(shared).pinned
+    with pytest.raises(Refused):
+        handle(shared, "one").delete(identity)
+    prune(shared, "one")
+    assert has_it(shared, "one", identity)
+
+
+def test_a_pin_of_one_root_protects_the_snapshot_in_the_other(shared):
+    identity = common(shared).id
+    handle(shared, "one").pin(identity)
+
+    with pytest.raises(Refused) as caught:
+        handle(shared, "two").delete(identity)
+    prune(shared, "two")
+
+    assert caught.value.code == ErrorCode.PINNED
+    assert has_it(shared, "two", identity)
+    with pytest.raises(Refused) as caught:
+        forget(shared, "two", force=False)
+    assert caught.value.code == ErrorCode.HISTORY_KEPT
+    handle(shared, "two").unpin(identity)
+    assert not common(shared).pinned
+
+
+@pytest.mark.parametrize("way", ["delete", "forget"])
+def test_nothing_is_left_of_it_when_the_last_root_lets_it_go(shared, way):
+    identity = common(shared).id
+    handle(shared, "one").tag(identity, {"customer": "Ada"})
+
+    WAYS[way](shared, "two")
+    WAYS[way](shared, "one")
+
+    assert not (shared / "store" / "states" / identity).exists()
+    assert treesnap.open(shared, shared / "store").verify().problems == ()
+
+
+class AtACall(WrappedFileSystem):
+    """Does something once, before the n-th call while the list of roots is not locked."""
+
+    def __init__(self, number: int, action: Callable[[], object]) -> None:
+        super().__init__(UnsyncedFileSystem())
+        self.number = number
+        self.action = action
+        self.is_locked = False
+
+    def around(self, call: Call):
+        is_lock = call.method in {"lock", "unlock"} and call.path.endswith("roots/lock")
+        if not self.is_locked:
+            self.number -= 1
+            if self.number == 0:
+                self.action()
+        result = call.proceed()
+        if is_lock:
+            self.is_locked = call.method == "lock" and bool(result)
+        return result
+
+
+def interleavings(
+    base: Path, command: Callable[[Handle], object], other: Callable[[], object]
+) -> Iterator[None]:
+    """Runs a command of root one with another whole at each of its calls; yields after each."""
+    for number, _ in enumerate(fresh_stores(base), start=1):
+        fs = AtACall(number, other)
+        command(handle(base, "one", fs=fs))
+        if fs.number > 0:
+            return
+        yield
+
+
+def fresh_stores(base: Path) -> Iterator[None]:
+    """Yields again and again when the store is as it was at first."""
+    store, copy = base / "store", base / "store-at-first"
+    shutil.copytree(store, copy)
+    while True:
+        yield
+        shutil.rmtree(store)
+        shutil.copytree(copy, store)
+
+
+def test_what_two_roots_say_at_once_both_holds(shared):
+    identity = common(shared).id
+
+    def tag() -> None:
+        handle(shared, "two").tag(identity, {"other": "yes"})
+
+    for _ in interleavings(shared, lambda it: it.tag(identity, {"customer": "Ada"}), tag):
+        assert common(shared).tags.items() >= {"customer": "Ada", "other": "yes"}.items()
+
+
+def test_a_pin_holds_that_begins_at_any_call_of_a_deletion_in_another_root(shared):
+    identity = common(shared).id
+    handle(shared, "two").tag(identity, {"customer": "Ada"})
+
+    def delete(it: Handle) -> None:
+        with suppress(Refused):  # where the pin comes first
+            it.delete(identity)
+
+    for _ in interleavings(shared, delete, lambda: handle(shared, "two").pin(identity)):
+        assert common(shared, "two").pinned
+        assert common(shared, "two").tags["customer"] == "Ada"
+
+
+def test_a_kill_at_any_call_of_forgetting_leaves_the_pin_of_another_root(shared):
+    identity = common(shared).id
+    handle(shared, "one").pin(identity)
+    kills = 0
+    for _ in fresh_stores(shared):
+        fs = FaultyFileSystem(kill_at(kills + 1), inner=UnsyncedFileSystem())
+        try:
+            forget(shared, "two", fs=fs)
+            break
+        except Killed:
+            kills += 1
+        assert common(shared).pinned
+        handle(shared, "one").gc()
+        assert common(shared).pinned
+    assert kills > 5
