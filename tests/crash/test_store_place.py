@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.errors import TreesnapError
+from treesnap.errors import ErrorCode, Refused, TreesnapError
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.doubles import (
@@ -56,6 +56,20 @@ class World:
         for text in ("one", "two"):
             assert b"".join(handle.cat(text, "file")) == text.encode()
         assert handle.verify(read_data=True).ok
+
+    def assert_one_is_written(self) -> None:
+        """The store is written where its name leads, and no other directory of it is."""
+        place = self.store.resolve()
+        found = (*self.root.parent.glob("store*"), *self.root.parent.glob("new"))
+        others = [path for path in found if path.resolve() != place and path.exists()]
+        for other in others:
+            with pytest.raises(Refused) as refused:
+                treesnap.open(self.root, other).create()
+            assert refused.value.code == ErrorCode.STORE_MOVED
+            assert str(place) in refused.value.message
+        if others:
+            treesnap.open(self.root, self.store).config("keep.last", "70")
+            assert not (place / "moving").exists()
 
 
 @pytest.fixture
@@ -102,6 +116,7 @@ def test_a_store_that_is_moved_is_always_found(world, faults):
         with contextlib.suppress(Killed):
             handle.store_move(world.new)
         world.assert_whole(world.store)
+        world.assert_one_is_written()
         if not fs.is_dead:
             assert (world.store.resolve(), number > 5) == (world.new, True)
             return
@@ -123,6 +138,7 @@ def test_a_move_that_fails_leaves_the_store_where_it_is(world, faults):
         with contextlib.suppress(TreesnapError):
             handle.store_move(world.new)
         world.assert_whole(world.store)
+        world.assert_one_is_written()
         if not fs.hits_of(fault):
             assert number > 5
             return

@@ -17,6 +17,7 @@ from treesnap.errors import (
     printable,
     quoted,
 )
+from treesnap.fs.durable import unlink_if_present
 from treesnap.fs.os_errors import reported
 from treesnap.model import Snapshot, SnapshotKind
 from treesnap.named_tuple import NamedTuple
@@ -217,6 +218,8 @@ def _open_session(
             Store.open(context.fs, context.store_path, create=create, writing=writing)
         )
         store.wait_s = context.wait_s
+        if store.was_moving and (create or writing):  # inside the gate, so no move is under way
+            unlink_if_present(context.fs, store.layout.moving)
         if store.is_new:
             stack.enter_context(inside(context.fs, context.store_path, context.wait_s))
         if store.is_new:

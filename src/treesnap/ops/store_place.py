@@ -17,9 +17,9 @@ sockets, quarantine, and journals, because two stores must not finish the same r
 
 A move on one file system exchanges the store with a link to its new place, atomically. To another
 file system the store is copied beside writers, and read; then its gate is closed, what is new is
-copied, and the old store is exchanged with the link and stays beside it, marked so that nobody
-writes to it. So every name under which the store is known still leads to it, and nobody writes
-where nobody looks.
+copied, and both directories say which name leads to the store (:mod:`treesnap.store.moving`). The
+old store is exchanged with the link and stays beside it, marked so that nobody writes to it. So
+every name under which the store is known still leads to it, and nobody writes where nobody looks.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ from treesnap.results import StoreCopy, StoreInfo, StoreMove, VerifyResult
 from treesnap.store.fence import collector_held, mark_moved
 from treesnap.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
 from treesnap.store.lock import closed_gate, is_held
+from treesnap.store.moving import NotedMove, note_move
 from treesnap.store.ownership import is_own, note_made_here
 from treesnap.store.roots import registered_records
 from treesnap.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store
@@ -197,10 +198,13 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
                     f"The copy for {quoted(path)} has damage, and the store was not moved",
                     path=path,
                 )
+            move = NotedMove(old, path)
+            note_move(fs, Layout(partial), move)
+            note_move(fs, session.store.layout, move)
             _put_in_place(fs, partial, path)
             left = _free_name(f"{old}.moved")
             _exchange_with_link(fs, old, link=left, target=path)
-            with suppress(OSError):  # the store is moved; what is left is only not marked
+            with suppress(OSError):  # this version sees where the store is; others do not
                 mark_moved(fs, Layout(left), path)
     return StoreMove(old=old, new=path, left=left)
 

@@ -3,6 +3,7 @@
 <store>/
 ├── format                      versions that may read and write this store
 ├── made-here                   proves that its owner made it here, see store.ownership
+├── moving                      where it is if a move was killed, see store.moving
 ├── config.toml                 settings of the store, once there are any
 ├── packs/<32 hex>              objects
 ├── index/<32 hex>              where objects are; can be rebuilt
@@ -78,6 +79,7 @@ class Layout:
         self.path = path
         self.format = os.path.join(path, "format")
         self.made_here = os.path.join(path, "made-here")
+        self.moving = os.path.join(path, "moving")
         self.config = os.path.join(path, "config.toml")
         self.packs = os.path.join(path, "packs")
         self.index = os.path.join(path, "index")

@@ -36,6 +36,7 @@ from treesnap.fs.durable import (
 from treesnap.fs.os_errors import error_text, is_full
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.layout import DIRECTORIES, DISPLACED_PREFIX, Layout, is_hex
+from treesnap.store.moving import read_move
 from treesnap.store.ownership import is_own, note_made_here
 from treesnap.store.quarantine import Quarantine
 from treesnap.store.roots import LOCK_WAIT_S, Root, step_output_bytes
@@ -107,6 +108,8 @@ class Store:
         self.snapshots = SnapshotLog(fs, self.layout)
         self.wait_s = LOCK_WAIT_S
         """How long its roots wait for the list of roots."""
+        self.was_moving = False
+        """Whether it says of a move that it was part of it; this is where the store is now."""
         self.is_new = False
         """Whether this process has just made it."""
         self._scanned_all = False
@@ -176,6 +179,8 @@ class Store:
     def _check(self, *, writing: bool) -> None:
         """Raises Corrupt or UnsupportedFormat; FileNotFoundError without a format file."""
         self._check_format(writing=writing)
+        if writing:
+            self._check_place()
         for name in (*DIRECTORIES, "quarantine"):
             self._check_directory(os.path.join(self.path, name))
 
@@ -206,12 +211,7 @@ class Store:
                 path=self.layout.format,
             ) from error
         if writing and version == FORMAT_NEVER and needed > FORMAT_VERSION:
-            raise Refused(
-                f"The store at {printable(self.path)!r} is only read: it was moved to "
-                f"{quoted(str(value.get('moved_to')))}",
-                code=ErrorCode.STORE_MOVED,
-                path=self.path,
-            )
+            raise self._is_at(str(value.get("moved_to")))
         if needed > FORMAT_VERSION or version < FORMAT_VERSION:
             verb = "writes" if writing else "reads"
             raise UnsupportedFormat(
@@ -219,6 +219,20 @@ class Store:
                 f"{verb} format {FORMAT_VERSION}",
                 path=self.path,
             )
+
+    def _check_place(self) -> None:
+        """Raises Refused where the store is not here any more, or not yet."""
+        move = read_move(self.fs, self.layout)
+        if move is not None and os.path.realpath(self.path) != (place := move.place):
+            raise self._is_at(place)
+        self.was_moving = move is not None
+
+    def _is_at(self, place: str) -> Refused:
+        return Refused(
+            f"The store at {printable(self.path)!r} is only read: the store is at {quoted(place)}",
+            code=ErrorCode.STORE_MOVED,
+            path=self.path,
+        )
 
     def _check_directory(self, path: str) -> None:
         """Raises Corrupt for a link: a store of unknown origin must not lead to other places."""
