@@ -31,8 +31,8 @@ ONE_OF_THEM = frozenset(
 )
 """Pairs of which one always declines, with the damage.
 
-A held snapshot keeps the store where it is; nothing is deleted, forgotten or undone twice; and
-what the damage stops waits for the end of the repair.
+A held snapshot keeps the store where it is; nothing is deleted, forgotten or undone twice; a
+damaged store is not moved far; and a root whose history is lost has nothing to undo.
 """
 
 
