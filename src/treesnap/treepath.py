@@ -59,7 +59,7 @@ class Descent:
     """The path of the directory that a walk is in.
 
     A walk that kept the path of each directory above would need memory by the square of the
-    depth, and whoever writes a store chooses depth and names. This keeps one path.
+    depth, and the writer of a store chooses depth and names. This keeps one path.
     """
 
     __slots__ = ("_path", "_size", "_sizes")

@@ -76,7 +76,7 @@ def test_the_next_operation_names_it_and_the_state_before(operation, handle, mon
     operation(handle)
 
     assert (
-        "rollback_on_error. What that did was not taken back; the state before is "
+        "rollback_on_error. What that did was not rolled back; the state before is "
         in (monitor.messages[0])
     )
     assert monitor.messages[0].endswith(checkpoint.id[:12])

@@ -56,7 +56,7 @@ _RESTORING = frozenset({"restore_apply", "undo", "redo"})
 
 _INSTRUCTIONS = (
     "Snapshots of whole directories, with an undo. Call checkpoint before anything that is hard "
-    "to take back. diff and read show what was there before; restore_plan shows what a restore "
+    "to undo. diff and read show what was there before; restore_plan shows what a restore "
     "would do."
 )
 

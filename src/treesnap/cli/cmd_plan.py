@@ -193,7 +193,7 @@ def _show_end(invocation: Invocation, name: str, ended: Plan) -> None:
 @click.option(
     "--allow-commands",
     is_flag=True,
-    help="Run what the plan says, although its store may be somebody else's.",
+    help="Run what the plan says, although its store may be of another user.",
 )
 @pass_invocation
 def resume(

@@ -190,7 +190,7 @@ class TreeReader:
                 yield entry
 
     def walk(self, whole_id: ObjectId | None = None) -> Walk:
-        """Returns a new walk, for whoever may come to all paths below a directory."""
+        """Returns a new walk, for a reader that may visit all paths below a directory."""
         return Walk(self, whole_id)
 
     def entry_count(self, tree_id: ObjectId) -> int:

@@ -1,7 +1,7 @@
 """Reaching a directory by its real path, through no symbolic link.
 
-The path of a root is resolved once, when an operation begins. At any moment after that, whoever
-may write in a directory above the root can put a link there. So each component is opened below
+The path of a root is resolved once, when an operation begins. After that, a user who may write in
+a directory above the root can put a link there at any moment. So each component is opened below
 the one before it, and a link anywhere is an error instead of another directory.
 """
 
@@ -100,7 +100,7 @@ def _opened(fs: FileSystem, path: str, *, makes: bool) -> int:
             fs.close(above)
     except OSError as error:
         fs.close(fd)
-        error.filename = path  # a component alone would tell nobody where it is
+        error.filename = path  # a component alone does not say where it is
         raise
     except BaseException:
         fs.close(fd)

@@ -84,7 +84,7 @@ class UnfinishedStep(NamedTuple):
         what = f"Process {self.process_id} was killed" if self.process_id else "A roll-back failed"
         return (
             f"{what} in {quoted(root)}: {printable(self.operation)}. "
-            f"What that did was not taken back; the state before is {self.checkpoint.id[:12]}"
+            f"What that did was not rolled back; the state before is {self.checkpoint.id[:12]}"
         )
 
 
@@ -111,7 +111,7 @@ def alone(
 ) -> Iterator[tuple[Session, CollectorHeld]]:
     """Opens the store to write, with the collector's lock; raises Busy, and what opening raises.
 
-    The lock is taken first: nobody waits for it inside the gate.
+    The lock is taken first: no process waits for it inside the gate.
     """
     refuse_foreign(context)
     with reported(doing):

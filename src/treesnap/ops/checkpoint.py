@@ -280,7 +280,7 @@ class _Begun:
 
     @uninterrupted
     def abandon(self) -> None:
-        """Releases the checkpoint, and warns of what is not taken back."""
+        """Releases the checkpoint, and warns of what is not rolled back."""
         context, claim = self.held.context, self.held.claim
         if self.is_left or not claim.is_ours:
             return

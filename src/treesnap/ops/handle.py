@@ -839,7 +839,7 @@ class Handle:
         it is in the base.
 
         Of a snapshot that is not proven to be own, such as one that was fetched, cloned or
-        imported, or one in somebody else's store, set-user-ID bits, devices, privileged attributes
+        imported, or one in another user's store, set-user-ID bits, devices, privileged attributes
         and owners are left out; they are in the result's ``privileges``. With ``privileged`` paths
         get them.
 

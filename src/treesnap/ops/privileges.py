@@ -1,7 +1,7 @@
 """What a snapshot from elsewhere brings here: its files, and no privileges.
 
 A *privilege* is a set-user-ID or set-group-ID bit, a device, an extended attribute that only
-privileged programs set (such as file capabilities), or an owner. Whoever makes a snapshot chooses
+privileged programs set (such as file capabilities), or an owner. The maker of a snapshot chooses
 them. So they are restored from a snapshot that is proven to be *own*, and left out of any other
 one unless the user asks for them.
 
@@ -323,7 +323,7 @@ class _Limiter:
     def _mode(self, path: bytes, raw: Entry, mode: int, same: Entry | None) -> int:
         """Returns the mode without bits that are not there already; of a new root less the umask.
 
-        Whoever made a directory that is to be the root chose who may look into it.
+        The maker of a directory that is to be the root chose who may look into it.
         """
         if not path:
             mode &= ~current_umask() if same is None else same.mode | ~0o777

@@ -1,6 +1,6 @@
 """Which stores and roots are used: those that no other user controls, and those named as safe.
 
-Whoever controls a store says what is restored, and where. Whoever controls a directory above a
+The user who controls a store says what is restored, and where. One who controls a directory above a
 root can put another one in its place while an operation works. For the superuser either would be
 a way to lend its rights to someone else. Git asks the same of repositories (safe.directory in
 git-config(1)).

@@ -1,11 +1,11 @@
 """Whose a store is: what proves that the present user, on this machine, made it where it lies.
 
-A store of somebody else may say anything about itself. So nothing that a copy keeps counts: the
+A store of another user may say anything about itself. So nothing that a copy keeps counts: the
 file ``made-here`` is a hash over the machine, the file system, and the inode and change time of
-the format file. Nobody can choose a change time, so no archive, copy or download has the right
+the format file. No user can choose a change time, so no archive, copy or download has the right
 one; a store that was moved on its file system has. A file system from elsewhere, such as that of
 a stick, lacks the id of this machine. And the store's directory has to belong to the user or to
-root, and nobody else may write to it.
+root, and no other user may write to it.
 
 What is not proven is not trusted: nothing of such a store is run, and what is restored from it
 gets no privileges unless the user asks for that.

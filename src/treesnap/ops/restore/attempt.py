@@ -168,9 +168,9 @@ class _View(NamedTuple):
 
     revealed: Revealed = NOTHING_REVEALED
     left_alone: frozenset[bytes] = frozenset()
-    """What stays excluded, because what is excluded by now is in it, or nobody wrote it."""
+    """What stays excluded, because what is excluded by now is in it, or no operation wrote it."""
     linked: frozenset[bytes] = frozenset()
-    """Names that become one file again with what is taken back."""
+    """Names that become one file again with what is undone."""
     others: frozenset[bytes] = frozenset()
     """Other names of files that are replaced: the safety snapshot holds them too."""
 

@@ -203,7 +203,7 @@ class Repair:
         for bad in self._found.bad_snapshots:
             root = self._store.root_by_id(bad.root_id)
             with ExitStack() as stack:
-                with suppress(NotFound):  # all but its snapshots is gone: nobody works in it
+                with suppress(NotFound):  # all but its snapshots is gone: no process works in it
                     stack.enter_context(root.locked("verify", self._store.wait_s))
                 self._try(partial(self._mend_snapshot, bad, records.get(bad.name.id)))
         return None
