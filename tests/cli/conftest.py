@@ -148,10 +148,10 @@ def run_snap(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Sn
 
 
 @pytest.fixture
-def ordinary_snap(snap: Snap) -> Snap:
+def ordinary_snap(snap: Snap) -> partial[Outcome]:
     """Runs ``snap`` in the root as somebody who may not read everything."""
     if os.geteuid() != 0:
-        return snap
+        return partial(snap)
     if shutil.which(ORDINARY[0]) is None:
         pytest.skip("the superuser's rights cannot be dropped here")
     return partial(snap, prefix=ORDINARY)

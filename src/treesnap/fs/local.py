@@ -17,7 +17,7 @@ import sys
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 from treesnap.fs.base import Name
@@ -68,6 +68,9 @@ def _utime(fd: int, times: tuple[int, int]) -> None:
     os.utime(fd, ns=times)
 
 
+_OWNER = 0o700
+_PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
+_STATUS_SIZE_MAX = 1 << 16
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
 """Flags of fallocate(2)."""
 
@@ -125,8 +128,44 @@ def open_whole(name: Name, flags: int, mode: int = 0o600, dir_fd: int | None = N
     return fd
 
 
+def current_umask() -> int:
+    """Returns the permissions that new files of this process lack."""
+    with suppress(OSError, ValueError):
+        status = _read_status()
+        for line in status.splitlines():
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    mask = os.umask(0o077)  # no other way without /proc; the moment between is a strict one
+    os.umask(mask)
+    return mask
+
+
+def _read_status() -> bytes:
+    fd = open_whole("/proc/self/status", os.O_RDONLY | _ALWAYS)
+    try:
+        return os.read(fd, _STATUS_SIZE_MAX)
+    finally:
+        os.close(fd)
+
+
+def _give_owner(fd: int, mode: int) -> None:
+    """Adds the permissions of the owner that a mode has to those of an open file."""
+    found = os.fstat(fd).st_mode
+    if mode & _OWNER & ~found:
+        with suppress(PermissionError):  # another user's, which was there before
+            os.chmod(_reachable(fd), found & 0o7777 | mode & _OWNER)
+
+
 class LocalFileSystem:
-    """Implements :class:`treesnap.fs.base.FileSystem` with the kernel's own."""
+    """Implements :class:`treesnap.fs.base.FileSystem` with the kernel's own.
+
+    What is made keeps the permissions of its owner that were asked for, whatever the umask: a
+    store whose owner could not open its files again would be lost.
+    """
+
+    @cached_property
+    def _is_owner_masked(self) -> bool:
+        return bool(current_umask() & _OWNER)
 
     close = staticmethod(os.close)
     read = staticmethod(os.read)
@@ -144,7 +183,14 @@ class LocalFileSystem:
     make_node = staticmethod(os.mknod)
 
     def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
-        return open_whole(name, flags | _ALWAYS, mode, dir_fd)
+        fd = open_whole(name, flags | _ALWAYS, mode, dir_fd)
+        if flags & os.O_CREAT and self._is_owner_masked:
+            try:
+                _give_owner(fd, mode)
+            except BaseException:
+                os.close(fd)
+                raise
+        return fd
 
     def allocate(self, fd: int, size_bytes: int) -> None:
         os.posix_fallocate(fd, 0, size_bytes)
@@ -224,6 +270,12 @@ class LocalFileSystem:
 
     def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
         os.mkdir(name, mode, dir_fd=dir_fd)
+        if self._is_owner_masked:
+            fd = open_whole(name, _PATH_ONLY | os.O_DIRECTORY | _ALWAYS, dir_fd=dir_fd)
+            try:
+                _give_owner(fd, mode)
+            finally:
+                os.close(fd)
 
     def rename(
         self,

@@ -105,19 +105,6 @@ def may_give_owners() -> bool:
     return _may_give_owners(os.getpid(), os.geteuid())
 
 
-def current_umask() -> int:
-    """Returns the permissions that new files of this process lack."""
-    fs = LocalFileSystem()
-    with suppress(OSError, ValueError):
-        status = read_file(fs, "/proc/self/status", _STATUS_SIZE_MAX)
-        for line in status.splitlines():
-            if line.startswith(b"Umask:"):
-                return int(line.split()[1], 8)
-    mask = os.umask(0o077)  # no other way without /proc; the moment between is a strict one
-    os.umask(mask)
-    return mask
-
-
 @lru_cache(maxsize=4)
 def _may_give_owners(process_id: int, user_id: int) -> bool:
     fs = LocalFileSystem()

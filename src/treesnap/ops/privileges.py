@@ -28,7 +28,7 @@ from treesnap.codec.tree import Put, put_tree
 from treesnap.compare import paired
 from treesnap.errors import printable
 from treesnap.facts import IMPORTED, RESERVED_TAGS
-from treesnap.fs.owner import current_umask
+from treesnap.fs.local import current_umask
 from treesnap.model import (
     Entry,
     EntryKind,
@@ -326,7 +326,7 @@ class _Limiter:
         The maker of a directory that is to be the root chose who may look into it.
         """
         if not path:
-            mode &= ~current_umask() if same is None else same.mode | ~0o777
+            mode &= ~(current_umask() & 0o077) if same is None else same.mode | ~0o777
         given = mode & _SET_IDS & (same.mode if same is not None else 0)
         for kind in kinds_of(raw._replace(mode=mode & _SET_IDS & ~given)):
             self._found.add(path, kind, given=False)
