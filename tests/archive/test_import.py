@@ -23,7 +23,7 @@ from forge import Forge
 from oracle import difference, record
 from sampling import sized
 from trees import build, write_sparse
-from treesnap import InvalidArgument, NotFound, Refused
+from treesnap import InvalidArgument, NotFound, OperationFailed, Refused
 from treesnap.facts import IMPORTED
 
 Add = Callable[..., None]
@@ -209,6 +209,18 @@ def test_the_last_of_several_members_of_a_name_counts(handle):
 
 
 HOSTILE = {
+    "a name that the root cannot take": (
+        [(info(f"a/{'n' * 256}"), b"x")],
+        "has a name of more than 255 bytes, which the file system of the root cannot take",
+    ),
+    "a directory that the root cannot take": (
+        [(info(f"{'n' * 256}/a"), b"x")],
+        "has a name of more than 255 bytes",
+    ),
+    "a link's target that no system can make": (
+        [(info("a", tarfile.SYMTYPE, linkname="t" * 4096), b"")],
+        "'a' is a symbolic link to a path of 4,096 bytes, which no system can make",
+    ),
     "a name that restores use": (
         [(info("a/.treesnap-restore-0/b"), b"x")],
         "reserved for restores",
@@ -603,3 +615,30 @@ def test_no_archive_is_made_that_an_import_would_refuse(tmp_path):
         forge.handle().archive(identity, tmp_path / "a.tar")
 
     assert not (tmp_path / "a.tar").exists()
+
+
+def test_the_longest_names_and_targets_come_back(tmp_path, handle):
+    longest = info("n" * 255, tarfile.SYMTYPE, linkname="t" * 4095)
+    made = handle.import_from(io.BytesIO(archive_of((longest, b""))))
+
+    handle.restore(made.id)
+
+    assert os.readlink(tmp_path / "root" / ("n" * 255)) == "t" * 4095
+
+
+@pytest.mark.parametrize("what", ["name", "target"])
+def test_a_restore_names_the_path_that_no_file_system_can_take(tmp_path, what):
+    """Such a snapshot may come from a remote, or from an earlier version."""
+    (tmp_path / "root").mkdir()
+    forge = Forge(tmp_path / "store", tmp_path / "root")
+    entry = forge.file(b"n" * 256) if what == "name" else forge.symlink(b"link", b"t" * 5000)
+    below = forge.directory(b"sub", forge.tree(entry))
+    made = forge.snapshot(forge.tree(below))
+
+    for target in (None, tmp_path / "elsewhere"):
+        with pytest.raises(OperationFailed, match="File name too long") as error:
+            forge.handle().restore(made, to=target)
+        assert error.value.path == b"sub/" + entry.name
+
+    assert os.listdir(tmp_path / "root") == []
+    assert not (tmp_path / "elsewhere").exists()

@@ -103,6 +103,9 @@ class FileSystem(Protocol):
     def free_bytes(self, fd: int) -> int:
         """Returns how many bytes an unprivileged writer may still add to the file system."""
 
+    def name_size_max(self, fd: int) -> int:
+        """Returns how many bytes a name in an open directory may have at most."""
+
     def file_system_id(self, place: Name | int, /) -> int:
         """Returns the id of a file system, which stays the same over mounts.
 

@@ -244,6 +244,9 @@ class LocalFileSystem:
         numbers = os.fstatvfs(fd)
         return numbers.f_bavail * numbers.f_frsize
 
+    def name_size_max(self, fd: int) -> int:
+        return os.fstatvfs(fd).f_namemax
+
     def is_read_only(self, fd: int) -> bool:
         return bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
 

@@ -27,6 +27,7 @@ from treesnap.codec.message import pack, unpack
 from treesnap.codec.tree import decode_totals, pack_entry, put_entries, unpack_entry
 from treesnap.errors import InvalidArgument, OperationFailed, quoted
 from treesnap.fs.os_errors import is_full
+from treesnap.fs.real_path import opened_real
 from treesnap.model import Entry, EntryKind, FileContent, Totals
 from treesnap.ops.context import Session
 from treesnap.ops.state import totals_of_leaf
@@ -37,6 +38,8 @@ from treesnap.worktree.scan.scanner import DEPTH_MAX
 
 _IMPLIED_MODE = 0o755
 """Of a directory that an archive names only on the way to a path."""
+_TARGET_SIZE_MAX = 4095
+"""As of Linux, see path_resolution(7); macOS has 1,023."""
 _CACHE_SIZE_KB = 24 << 10
 _KNOWN_DIRECTORIES_MAX = 1 << 12
 _ROOT = 0
@@ -66,6 +69,8 @@ class ArchiveTree:
         self._ask = table.execute
         self._now_ns = session.context.clock_ns()
         self._root = _root_entry(session)
+        with opened_real(session.fs, session.context.root) as root_fd:
+            self._name_size_max = session.fs.name_size_max(root_fd)
         self._directories = 0
         self._files = 0
         self._enter = lru_cache(_KNOWN_DIRECTORIES_MAX)(self._entered)
@@ -74,6 +79,7 @@ class ArchiveTree:
         """Adds one member; raises InvalidArgument for one that no tree can hold."""
         names = _names(member.path)
         path = b"/".join(names)
+        self._refuse_unmakeable(names, path, member)
         if member.kind is EntryKind.DIRECTORY:
             self._add_directory(names, path, member)
             return
@@ -96,6 +102,21 @@ class ArchiveTree:
         if not done.rowcount:
             tar.refuse(
                 f"{quoted(path)} is in the archive as a directory and as something else", path
+            )
+
+    def _refuse_unmakeable(self, names: list[bytes], path: bytes, member: tar.Member) -> None:
+        """Raises InvalidArgument for what no restore into the root could make."""
+        if max(map(len, names), default=0) > self._name_size_max:
+            tar.refuse(
+                f"{quoted(path)} has a name of more than {self._name_size_max} bytes, which the "
+                "file system of the root cannot take",
+                path,
+            )
+        if member.kind is EntryKind.SYMLINK and not 0 < len(member.target) <= _TARGET_SIZE_MAX:
+            tar.refuse(
+                f"{quoted(path)} is a symbolic link to a path of {len(member.target):,} bytes, "
+                f"which no system can make; it may have 1 to {_TARGET_SIZE_MAX:,}",
+                path,
             )
 
     def _add_directory(self, names: list[bytes], path: bytes, member: tar.Member) -> None:

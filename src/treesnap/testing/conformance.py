@@ -209,6 +209,7 @@ class FileSystemTests:
             fs.sync(fd)
             fs.sync_file_system(fd)
             assert fs.free_bytes(fd) >= 0
+            assert fs.name_size_max(fd) >= 143  # of eCryptfs, the shortest one that is usual
             assert not fs.is_read_only(fd)
             assert fs.file_system_id(fd) == fs.file_system_id(directory) != 0
 

@@ -49,7 +49,7 @@ MUTATING = frozenset({Kind.WRITE, Kind.NAME, Kind.ATTRIBUTE})
 
 _METHODS = {
     Kind.READ: "read read_at map",
-    Kind.LOOK: "open next_data next_hole scan list_names lstat fstat free_bytes "
+    Kind.LOOK: "open next_data next_hole scan list_names lstat fstat free_bytes name_size_max "
     "file_system_id is_read_only is_protected mount_id birth_time_ns read_link list_xattrs "
     "get_xattr",
     Kind.WRITE: "write write_at truncate allocate punch_hole share_content",

@@ -268,7 +268,11 @@ class Stager:
             self._put_below(part[0])
             return
         for entry, path, names in part:
-            self._put_leaf(self._root_fd, entry._replace(name=names[0]), path)
+            try:
+                self._put_leaf(self._root_fd, entry._replace(name=names[0]), path)
+            except OSError as error:
+                _name(error, path)
+                raise
         self._progress.advance(len(part), sum(item.entry.size for item in part))
 
     def _build_as_helper(self, part: _Part) -> _Learned:
@@ -321,6 +325,9 @@ class Stager:
             if other is None:
                 raise
             raise collision(treepath.join(parent.path, other), path) from None
+        except OSError as error:
+            _name(error, path)
+            raise
         finally:
             self._progress.advance(files, size_bytes)
 
@@ -443,6 +450,12 @@ class Stager:
         self._give_metadata(fd, entry, path)
         if self._participant is not None:
             self._participant.finished(fd, entry, path)
+
+
+def _name(error: OSError, path: bytes) -> None:
+    """Makes the error of a call about what is built for a path name that path."""
+    if error.filename is not None:  # a name in its directory, or the target of a link
+        error.filename, error.filename2 = path, None
 
 
 def _without_zero_pages(data: bytes, position: int) -> Iterator[tuple[int, bytes | memoryview]]:
