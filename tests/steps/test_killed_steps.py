@@ -183,7 +183,7 @@ def test_a_roll_back_that_failed_is_told_of_as_such(how, handle, monitor):
     (message,) = monitor.messages
     assert message.startswith(f"A roll-back failed in {handle.root!r}: ")
     assert message.endswith(
-        f"Input/output error. What that did was not taken back; the state before is {short}"
+        f"Input/output error. What that did was not rolled back; the state before is {short}"
     )
     assert found.resolution.startswith(f"{message}. 'restore {short}' goes back, ")
 
