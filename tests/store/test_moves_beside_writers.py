@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from beside import AtCall, lost
 from garbage import use_new_pack
 from sampling import sized
 from treesnap.errors import Busy, ErrorCode, OperationFailed, Refused
+from treesnap.ops.access import opened
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.lock import held, inside
@@ -129,6 +131,49 @@ def test_a_process_that_is_inside_makes_a_move_busy(place, far):
         place.handle("known", fs=fs).store_move(place.new)
 
     assert sorted(os.listdir(place.base)) == ["known", "store"]
+    place.assert_whole()
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("way", ["session", "lock of a root"])
+def test_a_move_does_not_wait_for_its_own_thread(place, far, way):
+    """It would wait for as long as it may, and nobody could let it go on."""
+    handle = place.handle("known")
+    mover = place.handle(
+        "known", fs=other_file_system() if far else UnsyncedFileSystem(), wait_s=3600.0
+    )
+    with opened(handle.context, "work", writing=way == "session") as session:
+        root = session.root.locked("work", 0.0) if way != "session" else nullcontext()
+        with root, pytest.raises(Busy, match="its own end"):
+            mover.store_move(place.new)
+
+    assert sorted(os.listdir(place.base)) == ["known", "store"]
+    mover.store_move(place.new)
+    place.assert_whole()
+
+
+def test_a_move_waits_for_another_thread(place):
+    is_inside, may_leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with inside(UnsyncedFileSystem(), str(place.store), 0.0):
+            is_inside.set()
+            assert may_leave.wait(60)
+
+    class LeavingFileSystem(WrappedFileSystem):
+        def around(self, call: Call) -> Any:
+            result = call.proceed()
+            if call.method == "lock" and result is False:
+                may_leave.set()
+            return result
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert is_inside.wait(60)
+    fs = LeavingFileSystem(UnsyncedFileSystem())
+    place.handle("known", fs=fs, wait_s=60.0).store_move(place.new)
+    worker.join(60)
+    assert may_leave.is_set()
     place.assert_whole()
 
 

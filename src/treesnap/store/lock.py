@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from threading import get_ident
 
 from treesnap.errors import Busy, Corrupt, OperationFailed
 from treesnap.fs.base import FileSystem
@@ -34,6 +35,9 @@ _NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLC
 """What ``flock`` raises for a directory of a file system that cannot lock one."""
 _MOVED = "The store is being moved by another process"
 _AT_WORK = "Other processes are at work in the store"
+_AT_WORK_ITSELF = "This process is at work in the store itself, and would wait for its own end"
+_entered: list[tuple[int, int, int, int]] = []
+"""Which threads are inside the gate of which store: process, thread, device and inode."""
 
 
 def _write_note(fs: FileSystem, fd: int, operation: str) -> None:
@@ -72,7 +76,7 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
         return fd
 
     fd = locked()
-    while not _is_at(fs, fd, path):  # the store was moved while this process waited
+    while not _is_at(fs, fs.fstat(fd), path):  # the store was moved while this process waited
         fs.unlock(fd)
         fs.close(fd)
         fd = locked()
@@ -87,13 +91,12 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
         fs.close(fd)
 
 
-def _is_at(fs: FileSystem, fd: int, path: str) -> bool:
+def _is_at(fs: FileSystem, here: os.stat_result, path: str) -> bool:
     """Returns whether a path leads to an open file or directory."""
     try:
         there = fs.lstat(path)
     except FileNotFoundError:
         return False
-    here = fs.fstat(fd)
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
@@ -114,8 +117,8 @@ def inside(fs: FileSystem, store_path: str, wait_s: float) -> Iterator[None]:
 def closed_gate(fs: FileSystem, store_path: str, wait_s: float) -> Iterator[None]:
     """Keeps everyone out who would change the store; raises Busy while anyone is inside.
 
-    The caller holds the collector's lock and is not inside. Raises OperationFailed where the
-    file system has no locks of directories.
+    At once where that is this very thread, which cannot leave while it waits. The caller holds the
+    collector's lock. Raises OperationFailed where the file system has no locks of directories.
     """
     with _gate(fs, store_path, wait_s, exclusive=True) as is_locked:
         if not is_locked:
@@ -139,6 +142,10 @@ def _gate(fs: FileSystem, store_path: str, wait_s: float, *, exclusive: bool) ->
             return
         is_locked = False
         try:
+            here = fs.fstat(fd)
+            entry = (process_id, get_ident(), here.st_dev, here.st_ino)
+            if exclusive and entry in _entered:
+                raise Busy(_AT_WORK_ITSELF, path=store_path)
             try:
                 while not (is_locked := fs.lock(fd, exclusive=exclusive)):
                     if not time.monotonic() < deadline:
@@ -147,8 +154,12 @@ def _gate(fs: FileSystem, store_path: str, wait_s: float, *, exclusive: bool) ->
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-            if _is_at(fs, fd, path):
-                yield is_locked
+            if _is_at(fs, here, path):
+                _entered.append(entry)
+                try:
+                    yield is_locked
+                finally:
+                    _entered.remove(entry)
                 return
         finally:
             # A forked child shares the lock: if it unlocked, so would its parent.
