@@ -44,6 +44,15 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield Place(handle, root, other, mounter)
 
 
+DRY_WAYS: dict[str, Callable[[treesnap.Handle], object]] = {
+    "restore": lambda handle: handle.restore("second", dry_run=True),
+    "restore of a path": lambda handle: handle.restore("second", paths=["file"], dry_run=True),
+    "forced restore": lambda handle: handle.restore("second", force=True, dry_run=True),
+    "undo": lambda handle: handle.undo(dry_run=True),
+    "redo": lambda handle: handle.redo(dry_run=True),
+    "revert": lambda handle: handle.revert("first..second", dry_run=True),
+    "adopt": lambda handle: handle.adopt(f"{handle.root}.fork", dry_run=True),
+}
 WAYS: dict[str, Callable[[treesnap.Handle], object]] = {
     "restore": lambda handle: handle.restore("second"),
     "restore of a path": lambda handle: handle.restore("second", paths=["file"]),
@@ -79,6 +88,30 @@ def test_nothing_is_written_into_what_covers_the_root(place: Place, way, kind):
     place.mounter.unmount(place.root)
     assert difference(below, record(place.root)) == []
     way(place.handle)
+
+
+@pytest.mark.parametrize("way", DRY_WAYS.values(), ids=DRY_WAYS)
+def test_a_dry_run_refuses_what_covers_the_root_too(place: Place, way):
+    place.mounter.bind(place.other, place.root)
+
+    with pytest.raises(Refused) as error:
+        way(place.handle)
+
+    assert error.value.code is ErrorCode.ROOT_COVERED
+    place.mounter.unmount(place.root)
+    way(place.handle)
+
+
+def test_a_restore_to_another_directory_is_planned_and_made_beside_what_covers_the_root(
+    place: Place, tmp_path: Path
+):
+    place.mounter.bind(place.other, place.root)
+
+    planned = place.handle.restore("second", to=tmp_path / "copy", dry_run=True)
+    place.handle.restore("second", to=tmp_path / "copy")
+
+    assert planned.created == 1
+    assert (tmp_path / "copy" / "file").read_text() == "second"
 
 
 def test_what_was_captured_there_is_the_root_from_then_on(place: Place):

@@ -100,7 +100,8 @@ def _refuse_in_the_way(
 
 
 def dry_run(session: Session, goal: Goal) -> RestoreResult:
-    """Returns what a restore would do; writes nothing."""
+    """Returns what a restore would do; writes nothing. Refuses a root that is covered too."""
+    refuse_covered(session)
     seen: Capture | None = None
     own, view = goal, _first_view(session, goal)
     goal = goal.reaching(view.linked)
