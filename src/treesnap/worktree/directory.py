@@ -25,6 +25,8 @@ from treesnap.fs.real_path import OPEN_DIRECTORY, open_real, opened_real
 NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors that say that a path does not lead through directories alone."""
 _OPEN_MAX = 48
+_NEAREST_MAX = 24
+"""Of those, directories right above the last one."""
 
 
 def open_root(fs: FileSystem, root: str) -> int:
@@ -117,7 +119,9 @@ def current_path(fs: FileSystem, fd: int) -> str | None:
 class DirectoryChain:
     """Open directories from a root down to one path; moves from path to path.
 
-    ``root_fd`` belongs to the caller. Moving to a sibling costs one open.
+    ``root_fd`` belongs to the caller. Moving to a sibling costs one open. Of a deep path the
+    nearest directories stay open, and others at even distances: leaving it step by step would
+    cost a way from the root again and again.
     """
 
     def __init__(self, fs: FileSystem, root_fd: int) -> None:
@@ -125,6 +129,8 @@ class DirectoryChain:
         self._root_fd = root_fd
         self._names: list[bytes] = []
         self._fds: list[int | None] = []
+        self._distance = 1
+        """Between those that stay open farther above; a power of two."""
 
     def __enter__(self) -> Self:
         return self
@@ -151,11 +157,8 @@ class DirectoryChain:
 
     def open_names(self, names: Sequence[bytes]) -> int:
         """Returns a descriptor of a directory given by its components."""
-        common = 0
-        for mine, wanted in zip(self._names, names, strict=False):
-            if mine != wanted:
-                break
-            common += 1
+        names = list(names)
+        common = _common_length(self._names, names)
         self._shorten(common)
         while common and self._fds[common - 1] is None:
             common -= 1
@@ -166,20 +169,30 @@ class DirectoryChain:
             fd = self._fs.open(name, OPEN_DIRECTORY, dir_fd=fd)
             self._names.append(name)
             self._fds.append(fd)
-            self._close_oldest()
+            self._close_some()
         return fd
 
     def forget(self) -> None:
         """Closes everything, because directories were moved or replaced."""
         self._shorten(0)
 
-    def _close_oldest(self) -> None:
-        excess = len(self._fds) - _OPEN_MAX
-        if excess > 0:
-            fd = self._fds[excess - 1]
-            if fd is not None:
-                self._fs.close(fd)
-                self._fds[excess - 1] = None
+    def _close_some(self) -> None:
+        """Closes the farthest of the nearest directories, or several of those farther above."""
+        level = len(self._fds) - _NEAREST_MAX - 1
+        if level < 0:
+            return
+        if level % self._distance:
+            self._close(level)
+        elif level // self._distance >= _OPEN_MAX - _NEAREST_MAX:
+            for other in range(self._distance, level + 1, 2 * self._distance):
+                self._close(other)
+            self._distance *= 2
+
+    def _close(self, level: int) -> None:
+        fd = self._fds[level]
+        if fd is not None:
+            self._fs.close(fd)
+            self._fds[level] = None
 
     def _shorten(self, length: int) -> None:
         while len(self._fds) > length:
@@ -187,3 +200,17 @@ class DirectoryChain:
             fd = self._fds.pop()
             if fd is not None:
                 self._fs.close(fd)
+        if not self._fds:
+            self._distance = 1
+
+
+def _common_length(mine: list[bytes], others: list[bytes]) -> int:
+    """Returns how many names two paths begin with in common, by comparing runs of them."""
+    least, most = 0, min(len(mine), len(others))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if mine[least:middle] == others[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least

@@ -71,6 +71,24 @@ def test_forgetting_closes_everything(chain, root):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_going_down_and_up_again_costs_a_few_opens_for_each_level(chain, fs, root):
+    levels = 700
+    for _ in range(2):
+        names: list[bytes] = []
+        fd = chain.open_names(names)
+        for _ in range(levels):
+            os.makedirs(f"/proc/self/fd/{fd}/d", exist_ok=True)
+            names.append(b"d")
+            fd = chain.open_names(names)
+        while names:
+            names.pop()
+            reached = inode(chain.open_names(names))
+            assert len(fs.calls("open")) - len(fs.calls("close")) < 60
+    assert reached == root.stat().st_ino
+
+    assert len(fs.calls("open")) < 2 * 4 * levels
+
+
 def test_depth_needs_few_descriptors_and_no_long_path(fs, tmp_path, open_directory):
     """500 directories of 20 letters: deeper than open files and PATH_MAX allow."""
     names = [b"d" * 20] * 500

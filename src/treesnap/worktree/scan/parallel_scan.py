@@ -11,7 +11,7 @@ links.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from stat import S_ISDIR
 
 from treesnap import treepath
@@ -32,6 +32,8 @@ and memory than as many paths."""
 ROWS_MIN = 1024
 """Cached rows from which on other processes help: starting one takes milliseconds."""
 _ITEMS_EACH = 8
+_RUN_COUNT = 64
+"""Directories that are looked at without what is below them, in one part of the work."""
 
 _NAME, _NAMES, _WHOLE = range(3)
 Finding = tuple[int, bytes]
@@ -39,11 +41,11 @@ Finding = tuple[int, bytes]
 
 
 class _WorkItem(NamedTuple):
-    """A directory to look at."""
+    """Directories to look at."""
 
-    path: bytes
+    paths: Sequence[bytes]
     is_deep: bool
-    """Whether everything below it belongs to the item."""
+    """Whether everything below them belongs to the item."""
     weight: int
 
 
@@ -63,8 +65,10 @@ def parallel_scan(
     weight_max = (totals.files + totals.directories) // (_ITEMS_EACH * (helpers + 1))
     changed = PathTree(is_listed=True)
 
+    chain = DirectoryChain(fs, root_fd)
+
     def look(item: _WorkItem) -> list[Finding]:
-        return list(_looked(fs, root_fd, cache, mapped, item))
+        return list(_looked(fs, chain, cache, mapped, item))
 
     def note(findings: list[Finding]) -> None:
         for meant, path in findings:
@@ -72,20 +76,25 @@ def parallel_scan(
             node.is_whole |= meant == _WHOLE
             node.is_listed |= meant == _NAMES
 
-    share_out(
-        list(_work_items(cache, found[0], weight_max)),
-        lambda item: item.weight,
-        helpers,
-        here=lambda item: note(look(item)),
-        there=look,
-        take=lambda _, findings: note(findings),
-        again=lambda item: note([(_WHOLE if item.is_deep else _NAMES, item.path)]),
-    )
+    with chain:
+        share_out(
+            list(_work_items(cache, found[0], weight_max)),
+            lambda item: item.weight,
+            helpers,
+            here=lambda item: note(look(item)),
+            there=look,
+            take=lambda _, findings: note(findings),
+            again=lambda item: note([(_WHOLE if item.is_deep else _NAMES, p) for p in item.paths]),
+        )
     return changed
 
 
 def _work_items(cache: StatCache, root: Row, weight_max: int) -> Iterator[_WorkItem]:
-    """Yields all that is below the root, in parts of at most some weight if possible."""
+    """Yields all that is below the root, in parts of at most some weight if possible.
+
+    Of directories that are divided, those that lie near each other are one part.
+    """
+    divided: list[bytes] = []
     pending = [(b"", root)]
     while pending:
         path, row = pending.pop()
@@ -97,42 +106,51 @@ def _work_items(cache: StatCache, root: Row, weight_max: int) -> Iterator[_WorkI
             below = treepath.join(path, name)
             found = cache.find(below)
             if found is None:
-                yield _WorkItem(below, is_deep=True, weight=1)
+                yield _WorkItem([below], is_deep=True, weight=1)
                 continue
             totals = found[0].totals
             weight = totals.files + totals.directories + totals.others + 1
-            is_divided = weight > weight_max and totals.directories > 0
-            yield _WorkItem(below, is_deep=not is_divided, weight=1 if is_divided else weight)
-            if is_divided:
-                pending.append((below, found[0]))
+            if weight <= weight_max or not totals.directories:
+                yield _WorkItem([below], is_deep=True, weight=weight)
+                continue
+            pending.append((below, found[0]))
+            divided.append(below)
+            if len(divided) == _RUN_COUNT:
+                yield _WorkItem(divided, is_deep=False, weight=len(divided))
+                divided = []
+    if divided:
+        yield _WorkItem(divided, is_deep=False, weight=len(divided))
 
 
 def _looked(
-    fs: FileSystem, root_fd: int, cache: StatCache, mapped: frozenset[int], item: _WorkItem
+    fs: FileSystem,
+    chain: DirectoryChain,
+    cache: StatCache,
+    mapped: frozenset[int],
+    item: _WorkItem,
 ) -> Iterator[Finding]:
     """Yields what differs in some directories; raises nothing but what ends a process."""
     nothing = Exclusions()
-    pending = [item.path]
-    with DirectoryChain(fs, root_fd) as chain:
-        while pending:
-            path = pending.pop()
-            found = cache.find(path)
-            if found is None:
-                yield _WHOLE, path
-                continue
-            row = found[0]
-            try:
-                listing = list_directory(fs, chain.open(path), path, nothing)
-            except OSError:
-                yield _WHOLE, path
-                continue
-            if row.rules != NO_RULES or listing.exclusions:
-                yield _WHOLE, path
-                continue
-            yield from _differing(row, listing, names_of(mapped, listing.observations))
-            if item.is_deep:
-                names = subdirectories(row, listing.observations)
-                pending += [treepath.join(path, name) for name in reversed(names)]
+    pending = [*reversed(item.paths)]
+    while pending:
+        path = pending.pop()
+        found = cache.find(path)
+        if found is None:
+            yield _WHOLE, path
+            continue
+        row = found[0]
+        try:
+            listing = list_directory(fs, chain.open(path), path, nothing)
+        except OSError:
+            yield _WHOLE, path
+            continue
+        if row.rules != NO_RULES or listing.exclusions:
+            yield _WHOLE, path
+            continue
+        yield from _differing(row, listing, names_of(mapped, listing.observations))
+        if item.is_deep:
+            names = subdirectories(row, listing.observations)
+            pending += [treepath.join(path, name) for name in reversed(names)]
 
 
 def _differing(row: Row, listing: DirectoryListing, mapped: Iterable[bytes]) -> Iterator[Finding]:
