@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from treesnap.fs.base import ReadingFileSystem
+from treesnap.testing.doubles import KINDS, MUTATING
+
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "treesnap"
 
@@ -36,6 +39,7 @@ HOMES = {
     "os.mkdir": ["fs/local.py", "testing/*"],
     "os.makedirs": ["testing/*"],
     "os.truncate": [],
+    "os.O_TRUNC": [],
     "shutil.*": [
         "agents/install/status.py",  # looks for programs
         "cli/cmd_agent.py",  # the same
@@ -109,6 +113,16 @@ TAKERS = [
 ]
 PACK_TAKERS = ["store/fence.py", "store/packs.py", "store/writer.py"]
 """Modules that name the file of a pack: only :mod:`treesnap.store.fence` takes away another's."""
+CHANGERS = [
+    "store/collector.py",
+    "store/fence.py",
+    "store/maintenance/check/metadata_files.py",
+    "store/maintenance/check/repair.py",
+    "store/maintenance/collection.py",
+    "store/store.py",
+    "store/writer.py",
+]
+"""Modules that get the whole file system from a store; ``Store.fs`` can only read."""
 
 BANNED_METHODS = {"write_text", "write_bytes", "read_text", "read_bytes"}
 """Methods of pathlib that would go past the seam."""
@@ -221,6 +235,24 @@ def test_what_takes_something_away_stays_in_its_homes(names, homes):
         for name, line in calls_of(path, names)
         if not any(fnmatch(str(path.relative_to(PACKAGE)), home) for home in homes)
     ] == []
+
+
+def test_only_who_changes_a_store_gets_more_of_it_than_reading():
+    named = {
+        str(path.relative_to(PACKAGE))
+        for path in python_files(PACKAGE)
+        for node in nodes_of(path)
+        if isinstance(node, ast.Attribute) and node.attr == "writing_fs"
+    }
+
+    assert sorted(named) == CHANGERS
+
+
+def test_what_only_reads_can_change_nothing():
+    """The type that readers take has no call that does; ``open`` may make a file at most."""
+    changing = [method for method, kind in KINDS.items() if kind in MUTATING]
+
+    assert [method for method in changing if hasattr(ReadingFileSystem, method)] == []
 
 
 def test_files_are_read_and_written_through_the_seam():

@@ -27,8 +27,11 @@ from typing import Protocol
 Name = str | bytes
 
 
-class FileSystem(Protocol):
-    """System calls, with file descriptors for handles."""
+class ReadingFileSystem(Protocol):
+    """System calls that take nothing away and change nothing, with descriptors for handles.
+
+    Who only reads takes this, so that a type checker refuses the rest.
+    """
 
     def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
         """Opens a file or directory; adds O_CLOEXEC and O_NOFOLLOW."""
@@ -41,34 +44,6 @@ class FileSystem(Protocol):
 
     def read_at(self, fd: int, size_bytes: int, offset: int, /) -> bytes:
         """Returns at most ``size_bytes`` bytes from a position."""
-
-    def write(self, fd: int, data: bytes | memoryview, /) -> int:
-        """Writes at the current position; returns how many bytes were written."""
-
-    def write_at(self, fd: int, data: bytes | memoryview, offset: int, /) -> int:
-        """Writes at a position; returns how many bytes were written."""
-
-    def truncate(self, fd: int, size_bytes: int, /) -> None:
-        """Sets the size of an open file; a growing file gets a hole."""
-
-    def allocate(self, fd: int, size_bytes: int) -> None:
-        """Allocates space for the first bytes of an open file, which grows if it is shorter."""
-
-    def punch_hole(self, fd: int, offset: int, size_bytes: int) -> None:
-        """Gives back the blocks of a range of an open file, which reads as zeros then.
-
-        The size stays. Raises OSError with EOPNOTSUPP or ENOSYS where that cannot be done.
-        See fallocate(2).
-        """
-
-    def share_content(self, fd: int, source_fd: int, /) -> None:
-        """Gives an open file the content of another, holes too, without a copy of any block.
-
-        The two share blocks until one of them is written to. Of a source that is written to
-        meanwhile it is the content of one moment. Raises OSError, as FICLONE does: EXDEV for two
-        file systems, EOPNOTSUPP or ENOTTY for one that cannot, EINVAL for two files that cannot.
-        See ioctl_ficlone(2).
-        """
 
     def next_data(self, fd: int, offset: int) -> int | None:
         """Returns the start of the next data at or after ``offset``, or None at the end."""
@@ -135,6 +110,50 @@ class FileSystem(Protocol):
 
     def read_link(self, name: bytes, /, *, dir_fd: int | None = None) -> bytes:
         """Returns the target of a symbolic link."""
+
+    def list_xattrs(self, path: str | int) -> list[str]:
+        """Returns the names of extended attributes."""
+
+    def get_xattr(self, path: str | int, attribute: str) -> bytes:
+        """Returns one extended attribute."""
+
+    def lock(self, fd: int, *, exclusive: bool) -> bool:
+        """Takes a ``flock`` if it is free; returns whether it was."""
+
+    def unlock(self, fd: int) -> None:
+        """Releases a ``flock``, for every descriptor that shares it."""
+
+
+class FileSystem(ReadingFileSystem, Protocol):
+    """All system calls."""
+
+    def write(self, fd: int, data: bytes | memoryview, /) -> int:
+        """Writes at the current position; returns how many bytes were written."""
+
+    def write_at(self, fd: int, data: bytes | memoryview, offset: int, /) -> int:
+        """Writes at a position; returns how many bytes were written."""
+
+    def truncate(self, fd: int, size_bytes: int, /) -> None:
+        """Sets the size of an open file; a growing file gets a hole."""
+
+    def allocate(self, fd: int, size_bytes: int) -> None:
+        """Allocates space for the first bytes of an open file, which grows if it is shorter."""
+
+    def punch_hole(self, fd: int, offset: int, size_bytes: int) -> None:
+        """Gives back the blocks of a range of an open file, which reads as zeros then.
+
+        The size stays. Raises OSError with EOPNOTSUPP or ENOSYS where that cannot be done.
+        See fallocate(2).
+        """
+
+    def share_content(self, fd: int, source_fd: int, /) -> None:
+        """Gives an open file the content of another, holes too, without a copy of any block.
+
+        The two share blocks until one of them is written to. Of a source that is written to
+        meanwhile it is the content of one moment. Raises OSError, as FICLONE does: EXDEV for two
+        file systems, EOPNOTSUPP or ENOTTY for one that cannot, EINVAL for two files that cannot.
+        See ioctl_ficlone(2).
+        """
 
     def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
         """Makes a directory."""
@@ -205,20 +224,8 @@ class FileSystem(Protocol):
     def change_times(self, name: Name | int, mtime_ns: int, *, dir_fd: int | None = None) -> None:
         """Sets the modification time, and the access time to the same."""
 
-    def list_xattrs(self, path: str | int) -> list[str]:
-        """Returns the names of extended attributes."""
-
-    def get_xattr(self, path: str | int, attribute: str) -> bytes:
-        """Returns one extended attribute."""
-
     def set_xattr(self, path: str | int, attribute: str, value: bytes) -> None:
         """Sets one extended attribute."""
 
     def remove_xattr(self, path: str | int, attribute: str) -> None:
         """Removes one extended attribute."""
-
-    def lock(self, fd: int, *, exclusive: bool) -> bool:
-        """Takes a ``flock`` if it is free; returns whether it was."""
-
-    def unlock(self, fd: int) -> None:
-        """Releases a ``flock``, for every descriptor that shares it."""

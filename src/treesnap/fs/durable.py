@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from treesnap.errors import Corrupt, printable
-from treesnap.fs.base import FileSystem, Name
+from treesnap.fs.base import FileSystem, Name, ReadingFileSystem
 
 _FIRST_READ_SIZE = 64 << 10
 """Python allocates this much before it reads; a larger block would cost a system call."""
@@ -48,7 +48,9 @@ def write_all_at(fs: FileSystem, fd: int, data: bytes | memoryview, position: in
 
 
 @contextmanager
-def opened_file(fs: FileSystem, name: Name, flags: int, dir_fd: int | None = None) -> Iterator[int]:
+def opened_file(
+    fs: ReadingFileSystem, name: Name, flags: int, dir_fd: int | None = None
+) -> Iterator[int]:
     """Yields a descriptor of a file or directory, closed afterwards; raises OSError."""
     fd = fs.open(name, flags, dir_fd=dir_fd)
     try:
@@ -57,7 +59,7 @@ def opened_file(fs: FileSystem, name: Name, flags: int, dir_fd: int | None = Non
         fs.close(fd)
 
 
-def sync_directory(fs: FileSystem, path: str) -> None:
+def sync_directory(fs: ReadingFileSystem, path: str) -> None:
     """Makes the names in a directory durable. Costs one sync.
 
     A link in its place is followed: a store that was moved is found by one.
@@ -327,7 +329,7 @@ def ensure_directories(fs: FileSystem, path: str) -> None:
             raise
 
 
-def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
+def read_file(fs: ReadingFileSystem, path: str, size_bytes_max: int) -> bytes:
     """Returns a file's content, at most ``size_bytes_max + 1`` bytes of it.
 
     The extra byte tells the caller that the file is too long. A pipe, a link, a socket or a
@@ -348,7 +350,7 @@ def read_file(fs: FileSystem, path: str, size_bytes_max: int) -> bytes:
         fs.close(fd)
 
 
-def read_all(fs: FileSystem, fd: int, size_bytes_max: int) -> bytes:
+def read_all(fs: ReadingFileSystem, fd: int, size_bytes_max: int) -> bytes:
     """Returns the rest of an open file, at most ``size_bytes_max + 1`` bytes of it."""
     pieces = []
     wanted = size_bytes_max + 1
@@ -361,7 +363,7 @@ def read_all(fs: FileSystem, fd: int, size_bytes_max: int) -> bytes:
     return b"".join(pieces)
 
 
-def open_regular(fs: FileSystem, path: str, flags: int = os.O_RDONLY) -> int:
+def open_regular(fs: ReadingFileSystem, path: str, flags: int = os.O_RDONLY) -> int:
     """Returns a descriptor of a regular file of a store, without waiting.
 
     Raises Corrupt for anything else in its place: a pipe, a directory, a link, a device, a
@@ -424,7 +426,7 @@ def closed(path: str) -> Corrupt:
     )
 
 
-def is_there(fs: FileSystem, path: str) -> bool:
+def is_there(fs: ReadingFileSystem, path: str) -> bool:
     """Returns whether a name exists; raises OSError where that cannot be seen. Costs one look."""
     try:
         fs.lstat(path)

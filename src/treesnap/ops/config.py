@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from treesnap.errors import ErrorCode, InvalidArgument, StoreMissing, quoted
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import ReadingFileSystem
 from treesnap.fs.durable import ensure_directories, read_file, replace_file, unlink_if_present
 from treesnap.fs.local import LocalFileSystem
 from treesnap.fs.os_errors import reported
@@ -139,7 +139,7 @@ class Settings(NamedTuple):
 
 def settings_of(session: Session) -> Settings:
     """Returns what holds for a root. Costs two looks; raises InvalidArgument."""
-    fs = session.store.fs
+    fs = session.fs
     of_store = _read(fs, _store_path(session))
     of_root = _read(fs, _root_path(session))
     values = {name: key.default for name, key in KEYS.items()} | of_store | of_root
@@ -196,7 +196,7 @@ def config(
                 path = _root_path(session) if for_root else _store_path(session)
                 with locked_roots(session.fs, session.store.layout, context.wait_s):
                     _change(session, path, key, value)
-            fs = session.store.fs
+            fs = session.fs
             sources: _Sources = (
                 (SettingSource.ROOT, _read(fs, _root_path(session))),
                 (SettingSource.STORE, _read(fs, _store_path(session))),
@@ -341,7 +341,7 @@ def _root_path(session: Session) -> str:
     return session.root.file("config.toml")
 
 
-def _load(fs: FileSystem, path: str) -> str:
+def _load(fs: ReadingFileSystem, path: str) -> str:
     """Returns a file's text, empty when there is none; does not block on a pipe in its place."""
     try:
         if not stat.S_ISREG(fs.lstat(path).st_mode):
@@ -368,12 +368,12 @@ def _require_readable(path: str, text: str) -> None:
         )
 
 
-def _read(fs: FileSystem, path: str) -> dict[str, Any]:
+def _read(fs: ReadingFileSystem, path: str) -> dict[str, Any]:
     """Returns the values of a file by key, checked; an absent file has none."""
     return {name: _value(path, name, value) for name, value in _flat(_document(fs, path))}
 
 
-def _document(fs: FileSystem, path: str) -> dict[str, Any]:
+def _document(fs: ReadingFileSystem, path: str) -> dict[str, Any]:
     text = _load(fs, path)
     if not text:
         return {}
@@ -440,7 +440,7 @@ def _change(session: Session, path: str, name: str, value: str | None) -> None:
     """Writes or removes one setting; durable after return."""
     import tomlkit
 
-    fs = session.store.fs
+    fs = session.fs
     _read(fs, path)
     document = tomlkit.parse(_load(fs, path))
     table_name, _, last = name.rpartition(".")

@@ -54,7 +54,7 @@ from treesnap.store.roots import registered_roots
 from treesnap.store.slot import slot_states
 
 if TYPE_CHECKING:
-    from treesnap.fs.base import FileSystem
+    from treesnap.fs.base import FileSystem, ReadingFileSystem
     from treesnap.store.maintenance.prune import PruneRequest
     from treesnap.store.maintenance.retention import Decision
     from treesnap.store.store import Store
@@ -320,7 +320,7 @@ def _note(fs: FileSystem, fd: int, text: str) -> None:
     fs.write_at(fd, text.encode("utf-8", "replace")[:_NOTE_SIZE_MAX], 0)
 
 
-def _failure(fs: FileSystem, fd: int) -> str | None:
+def _failure(fs: ReadingFileSystem, fd: int) -> str | None:
     return printable(fs.read_at(fd, _NOTE_SIZE_MAX, 0).decode("utf-8", "replace")) or None
 
 

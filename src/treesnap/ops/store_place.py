@@ -41,7 +41,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.events import Phase
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import (
     ensure_directories,
     is_there,
@@ -113,7 +113,7 @@ def trust_store(context: Context) -> None:
             )
 
 
-def _size(fs: FileSystem, top: str) -> tuple[int, int]:
+def _size(fs: ReadingFileSystem, top: str) -> tuple[int, int]:
     """Returns the number and the bytes of all files; those that vanish meanwhile do not count."""
     files = size_bytes = 0
     pending = [top]

@@ -60,7 +60,7 @@ def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> V
     store, wait_s = Store(context.fs, context.store_path), context.wait_s
     with (
         reported("repair the store"),
-        collector_held(store.fs, store.layout, operation="verify", wait_s=wait_s),
+        collector_held(context.fs, store.layout, operation="verify", wait_s=wait_s),
     ):
         done = store.rewrite_format()
     result = _verify(context, asked)

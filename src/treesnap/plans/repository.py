@@ -194,7 +194,7 @@ def remove(context: Context, plan: Plan) -> None:
 def _remove(session: Session, plan: Plan) -> None:
     for output in session.root.step_outputs():
         if output.name.startswith(f"{plan_file_name(plan.id)}-"):
-            unlink_if_present(session.store.fs, session.root.file(output.name))
+            unlink_if_present(session.fs, session.root.file(output.name))
     session.root.remove(plan_file_name(plan.id))
 
 

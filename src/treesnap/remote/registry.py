@@ -20,7 +20,6 @@ from treesnap.store.layout import Layout
 from treesnap.store.lock import held
 from treesnap.store.records import read_record, write_record
 from treesnap.store.roots import Root
-from treesnap.store.store import Store
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _LOCK = ".lock"
@@ -152,15 +151,15 @@ class Registry:
             yield
 
 
-def pushed_history(store: Store, root: Root, remote_id: bytes) -> PushedHistory | None:
+def pushed_history(root: Root, remote_id: bytes) -> PushedHistory | None:
     """Returns the history that a root has on a remote, or None; raises Corrupt."""
-    return read_record(store.fs, _pushed_path(root, remote_id), PUSHED)
+    return root.read(_pushed_name(remote_id), PUSHED)
 
 
-def set_pushed_history(store: Store, root: Root, remote_id: bytes, pushed: PushedHistory) -> None:
+def set_pushed_history(root: Root, remote_id: bytes, pushed: PushedHistory) -> None:
     """Remembers the history that a root has on a remote, durably."""
-    write_record(store.fs, store.layout, _pushed_path(root, remote_id), PUSHED, pushed)
+    root.write(_pushed_name(remote_id), PUSHED, pushed)
 
 
-def _pushed_path(root: Root, remote_id: bytes) -> str:
-    return root.file(f"pushed-{remote_id.hex()}")
+def _pushed_name(remote_id: bytes) -> str:
+    return f"pushed-{remote_id.hex()}"

@@ -231,11 +231,11 @@ class _RemoteSession(NamedTuple):
 
     def own_history(self) -> PushedHistory | None:
         """Returns the history that the root has there, or None; raises Corrupt."""
-        return pushed_history(self.session.store, self.session.root, self._remote_id)
+        return pushed_history(self.session.root, self._remote_id)
 
     def set_own_history(self, pushed: PushedHistory) -> None:
         """Remembers the history that the root has there, durably."""
-        set_pushed_history(self.session.store, self.session.root, self._remote_id, pushed)
+        set_pushed_history(self.session.root, self._remote_id, pushed)
 
     def collect(self) -> Collected | None:
         """Collects garbage there; returns None when another collection overtook it."""

@@ -44,7 +44,7 @@ from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import Fields, pack, require, unpack
 from treesnap.codec.pack import PACK_ID_SIZE
 from treesnap.errors import Busy, Corrupt
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout
 from treesnap.store.quarantine import Quarantine
@@ -62,7 +62,7 @@ class CollectorState(NamedTuple):
     condemned: frozenset[bytes] = frozenset()
 
 
-def read_state(fs: FileSystem, layout: Layout) -> CollectorState:
+def read_state(fs: ReadingFileSystem, layout: Layout) -> CollectorState:
     """Returns the current state; a store that never collected is at epoch 0."""
     return read_record(fs, layout.collector_state, COLLECTION) or CollectorState()
 
@@ -101,7 +101,7 @@ def write_state(fs: FileSystem, layout: Layout, state: CollectorState) -> None:
     write_record(fs, layout, layout.collector_state, COLLECTION, state, durable_name=False)
 
 
-def read_collected_size(fs: FileSystem, layout: Layout) -> int:
+def read_collected_size(fs: ReadingFileSystem, layout: Layout) -> int:
     """Returns the bytes of packs and index after the last collection, or 0 if unknown."""
     try:
         return read_record(fs, layout.collected_size, COLLECTED_SIZE) or 0
@@ -122,7 +122,7 @@ LEAP = 1 << 32
 _LEAP_MAX = 1 << 62
 
 
-def oldest_epoch_possible(fs: FileSystem, layout: Layout) -> int:
+def oldest_epoch_possible(fs: ReadingFileSystem, layout: Layout) -> int:
     """Returns the highest epoch that a writer at work has seen; the present one is no lower."""
     return max((slot.epoch for slot in slot_states(fs, layout) if slot.is_busy), default=0)
 
@@ -134,7 +134,7 @@ def rebuild_state(store: Store) -> str | None:
     Busy while a writer is at work whose slot does not say when it began. The highest epoch is
     written to a slot as well, for the next time.
     """
-    fs, layout = store.fs, store.layout
+    fs, layout = store.writing_fs, store.layout
     needed = 0
     for state_of_slot in slot_states(fs, layout):
         if state_of_slot.is_busy and not state_of_slot.epoch:

@@ -51,10 +51,10 @@ class Maintaining:
 
     def __init__(self, store: Store, *, wait_s: float) -> None:
         self._store = store
-        self._fs = store.fs
+        self._fs = store.writing_fs
         self._wait_s = wait_s
         self._has_condemned = False
-        self.reserve = Reserve(store.fs, store.layout)
+        self.reserve = Reserve(self._fs, store.layout)
 
     def retire(
         self,

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from threading import get_ident
 
 from treesnap.errors import Busy, Corrupt, OperationFailed
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import open_lock, open_regular
 from treesnap.interruption import pause
 from treesnap.store.layout import Layout
@@ -48,7 +48,7 @@ def _write_note(fs: FileSystem, fd: int, operation: str) -> None:
         fs.truncate(fd, len(note))
 
 
-def _holder(fs: FileSystem, fd: int) -> str:
+def _holder(fs: ReadingFileSystem, fd: int) -> str:
     text = fs.read_at(fd, 200, 0).decode("utf-8", "replace").strip()
     return text if text.isprintable() and text else "another process"
 
@@ -91,7 +91,7 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
         fs.close(fd)
 
 
-def _is_at(fs: FileSystem, here: os.stat_result, path: str) -> bool:
+def _is_at(fs: ReadingFileSystem, here: os.stat_result, path: str) -> bool:
     """Returns whether a path leads to an open file or directory."""
     try:
         there = fs.lstat(path)
@@ -183,7 +183,7 @@ def locked_roots(fs: FileSystem, layout: Layout, wait_s: float = 0.0) -> Iterato
         yield
 
 
-def is_held(fs: FileSystem, path: str) -> bool:
+def is_held(fs: ReadingFileSystem, path: str) -> bool:
     """Returns whether a process holds the lock on a file. Never waits."""
     try:
         fd = open_regular(fs, path)

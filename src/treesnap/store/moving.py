@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import read_file, replace_file
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout
@@ -43,7 +43,7 @@ def note_move(fs: FileSystem, layout: Layout, move: NotedMove) -> None:
     replace_file(fs, layout.moving, content, temporary=layout.temporary)
 
 
-def read_move(fs: FileSystem, layout: Layout) -> NotedMove | None:
+def read_move(fs: ReadingFileSystem, layout: Layout) -> NotedMove | None:
     """Returns the move that a store was part of, or None. Costs one call where there was none."""
     try:
         data = read_file(fs, layout.moving, _SIZE_MAX)

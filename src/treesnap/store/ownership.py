@@ -19,7 +19,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from hashlib import sha256
 
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import read_file, replace_file
 from treesnap.store.layout import Layout
 
@@ -30,7 +30,7 @@ WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _ENTERED_BY_OTHERS = stat.S_IXGRP | stat.S_IXOTH
 
 
-def is_own(fs: FileSystem, layout: Layout) -> bool:
+def is_own(fs: ReadingFileSystem, layout: Layout) -> bool:
     """Returns whether a store is proven to be this user's. Costs two reads and two looks."""
     try:
         store, owner_ids = os.path.realpath(layout.path), {0, os.geteuid()}
@@ -75,7 +75,7 @@ def note_made_here(fs: FileSystem, layout: Layout) -> None:
             return
 
 
-def _proof(fs: FileSystem, layout: Layout) -> bytes:
+def _proof(fs: ReadingFileSystem, layout: Layout) -> bytes:
     found = fs.lstat(layout.format)
     try:
         machine = read_file(fs, _MACHINE_ID, _SIZE_MAX)

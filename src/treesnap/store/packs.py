@@ -38,7 +38,7 @@ from treesnap.codec.pack import (
     verified_objects,
 )
 from treesnap.errors import Corrupt, UnsupportedFormat
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import (
     closed,
     open_regular,
@@ -105,7 +105,7 @@ class Sound(NamedTuple):
 class _OpenPack:
     """The bytes of an open pack, read in windows; a codec's :class:`Sliced`."""
 
-    def __init__(self, fs: FileSystem, fd: int) -> None:
+    def __init__(self, fs: ReadingFileSystem, fd: int) -> None:
         self._fs = fs
         self._fd = fd
         self._size = fs.fstat(fd).st_size
@@ -130,7 +130,7 @@ class _OpenPack:
 class PackReader:
     """Reads objects by place; keeps the packs and blocks open that were used most recently."""
 
-    def __init__(self, fs: FileSystem, layout: Layout) -> None:
+    def __init__(self, fs: ReadingFileSystem, layout: Layout) -> None:
         self._fs = fs
         self._layout = layout
         self._open: OrderedDict[bytes, int] = OrderedDict()

@@ -12,14 +12,14 @@ from typing import Generic, Self, TypeVar
 
 from treesnap.codec.envelope import Format
 from treesnap.errors import Corrupt, UnsupportedFormat
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import create_locked, read_file, replace_file, unlink_if_present
 from treesnap.store.layout import Layout
 
 T = TypeVar("T")
 
 
-def read_record(fs: FileSystem, path: str, format_: Format[T]) -> T | None:
+def read_record(fs: ReadingFileSystem, path: str, format_: Format[T]) -> T | None:
     """Returns the record in a file, or None when there is no file.
 
     Raises Corrupt, for an unknown version too: the store's format file admitted us.

@@ -41,7 +41,7 @@ from treesnap.errors import (
     UnsupportedFormat,
     printable,
 )
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import (
     Prepared,
     add_directory,
@@ -587,7 +587,7 @@ def _like(names: Iterable[str], prefix: str, digits: int) -> list[str]:
     ]
 
 
-def step_output_bytes(fs: FileSystem, layout: Layout) -> int:
+def step_output_bytes(fs: ReadingFileSystem, layout: Layout) -> int:
     """Returns the bytes of what steps of plans wrote, of all roots. Costs a listing of each."""
     total = 0
     for name in fs.list_names(layout.roots):
@@ -602,7 +602,9 @@ def step_output_bytes(fs: FileSystem, layout: Layout) -> int:
     return total
 
 
-def _read(fs: FileSystem, path: str, identity: str | None = None) -> tuple[RootRecord | None, bool]:
+def _read(
+    fs: ReadingFileSystem, path: str, identity: str | None = None
+) -> tuple[RootRecord | None, bool]:
     """Returns a record, or None, and whether that is because it is damaged."""
     try:
         return _record(fs, path, identity), False
@@ -610,7 +612,7 @@ def _read(fs: FileSystem, path: str, identity: str | None = None) -> tuple[RootR
         return None, True
 
 
-def _record(fs: FileSystem, path: str, identity: str | None) -> RootRecord | None:
+def _record(fs: ReadingFileSystem, path: str, identity: str | None) -> RootRecord | None:
     record = read_record(fs, path, ROOT)
     if record is not None and identity is not None and record.id != identity:
         raise Corrupt(f"File {path!r} is the record of another root", path=path)
@@ -640,7 +642,7 @@ def identified(fs: FileSystem, record: RootRecord) -> RootRecord:
     return record._replace(device=stat.st_dev, inode=stat.st_ino, birth_ns=birth_ns)
 
 
-def find_moved(fs: FileSystem, layout: Layout, path: bytes) -> Moved | None:
+def find_moved(fs: ReadingFileSystem, layout: Layout, path: bytes) -> Moved | None:
     """Returns the root that was moved to a path, of which the store knows no root.
 
     Its device, inode and, if known, creation time are those of the directory at the path. Inodes
@@ -676,12 +678,12 @@ def find_moved(fs: FileSystem, layout: Layout, path: bytes) -> Moved | None:
     return Moved(record, is_certain=True) if birth_ns == record.birth_ns else None
 
 
-def recorded_root(fs: FileSystem, layout: Layout, name: str) -> RootRecord | None:
+def recorded_root(fs: ReadingFileSystem, layout: Layout, name: str) -> RootRecord | None:
     """Returns a root's record, or None; raises Corrupt, for that of another root too."""
     return _record(fs, layout.root_file(name, "root"), name)
 
 
-def copied_record(fs: FileSystem, layout: Layout, name: str) -> RootRecord | None:
+def copied_record(fs: ReadingFileSystem, layout: Layout, name: str) -> RootRecord | None:
     """Returns a copy of a root's record, or None; preferably the one under its path."""
     for copy_name in sorted(fs.list_names(layout.roots), reverse=True):
         if copy_name.startswith(("path-", "inode-")):
@@ -694,7 +696,7 @@ def copied_record(fs: FileSystem, layout: Layout, name: str) -> RootRecord | Non
     return None
 
 
-def registered_records(fs: FileSystem, layout: Layout) -> list[RootRecord]:
+def registered_records(fs: ReadingFileSystem, layout: Layout) -> list[RootRecord]:
     """Returns the records of all roots of a store, by path; damaged ones are left out."""
     names = [name for name in fs.list_names(layout.roots) if is_hex(name, 32)]
     found = (_read(fs, layout.root_file(name, "root"), name)[0] for name in names)
@@ -702,7 +704,7 @@ def registered_records(fs: FileSystem, layout: Layout) -> list[RootRecord]:
     return sorted(records, key=lambda record: (record.path, record.id))
 
 
-def registered_roots(fs: FileSystem, layout: Layout) -> list[bytes]:
+def registered_roots(fs: ReadingFileSystem, layout: Layout) -> list[bytes]:
     """Returns the real paths of all roots of a store; damaged records are left out."""
     return [record.path for record in registered_records(fs, layout)]
 

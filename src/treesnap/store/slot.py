@@ -13,7 +13,7 @@ from zlib import crc32
 
 from treesnap.codec.envelope import HEADER_SIZE, FileKind, check_header, header
 from treesnap.errors import Corrupt, TreesnapError
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import is_there, open_regular, unlink_if_present
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout, is_hex
@@ -42,32 +42,37 @@ class Slot:
         In a copy of a store the pack does not count: the original may append other objects to
         its pack of the same name, and then neither could replace the other.
         """
-        data = self._fs.read_at(self._fd, _SIZE + 1, 0)
-        try:
-            check_header(data, FileKind.SLOT, self.name)
-        except TreesnapError:
-            return 0, NO_PACK
-        if len(data) != _SIZE:
-            return 0, NO_PACK
-        (check,) = _CHECK.unpack_from(data, HEADER_SIZE + _BODY.size)
-        if check != crc32(data[: HEADER_SIZE + _BODY.size]):
-            return 0, NO_PACK
-        epoch, pack_id, device, inode = _BODY.unpack_from(data, HEADER_SIZE)
-        return epoch, pack_id if (device, inode) == self._identity() else NO_PACK
+        return _read(self._fs, self._fd, self.name)
 
     def write(self, epoch: int, pack_id: bytes) -> None:
         """Writes epoch and pack. Not synced: losing them costs a new pack and nothing else."""
-        body = header(FileKind.SLOT) + _BODY.pack(epoch, pack_id, *self._identity())
+        body = header(FileKind.SLOT) + _BODY.pack(epoch, pack_id, *_identity(self._fs, self._fd))
         self._fs.write_at(self._fd, body + _CHECK.pack(crc32(body)), 0)
-
-    def _identity(self) -> tuple[int, int]:
-        found = self._fs.fstat(self._fd)
-        return found.st_dev, found.st_ino
 
     def release(self) -> None:
         """Releases the lock."""
         self._fs.unlock(self._fd)
         self._fs.close(self._fd)
+
+
+def _read(fs: ReadingFileSystem, fd: int, name: str) -> tuple[int, bytes]:
+    data = fs.read_at(fd, _SIZE + 1, 0)
+    try:
+        check_header(data, FileKind.SLOT, name)
+    except TreesnapError:
+        return 0, NO_PACK
+    if len(data) != _SIZE:
+        return 0, NO_PACK
+    (check,) = _CHECK.unpack_from(data, HEADER_SIZE + _BODY.size)
+    if check != crc32(data[: HEADER_SIZE + _BODY.size]):
+        return 0, NO_PACK
+    epoch, pack_id, device, inode = _BODY.unpack_from(data, HEADER_SIZE)
+    return epoch, pack_id if (device, inode) == _identity(fs, fd) else NO_PACK
+
+
+def _identity(fs: ReadingFileSystem, fd: int) -> tuple[int, int]:
+    found = fs.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 def acquire(fs: FileSystem, layout: Layout) -> Slot:
@@ -109,7 +114,7 @@ class SlotState(NamedTuple):
     """When that writer last wrote into it, by the clock of the file system."""
 
 
-def slot_states(fs: FileSystem, layout: Layout) -> list[SlotState]:
+def slot_states(fs: ReadingFileSystem, layout: Layout) -> list[SlotState]:
     """Returns what every slot says. Writes nothing, and never waits."""
     found = []
     for name in sorted(fs.list_names(layout.slots)):
@@ -122,7 +127,7 @@ def slot_states(fs: FileSystem, layout: Layout) -> list[SlotState]:
         try:
             written_ns = fs.fstat(fd).st_mtime_ns
             is_busy = not fs.lock(fd, exclusive=True)
-            epoch, pack_id = Slot(fs, layout, name, fd).read()
+            epoch, pack_id = _read(fs, fd, name)
             found.append(SlotState(epoch, pack_id, is_busy, written_ns))
             if not is_busy:
                 fs.unlock(fd)

@@ -25,7 +25,7 @@ from treesnap.errors import (
     printable,
     quoted,
 )
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import (
     create_file,
     ensure_directories,
@@ -102,7 +102,9 @@ class Store:
     """Reads objects and snapshots. Use as a context manager."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
-        self.fs = fs
+        self.fs: ReadingFileSystem = fs
+        self.writing_fs = fs
+        """The same for those who change a store; few modules may name it."""
         self.path = path
         self.layout = Layout(path)
         self.snapshots = SnapshotLog(fs, self.layout)
@@ -126,7 +128,7 @@ class Store:
         """Where objects are. Opened on demand, as the packs are."""
         from treesnap.store.index import ObjectIndex
 
-        return ObjectIndex(self.fs, self.layout)
+        return ObjectIndex(self.writing_fs, self.layout)
 
     @cached_property
     def is_own(self) -> bool:
@@ -251,7 +253,7 @@ class Store:
         once, one writes the format file, and the others take what it wrote.
         """
         try:
-            ensure_directories(self.fs, self.path)
+            ensure_directories(self.writing_fs, self.path)
             existing = set(self.fs.list_names(self.path))  # a link may lead nowhere
         except OSError as error:
             if is_full(error):
@@ -267,13 +269,17 @@ class Store:
             )
         for name in DIRECTORIES:
             try:
-                self.fs.make_directory(os.path.join(self.path, name))
+                self.writing_fs.make_directory(os.path.join(self.path, name))
             except FileExistsError:
                 continue
         sync_directory(self.fs, self.path)
         temporary = self.layout.temporary
-        self.is_new = create_file(self.fs, self.layout.format, _new_format(), temporary=temporary)
-        note_made_here(self.fs, self.layout)  # the one that made it may not have come so far
+        self.is_new = create_file(
+            self.writing_fs, self.layout.format, _new_format(), temporary=temporary
+        )
+        note_made_here(
+            self.writing_fs, self.layout
+        )  # the one that made it may not have come so far
         if not self.is_new:
             self._check(writing=True)
 
@@ -293,11 +299,13 @@ class Store:
             raise UnsupportedFormat(
                 f"No snapshot in the store at {printable(self.path)!r} can be read", path=self.path
             )
-        kept = Quarantine(self.fs, self.layout).keep_copy(self.layout.format)
+        kept = Quarantine(self.writing_fs, self.layout).keep_copy(self.layout.format)
         was_own = self.is_own
-        replace_file(self.fs, self.layout.format, _new_format(), temporary=self.layout.temporary)
+        replace_file(
+            self.writing_fs, self.layout.format, _new_format(), temporary=self.layout.temporary
+        )
         if was_own:
-            note_made_here(self.fs, self.layout)
+            note_made_here(self.writing_fs, self.layout)
         return "Rewrote the format file" + (f"; the old one is {kept}" if kept else "")
 
     def _is_ours(self, path: str) -> bool:
@@ -316,14 +324,14 @@ class Store:
 
     def root(self, path: bytes) -> Root:
         """Returns the root at a path; creates nothing. Raises Corrupt."""
-        root = Root(self.fs, self.layout, path, wait_s=self.wait_s)
+        root = Root(self.writing_fs, self.layout, path, wait_s=self.wait_s)
         self._check_directory(self.layout.root_directory(root.id))
         self._check_directory(self.layout.root_snapshots(root.id))
         return root
 
     def root_by_id(self, identity: str, path: bytes = b"") -> Root:
         """Returns the root with an id; ``path`` is used if its record cannot be read."""
-        root = Root(self.fs, self.layout, path, identity=identity, wait_s=self.wait_s)
+        root = Root(self.writing_fs, self.layout, path, identity=identity, wait_s=self.wait_s)
         self._check_directory(self.layout.root_directory(identity))
         self._check_directory(self.layout.root_snapshots(identity))
         return root

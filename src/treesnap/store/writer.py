@@ -122,7 +122,7 @@ class Writer:
     ) -> None:
         self._store = store
         self._size_bytes_max = size_bytes_max
-        self._fs = store.fs
+        self._fs = store.writing_fs
         self._pool: ThreadPoolExecutor | None = None
         self._batch: list[tuple[ObjectKind, ObjectId, bytes]] = []
         self._batch_size = 0

@@ -76,7 +76,7 @@ class _Collection:
         is_automatic: bool,
     ) -> None:
         self._monitor = monitor
-        self._fs = store.fs
+        self._fs = store.writing_fs
         self._store = store
         self._maintaining = maintaining
         self._reserve = maintaining.reserve

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from treesnap.codec.reader import Reference
 from treesnap.errors import Corrupt
-from treesnap.fs.base import FileSystem
+from treesnap.fs.base import ReadingFileSystem
 from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotRecord
 from treesnap.results import RootStats, SnapshotStats, StatsResult
 from treesnap.store.maintenance.reachability import Reachability
@@ -163,7 +163,7 @@ def _by_snapshot(walked: _Walked, counted: _Counted) -> tuple[SnapshotStats, ...
     )
 
 
-def _disk_use(fs: FileSystem, path: str) -> tuple[int, int]:
+def _disk_use(fs: ReadingFileSystem, path: str) -> tuple[int, int]:
     """Returns how many files lie below a directory, and their bytes; others may remove some."""
     files = size_bytes = 0
     pending = [path]

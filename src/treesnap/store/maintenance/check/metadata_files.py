@@ -253,7 +253,7 @@ def _files_locked(
         return root.plans_locked("verify")
     if sort is _GAPS:
         path, what = root.file("gaps-lock"), "The list of gaps"
-        return held(store.fs, path, operation="verify", what=what, wait_s=wait_s)
+        return held(store.writing_fs, path, operation="verify", what=what, wait_s=wait_s)
     return root.locked("verify", wait_s)
 
 
@@ -261,7 +261,7 @@ def _taking_lost(identity: SnapshotId) -> Mend:
     """Returns what moves the state of a lost snapshot to quarantine, unless that is back."""
 
     def mend(store: Store) -> str | None:
-        with locked_roots(store.fs, store.layout):
+        with locked_roots(store.writing_fs, store.layout):
             if any(name.id == identity for _, name in store.snapshots.all_names()):
                 return None
             return _taken(store, store.layout.state(identity), "the state of a lost snapshot")
@@ -271,7 +271,7 @@ def _taking_lost(identity: SnapshotId) -> Mend:
 
 def _taken(store: Store, path: str, what: str) -> str | None:
     try:
-        target = Quarantine(store.fs, store.layout).take(path)
+        target = Quarantine(store.writing_fs, store.layout).take(path)
     except FileNotFoundError:
         return None
     return f"Moved {what} to {target}"
@@ -282,11 +282,11 @@ def _pinning(identity: SnapshotId) -> Mend:
 
     def mend(store: Store) -> str | None:
         path = store.layout.state(identity)
-        with locked_roots(store.fs, store.layout):
+        with locked_roots(store.writing_fs, store.layout):
             with suppress(Corrupt):
                 read_record(store.fs, path, state_format(identity))
                 return None
-            kept = Quarantine(store.fs, store.layout).keep_copy(path)
+            kept = Quarantine(store.writing_fs, store.layout).keep_copy(path)
             store.snapshots.write_state(identity, SnapshotState(pinned=True))
         return f"Pinned snapshot {identity[:12]}, because it may have been; the old state is {kept}"
 
@@ -316,7 +316,7 @@ def _forgetting(wait_s: float, name: str, path: bytes) -> Mend:
             if safety is not None:
                 store.snapshots.change_state(safety, lambda state: state._replace(pinned=True))
             try:
-                target = Quarantine(store.fs, store.layout).take(root.file("journal"))
+                target = Quarantine(store.writing_fs, store.layout).take(root.file("journal"))
             except FileNotFoundError:
                 return None
         before = (

@@ -53,12 +53,12 @@ class Repair:
         recover_objects: Callable[[], list[RecoveredObject]],
     ) -> None:
         self._monitor = monitor
-        self._fs = store.fs
+        self._fs = store.writing_fs
         self._find_objects = recover_objects
         self._store = store
         self._found = found
         self._maintaining = maintaining
-        self._quarantine = Quarantine(store.fs, store.layout)
+        self._quarantine = Quarantine(self._fs, store.layout)
         self.repaired: list[str] = []
         """A sentence for everything that was done."""
         self.recovered: list[RecoveredObject] = []
