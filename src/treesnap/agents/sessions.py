@@ -14,12 +14,13 @@ from itertools import islice
 from treesnap.agents.event import Event, EventPhase
 from treesnap.codec.root_files import GAPS, GAPS_FILE, GAPS_LENGTH_MAX, Gap
 from treesnap.codec.snapshot import tag_bytes
-from treesnap.errors import Corrupt, ErrorCode, NotFound, StoreMissing, TreesnapError, quoted
+from treesnap.errors import ErrorCode, NotFound, StoreMissing, TreesnapError, quoted
 from treesnap.facts import fact_tags, facts_of
 from treesnap.model import Snapshot, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session
+from treesnap.ops.log import gaps_in
 from treesnap.store.lock import held, inside
 
 LOOK_BACK_MAX = 256
@@ -72,7 +73,7 @@ def agent_sessions(context: Context) -> tuple[AgentSession, ...]:
         with opened(context, "look for sessions of agents") as session:
             found = map(step_of, session.store.snapshots.readable(session.root.id))
             steps = [step for step in found if step is not None]
-            gaps = [*_gaps(session), *filter(None, map(_incomplete, steps))]
+            gaps = [*gaps_in(session), *filter(None, map(_incomplete, steps))]
     except StoreMissing:
         return ()
     gaps.sort(key=lambda gap: gap.time_ns, reverse=True)
@@ -112,15 +113,6 @@ def agent_session(context: Context, session_id: str | None = None) -> AgentSessi
     )
 
 
-def recorded_gaps(context: Context, session_id: str) -> tuple[Gap, ...]:
-    """Returns what of a session was not captured at all, newest first. Reads one file."""
-    try:
-        with opened(context, "look for gaps", recover=False) as session:
-            return tuple(gap for gap in reversed(_gaps(session)) if gap.session == session_id)
-    except StoreMissing:
-        return ()
-
-
 def newest_by_host(context: Context) -> dict[str, int]:
     """Returns when the newest step or gap of each host came, in any root of the store.
 
@@ -133,7 +125,7 @@ def newest_by_host(context: Context) -> dict[str, int]:
             of_root = session._replace(root=session.store.root_by_id(root_id, b"/"))
             steps = [step for step in map(step_of, recent) if step is not None]
             times = [(step.host, step.snapshot.record.created_at_ns) for step in steps]
-            for host, time_ns in times + [(gap.host, gap.time_ns) for gap in _gaps(of_root)]:
+            for host, time_ns in times + [(gap.host, gap.time_ns) for gap in gaps_in(of_root)]:
                 newest[host] = max(time_ns, newest.get(host, 0))
     return newest
 
@@ -225,14 +217,8 @@ def note_gap(context: Context, event: Event, reason: str) -> None:
             inside(session.fs, session.store.path, _LOCK_WAIT_S),
             held(session.fs, lock, operation="note a gap", what=what, wait_s=_LOCK_WAIT_S),
         ):
-            gaps = (*_gaps(session), gap)[-GAPS_LENGTH_MAX:]
+            gaps = (*gaps_in(session), gap)[-GAPS_LENGTH_MAX:]
             session.root.write(GAPS_FILE, GAPS, gaps)
-
-
-def _gaps(session: Session) -> tuple[Gap, ...]:
-    with suppress(Corrupt, OSError):
-        return session.root.read(GAPS_FILE, GAPS) or ()
-    return ()
 
 
 def _incomplete(step: AgentStep) -> Gap | None:

@@ -139,7 +139,7 @@ def list_snapshots(
 
 
 def _gaps(handle: Handle, session: str) -> tuple[Gap, ...]:
-    from treesnap.agents.sessions import recorded_gaps
+    from treesnap.ops.log import recorded_gaps
 
     return recorded_gaps(handle.context, session)
 

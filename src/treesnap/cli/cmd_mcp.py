@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from treesnap.cli.json_output import Fields, failure_fields
 from treesnap.errors import OperationFailed
 
 if TYPE_CHECKING:
-    from treesnap.model import Change
     from treesnap.ops.handle import Handle
 
 
@@ -33,6 +32,7 @@ def mcp(invocation: Invocation, *, directories: Sequence[str], allow_restore: bo
     Without a DIR the root is that of -C, else it is looked for from
     $CLAUDE_PROJECT_DIR or the current directory on. No tool deletes history.
     """
+    from treesnap.cli.diff_output import patches
     from treesnap.ops.context import refuse_dangerous
 
     try:
@@ -74,12 +74,3 @@ def describe(error: BaseException) -> Fields:
     fields = failure_fields(from_error(error))
     del fields["exit_code"]
     return fields
-
-
-def patches(
-    handle: Handle, old_id: str, new_id: str | None, changes: Sequence[Change]
-) -> Iterator[bytes]:
-    """Yields changes as unified diffs, each whole."""
-    from treesnap.cli.diff_output import DiffOutput
-
-    return DiffOutput(handle, old_id, new_id).patches(changes)

@@ -24,7 +24,6 @@ from treesnap.cli.text_output import (
     short_id,
     skipped_lines,
 )
-from treesnap.compat.architect import MILESTONES
 from treesnap.ending_signals import ENDING
 from treesnap.errors import printable
 from treesnap.plans import (
@@ -45,7 +44,7 @@ from treesnap.plans.document import (
     invalid_document,
     parse_document,
 )
-from treesnap.plans.plan import Leaf
+from treesnap.plans.plan import PIPELINE_MILESTONES, Leaf
 from treesnap.quantities import count_text
 
 plan_argument = click.argument("plan_ref", metavar="PLAN")
@@ -155,7 +154,9 @@ def run(invocation: Invocation, *, path: str, runner: str | None, architect: boo
     Exits 1 when a step failed: what it did was undone, and the steps before it stay.
     """
     where = STANDARD_INPUT if path == "-" else path
-    definition = parse_document(_read(path, where), where, MILESTONES if architect else None)
+    definition = parse_document(
+        _read(path, where), where, PIPELINE_MILESTONES if architect else None
+    )
     if definition.prompt_line is not None and runner is None:
         raise invalid_document(
             where,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.cmd_mcp import patches
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import from_error
 from treesnap.cli.invocation import Invocation
@@ -127,5 +126,7 @@ def lines_of_patches(
     handle: Handle, old_id: str, new_id: str | None, changes: Sequence[Change]
 ) -> Iterator[bytes]:
     """Yields changes as unified diffs, line by line."""
+    from treesnap.cli.diff_output import patches
+
     for patch in patches(handle, old_id, new_id, changes):
         yield from BytesIO(patch)

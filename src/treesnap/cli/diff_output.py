@@ -224,3 +224,10 @@ def _graph(counts: LineCounts, most: int, *, coloured: bool) -> str:
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
+
+
+def patches(
+    handle: Handle, old_id: str, new_id: str | None, changes: Sequence[Change]
+) -> Iterator[bytes]:
+    """Yields changes as unified diffs, each whole."""
+    return DiffOutput(handle, old_id, new_id).patches(changes)

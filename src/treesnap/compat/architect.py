@@ -1,8 +1,8 @@
 """Architect's checkpoint manager over snapshots: its class, its record and its constant.
 
 A checkpoint is a snapshot with the label ``architect:checkpoint:MESSAGE`` and a step, or one
-that ``snap plan run`` took after a step. Pipelines take theirs as :data:`MILESTONES` says.
-``undo`` reverts a rollback.
+that ``snap plan run`` took after a step. Pipelines take theirs as
+:data:`treesnap.plans.plan.PIPELINE_MILESTONES` says. ``undo`` reverts a rollback.
 """
 
 from __future__ import annotations
@@ -20,19 +20,9 @@ from treesnap.ops.create import CreateOptions, CreateRequest, create
 from treesnap.ops.handle import open as open_root
 from treesnap.ops.restore.plan import RestoreRequest
 from treesnap.ops.undo import restore
-from treesnap.plans.plan import Milestones
+from treesnap.plans.plan import PIPELINE_CHECKPOINT_PREFIX
 
-CHECKPOINT_PREFIX = "architect:checkpoint"
-
-MILESTONES = Milestones(
-    enabled=False,
-    every_n_steps=5,
-    before_each_step=False,
-    after_subplan=False,
-    label_prefix=CHECKPOINT_PREFIX,
-    skip_unchanged=True,
-)
-"""When a pipeline of Architect's takes checkpoints, unless its file says otherwise."""
+CHECKPOINT_PREFIX = PIPELINE_CHECKPOINT_PREFIX
 
 _AFTER = "after "
 _SHORT_HASH_LENGTH = 7

@@ -146,6 +146,22 @@ def ways_back(context: Context) -> WaysBack:
         return WaysBack(None, None, None)
 
 
+def recorded_gaps(context: Context, session_id: str) -> tuple[Gap, ...]:
+    """Returns what of a session was not captured at all, newest first. Reads one file."""
+    try:
+        with opened(context, "look for gaps", recover=False) as session:
+            return tuple(gap for gap in reversed(gaps_in(session)) if gap.session == session_id)
+    except StoreMissing:
+        return ()
+
+
+def gaps_in(session: Session) -> tuple[Gap, ...]:
+    """Returns what was not captured of a root, oldest first; nothing where it cannot be read."""
+    with suppress(Corrupt, OSError):
+        return session.root.read(GAPS_FILE, GAPS) or ()
+    return ()
+
+
 class _CountedHistory:
     """The readable snapshots of a root, newest first, and what is missing between two of them."""
 
@@ -154,10 +170,7 @@ class _CountedHistory:
         self._damaged: list[SnapshotName] = []
         self._reached: dict[int, tuple[int, int]] = {}
         """By number: how many were readable up to that snapshot, and how many damaged."""
-        gaps: tuple[Gap, ...] | None = None
-        with suppress(Corrupt, OSError):
-            gaps = session.root.read(GAPS_FILE, GAPS)
-        self._not_captured_ns = sorted(gap.time_ns for gap in gaps or ())
+        self._not_captured_ns = sorted(gap.time_ns for gap in gaps_in(session))
 
     def __iter__(self) -> Iterator[Snapshot]:
         log, root_id = self._session.store.snapshots, self._session.root.id

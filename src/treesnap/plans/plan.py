@@ -122,6 +122,19 @@ class Milestones(Presented):
         return self.keep if self.keep is not None else KEEP_DEFAULT
 
 
+PIPELINE_CHECKPOINT_PREFIX = "architect:checkpoint"
+"""How the labels of a pipeline's checkpoints begin."""
+PIPELINE_MILESTONES = Milestones(
+    enabled=False,
+    every_n_steps=5,
+    before_each_step=False,
+    after_subplan=False,
+    label_prefix=PIPELINE_CHECKPOINT_PREFIX,
+    skip_unchanged=True,
+)
+"""When a pipeline of Architect's takes checkpoints, unless its file says otherwise."""
+
+
 class Leaf(Record):
     """A step that does something, with the sub-plans around it."""
 
