@@ -272,3 +272,17 @@ def test_the_library_validates_too(root, store):
 
     assert caught.value.code == "validation-failed"
     assert not store.exists()
+
+
+def test_a_limit_refuses_what_it_has_no_room_for_and_not_what_adds_nothing(snap, root):
+    (root / "file").write_text("one")
+    first = snap("create").id
+    snap("config", "max-size", "1")
+
+    again = snap("create")
+    ran = snap("run", "--", "true")
+    (root / "file").write_text("two")
+    changed = snap("create")
+
+    assert (again.code, ran.code, changed.code) == (0, 0, 8)
+    assert snap("list", "--json").json["snapshots"][-1]["id"] == first

@@ -52,6 +52,8 @@ _BEFORE_EVENT = {"session", "turn", "pre"}
 """Phases of an agent's work before which a snapshot is taken; of others it is taken after them."""
 PAUSE_MIN_S = 86_400
 """A shorter time without a snapshot is no gap."""
+_NEVER_NS = -(1 << 63)
+"""Before every time: a clock that stands before 1970 gives snapshots negative ones."""
 _LOOK_BACK_MAX = 256
 """Snapshots that are read at most to find the one that the root stands at."""
 
@@ -81,7 +83,9 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
         pattern = re.compile(request.pattern or "", re.IGNORECASE)
     except re.error as error:
         raise InvalidArgument(f"{request.pattern!r} is not a regular expression: {error}") from None
-    since_ns = parse_moment(request.since, context.clock_ns()) if request.since is not None else 0
+    since_ns = (
+        parse_moment(request.since, context.clock_ns()) if request.since is not None else _NEVER_NS
+    )
     if request.limit is not None and request.limit < 0:
         raise InvalidArgument(f"There cannot be {request.limit} snapshots")
     wanted = Filter(session=request.session)
@@ -181,7 +185,7 @@ class _CountedHistory:
     def gap(self, newer: Snapshot, older: Snapshot | None) -> HistoryGap | None:
         """Returns what is missing between snapshots that were reached; None is the beginning."""
         seen, damaged = self._reached[newer.sequence]
-        begin_ns, end_ns = 0, newer.record.created_at_ns
+        begin_ns, end_ns = _NEVER_NS, newer.record.created_at_ns
         if older is not None:
             seen_then, damaged_then = self._reached[older.sequence]
             numbers, seen_between = newer.sequence - older.sequence - 1, seen_then - seen - 1

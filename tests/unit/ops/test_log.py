@@ -147,6 +147,15 @@ def test_filters_choose_snapshots_and_leave_what_each_changed(handle, root):
     assert len(list(day_later.log(since="1000000w"))) == 5
 
 
+def test_a_snapshot_of_a_clock_before_1970_is_there(handle):
+    long_ago = Handle(handle.context._replace(clock_ns=lambda: -(10**18)))
+    made = long_ago.create()
+
+    assert [entry.snapshot.id for entry in handle.log()] == [made.id]
+    assert [entry.snapshot.id for entry in long_ago.log(since="1d")] == [made.id]
+    assert list(handle.log(since="1d")) == []
+
+
 @pytest.mark.parametrize("wanted", [{"grep": "("}, {"since": "soon"}, {"limit": -1}])
 def test_a_wrong_filter_is_refused_at_once(handle, wanted):
     with pytest.raises(InvalidArgument):
