@@ -264,3 +264,15 @@ def test_settings_that_could_not_be_read_again_are_not_written(snap, store):
     assert "would be larger than 64.0 KiB" in result.err
     assert (store / "config.toml").read_text() == before
     assert snap("config", "keep.last").out == "3\n"
+
+
+def test_the_table_is_aligned_whatever_is_in_it(snap):
+    snap("config", "checkpoints.git", "true")
+    snap("config", "exclude", "a/very/long/pattern,another one")
+
+    lines = snap("config").out.splitlines()
+
+    value, source = (lines[0].index(word) for word in ("true", "default"))
+    assert {line[value - 2 : value] for line in lines} == {"  "}
+    assert {line[source - 2 : source] for line in lines} == {"  "}
+    assert {line[source:] for line in lines} == {"default", "store"}

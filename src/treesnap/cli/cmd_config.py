@@ -9,6 +9,8 @@ import click
 from treesnap.cli.client import end_server
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.text_output import aligned
+from treesnap.errors import printable
 from treesnap.results import ConfigResult
 
 
@@ -57,6 +59,9 @@ def config(
 
 
 def _lines(result: ConfigResult, *, alone: bool) -> Iterator[str]:
-    for item in result.settings:
-        value = item.value if item.value is not None else "-"
-        yield value if alone else f"{item.key:<12}  {value:<12}  {item.source.value}"
+    """Yields the value that was asked for, or a table of all."""
+    rows = [
+        (item.key, printable(item.value if item.value is not None else "-"), item.source.value)
+        for item in result.settings
+    ]
+    yield from (value for _, value, _ in rows) if alone else aligned(rows, to_the_right=())

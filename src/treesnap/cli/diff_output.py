@@ -138,7 +138,14 @@ class DiffOutput:
 
 
 def _texts_of(content: ChangedContent) -> Texts:
-    old, new = content.old or b"", content.new or b""
+    """Returns both sides as text; the target of a link is a path, and is shown as one."""
+    old, new = (
+        printable(data).encode() if entry is not None and entry.kind == EntryKind.SYMLINK else data
+        for data, entry in (
+            (content.old or b"", content.change.old),
+            (content.new or b"", content.change.new),
+        )
+    )
     if content.is_large:
         sizes = [entry.size for entry in (content.change.old, content.change.new) if entry]
         hint = f"(--max-size {_size_option(max(sizes))} shows it)"
