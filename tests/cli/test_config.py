@@ -276,3 +276,17 @@ def test_the_table_is_aligned_whatever_is_in_it(snap):
     assert {line[value - 2 : value] for line in lines} == {"  "}
     assert {line[source - 2 : source] for line in lines} == {"  "}
     assert {line[source:] for line in lines} == {"default", "store"}
+
+
+def test_the_refusal_of_a_store_says_how_it_is_named_as_safe(snap, store, environment):
+    environment["XDG_CONFIG_HOME"] = f"{environment['HOME']}/configuration"
+    snap("create")
+    store.chmod(0o770)
+
+    refused = snap("list")
+
+    assert refused.code == 3
+    assert "'snap config safe-directories DIR'" in refused.err
+    assert snap("config", "safe-directories", store).code == 0
+    assert snap("list").code == 0
+    assert f"safe-directories  {store}" in snap("config").out

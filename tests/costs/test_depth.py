@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
 from forge import Forge
 from treesnap.model import Totals
 from treesnap.ops.context import context_at
@@ -12,9 +18,16 @@ LEVELS = 1200
 """More than the work on a tree has parts at most, which is 1,024."""
 
 
-def test_a_restore_a_look_and_an_undo_cost_as_much_for_each_level(tmp_path):
+@pytest.fixture
+def root(tmp_path) -> Iterator[Path]:
+    """A root that is removed if the test fails: pytest does not remove so deep a tree."""
     root = tmp_path / "root"
     root.mkdir()
+    yield root
+    subprocess.run(["rm", "-rf", root], check=True)
+
+
+def test_a_restore_a_look_and_an_undo_cost_as_much_for_each_level(root, tmp_path):
     forge = Forge(tmp_path / "store", root)
     tree = forge.tree(forge.file(b"bottom"))
     for level in range(LEVELS):

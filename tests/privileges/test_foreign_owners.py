@@ -11,7 +11,7 @@ import pytest
 import treesnap
 from calling import Place
 from privileges import NOBODY_ID, as_nobody, everything_is_loaded
-from treesnap.errors import ErrorCode, Refused
+from treesnap.errors import ErrorCode, InvalidArgument, Refused
 from treesnap.testing.state import tree_state
 
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser changes owners")
@@ -63,6 +63,68 @@ def test_a_directory_that_is_named_as_safe_is_used(tmp_path, root, monkeypatch):
     assert treesnap.open(root, store).create().complete
 
 
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of this user's own settings, which is absent."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    return tmp_path / "configuration" / "treesnap" / "config.toml"
+
+
+def test_a_directory_that_the_users_own_settings_name_is_used(tmp_path, root, settings):
+    store = tmp_path / "store"
+    treesnap.open(root, store).create()
+    store.chmod(0o770)
+    refused(root, store)
+
+    handle = treesnap.open(root, store)
+    handle.config("safe-directories", f"/nowhere:{store}")
+
+    assert handle.create().complete
+    (found,) = handle.config("safe-directories").settings
+    assert (found.value, found.source) == (f"/nowhere:{store}", "user")
+    assert settings.read_text() == f'safe-directories = "/nowhere:{store}"\n'
+    handle.config("safe-directories", unset=True)
+    assert not settings.exists()
+    refused(root, store)
+
+
+@pytest.mark.parametrize("value", ["relative", "", " ", "/good:relative", "/good:"])
+def test_a_safe_directory_is_absolute(tmp_path, root, settings, value):
+    handle = treesnap.open(root, tmp_path / "store")
+
+    with pytest.raises(InvalidArgument, match=r"empty|not an absolute path"):
+        handle.config("safe-directories", value)
+
+    assert not settings.exists()
+
+
+@pytest.mark.parametrize("place", ["store", "root"])
+def test_no_store_and_no_root_says_what_is_safe(tmp_path, root, settings, place):
+    store = tmp_path / "store"
+    handle = treesnap.open(root, store)
+    handle.create()
+    (corner,) = (path for path in (store / "roots").iterdir() if path.is_dir())
+    file = (store if place == "store" else corner) / "config.toml"
+    file.write_text(f'safe-directories = "{store}"\n')
+
+    with pytest.raises(InvalidArgument, match="only a user's own settings may have"):
+        handle.config("exclude")
+
+    store.chmod(0o770)
+    refused(root, store)
+
+
+@pytest.mark.parametrize("text", ["safe-directories = 5", "safe-directories = [", "unknown = '/'"])
+def test_settings_that_cannot_be_read_name_nothing_as_safe(tmp_path, root, settings, text):
+    store = tmp_path / "store"
+    treesnap.open(root, store).create()
+    settings.parent.mkdir(parents=True)
+    settings.write_text(text)
+    store.chmod(0o770)
+
+    refused(root, store)
+
+
 @pytest.mark.parametrize("words", ["", "relative", "/nowhere", "{store}-not"])
 def test_no_other_directory_is_safe(tmp_path, root, monkeypatch, words):
     store = tmp_path / "store"
@@ -99,6 +161,16 @@ def link_of_another(tmp_path: Path, target: str | Path) -> Path:
 
 @ONLY_ROOT
 class TestTheSuperuser:
+    def test_takes_no_settings_of_another_user(self, tmp_path, root, settings):
+        store = tmp_path / "store"
+        store.mkdir(mode=0o700)
+        settings.parent.mkdir(parents=True)
+        settings.write_text('safe-directories = "/"')
+        for path in (store, settings):
+            os.chown(path, NOBODY_ID, NOBODY_ID)
+
+        refused(root, store)
+
     def test_does_not_use_the_store_of_another_user(self, tmp_path, root):
         store = tmp_path / "store"
         store.mkdir(mode=0o700)

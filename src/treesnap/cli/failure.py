@@ -93,7 +93,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.DANGEROUS_ROOT: "name another directory with -C DIR, or insist with --force",
         ErrorCode.FOREIGN_OWNER: (
             "another user could say what is restored, and where; if you trust that user, name the "
-            "directory in SNAP_SAFE_DIRECTORIES"
+            "directory: 'snap config safe-directories DIR', or in SNAP_SAFE_DIRECTORIES"
         ),
         ErrorCode.NAME_TAKEN: "choose another name, or delete the snapshot that has it",
         ErrorCode.ROOT_TAKEN: "'snap root forget' removes one of the two histories",

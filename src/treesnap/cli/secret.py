@@ -61,7 +61,7 @@ def new_secret_of(known: KnownRemote, source: Source) -> SecretSource:
 
 def remember(url: str, source: Source) -> None:
     """Keeps in the user's own settings where the secret of the remote at an address comes from."""
-    from treesnap.ops.config import PASSPHRASE_COMMAND, PASSPHRASE_FILE, change_of_user
+    from treesnap.ops.user_settings import PASSPHRASE_COMMAND, PASSPHRASE_FILE, change_of_user
 
     if source != Source():
         change_of_user(PASSPHRASE_COMMAND + url, source.command)
@@ -70,7 +70,7 @@ def remember(url: str, source: Source) -> None:
 
 def _remembered(known: KnownRemote, monitor: Monitor) -> Source:
     """Returns what the user's own settings say; warns of what the store says beside that."""
-    from treesnap.ops.config import PASSPHRASE_COMMAND, PASSPHRASE_FILE, user_setting
+    from treesnap.ops.user_settings import PASSPHRASE_COMMAND, PASSPHRASE_FILE, user_setting
 
     url = known.url
     source = Source(user_setting(PASSPHRASE_COMMAND + url), user_setting(PASSPHRASE_FILE + url))

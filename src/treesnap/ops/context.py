@@ -241,7 +241,7 @@ def is_store_given() -> bool:
     return bool(os.environ.get("SNAP_STORE"))
 
 
-def safe_directories() -> list[str]:
+def safe_directories_given() -> list[str]:
     """Returns the directories whose owners this user trusts, from ``$SNAP_SAFE_DIRECTORIES``.
 
     They are absolute and stand between colons; each stands for all that lies below it, too.

@@ -22,7 +22,7 @@ from treesnap.errors import printable
 from treesnap.fs.durable import opened_file, write_all
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import EntryKind
-from treesnap.ops.config import TextCommand, text_commands
+from treesnap.ops.user_settings import TextCommand, text_commands
 from treesnap.quantities import size_text
 from treesnap.results import ChangedContent
 from treesnap.worktree.scan.patterns import Matcher

@@ -17,7 +17,7 @@ from stat import S_IMODE, S_ISVTX, S_IWOTH
 
 from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.fs.real_path import Link, resolved
-from treesnap.ops.context import Context, safe_directories, sudo_caller_id
+from treesnap.ops.context import Context, sudo_caller_id
 from treesnap.store.ownership import WRITABLE_BY_OTHERS, directory_of_others
 
 _SUPERUSER_ID = 0
@@ -58,6 +58,8 @@ def _refuse_if(what: str, path: str, why: str | None) -> None:
 
 def _is_safe(path: str) -> bool:
     """Returns whether the user has named a directory, or one above it, as safe."""
+    from treesnap.ops.user_settings import safe_directories
+
     return any(
         path == each or path.startswith(each.rstrip(os.sep) + os.sep)
         for each in map(os.path.realpath, safe_directories())

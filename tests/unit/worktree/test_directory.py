@@ -72,7 +72,7 @@ def test_forgetting_closes_everything(chain, root):
 
 
 def test_going_down_and_up_again_costs_a_few_opens_for_each_level(chain, fs, root):
-    levels = 700
+    levels = 500
     for _ in range(2):
         names: list[bytes] = []
         fd = chain.open_names(names)

@@ -1,0 +1,166 @@
+"""The settings of a user, which hold for all stores, in the user's own configuration directory.
+
+They are those that run a program, say where a secret is, or say which directories of others are
+used all the same: a store may come from another machine or belong to another user, and does not
+vouch for itself.
+"""
+
+from __future__ import annotations
+
+import os
+
+from treesnap.errors import InvalidArgument, quoted
+from treesnap.fs.durable import ensure_directories, replace_file, unlink_if_present
+from treesnap.fs.local import LocalFileSystem
+from treesnap.fs.os_errors import reported
+from treesnap.named_tuple import NamedTuple
+from treesnap.ops.context import safe_directories_given, user_config_path
+from treesnap.ops.settings_file import document_of, flat, invalid, load, named, require_readable
+from treesnap.worktree.scan.ignore import given
+
+_DIFF = "diff."
+PASSPHRASE_COMMAND, PASSPHRASE_FILE = "passphrase-command.", "passphrase-file."
+"""What the settings begin with that say where the passphrase of the remote at a URL comes from."""
+SAFE_DIRECTORIES = "safe-directories"
+_BEGINNINGS = {_DIFF: "PATTERN", PASSPHRASE_COMMAND: "URL", PASSPHRASE_FILE: "URL"}
+"""What the settings of a user begin with, and what follows; but for the safe directories."""
+SHOWN_NAMES = (*map("".join, _BEGINNINGS.items()), SAFE_DIRECTORIES)
+_WRITABLE_BY_OTHERS = 0o002
+
+
+class TextCommand(NamedTuple):
+    """A command that prints files as text, for differences."""
+
+    pattern: str
+    """Which files, in gitignore syntax."""
+    line: str
+    words: tuple[str, ...]
+
+
+def is_of_user(name: str) -> bool:
+    """Returns whether a setting is one of a user."""
+    return name == SAFE_DIRECTORIES or name.startswith(tuple(_BEGINNINGS))
+
+
+def safe_directories() -> list[str]:
+    """Returns the directories whose owners this user trusts, by the environment or the setting.
+
+    A file of settings that cannot be used names none: ``snap config`` says what is wrong with it.
+    """
+    try:
+        words = (user_setting(SAFE_DIRECTORIES) or "").split(os.pathsep)
+    except InvalidArgument:
+        words = []
+    return [*safe_directories_given(), *filter(os.path.isabs, words)]
+
+
+def text_commands() -> list[TextCommand]:
+    """Returns which files differences show by the text that a command prints; the last one counts.
+
+    They are in the user's own file, ``[diff]`` with a pattern for each. Costs two looks. Raises
+    InvalidArgument for a file that another user may have written, or that says something else.
+    """
+    return [
+        _text_command(name.removeprefix(_DIFF), value)
+        for name, value in user_values().items()
+        if name.startswith(_DIFF)
+    ]
+
+
+def user_setting(key: str) -> str | None:
+    """Returns a setting of the user, or None; costs and raises what :func:`text_commands` does."""
+    return user_values().get(key)
+
+
+def user_values() -> dict[str, str]:
+    """Returns what the user's own file holds, checked; costs and raises as the others do."""
+    path = user_config_path()
+    document = document_of(LocalFileSystem(), os.path.realpath(path)) if path is not None else {}
+    if path is None or not document:
+        return {}
+    _refuse_foreign(os.path.realpath(path))
+    found = {}
+    for name, value in flat(document):
+        if not is_of_user(name):
+            raise invalid(path, f"there is no setting {name!r} of a user")
+        if not isinstance(value, str):
+            raise invalid(path, f"{name} is a {type(value).__name__}")
+        with named(path, name):
+            _check_of_user(name, value)
+        found[name] = value
+    return found
+
+
+def _check_of_user(name: str, value: str) -> None:
+    """Raises InvalidArgument for what a setting of a user cannot be."""
+    if name.startswith(_DIFF):
+        _text_command(name.removeprefix(_DIFF), value)
+    elif not value.strip():
+        raise InvalidArgument("It is empty")
+    elif name == SAFE_DIRECTORIES:
+        for word in value.split(os.pathsep):
+            if not os.path.isabs(word):
+                raise InvalidArgument(f"{quoted(word)} is not an absolute path")
+    elif name.startswith(PASSPHRASE_FILE) and not os.path.isabs(value):
+        raise InvalidArgument(f"{quoted(value)} is not an absolute path")
+
+
+def _text_command(pattern: str, line: str) -> TextCommand:
+    import shlex
+
+    given((pattern,))
+    if pattern.startswith("!"):
+        raise InvalidArgument(f"The pattern {pattern!r} names no files, it excepts some")
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise InvalidArgument(f"{line!r} is not a command: {error}") from error
+    if not words:
+        raise InvalidArgument("The command is empty")
+    return TextCommand(pattern, line, tuple(words))
+
+
+def _refuse_foreign(path: str) -> None:
+    """Raises InvalidArgument for a file that names programs and that others can write.
+
+    Who may write in its directory can put another file in its place.
+    """
+    for what, place in (("it", path), ("its directory", os.path.dirname(path))):
+        found = os.stat(place)
+        if found.st_uid not in {0, os.geteuid()}:
+            raise invalid(path, f"{what} belongs to another user, and it names programs to run")
+        if found.st_mode & _WRITABLE_BY_OTHERS:
+            raise invalid(path, f"every user can write to {what}, and it names programs to run")
+
+
+def change_of_user(key: str, value: str | None) -> None:
+    """Writes or removes a setting in the user's own file; durable after return.
+
+    Raises InvalidArgument for a value or a file that cannot be used, and without a home directory.
+    """
+    import tomlkit
+
+    path = user_config_path()
+    if path is None:
+        raise InvalidArgument("There is no home directory to keep settings of a user in")
+    if value is not None:
+        _check_of_user(key, value)
+    user_values()
+    table_name, _, name = key.partition(".")
+    fs, place = LocalFileSystem(), os.path.realpath(path)
+    document = tomlkit.parse(load(fs, place))
+    table = document.setdefault(table_name, tomlkit.table()) if name else document
+    table.pop(name or key, None)
+    if value is not None:
+        table[name or key] = value
+    if name and not table:
+        document.pop(table_name)
+    text = tomlkit.dumps(document)
+    require_readable(place, text)
+    if not text.strip():
+        unlink_if_present(fs, place)
+        return
+    directory = os.path.dirname(place)
+    with reported("write the settings"):
+        ensure_directories(fs, directory)
+        replace_file(fs, place, text.encode(), temporary=directory)
