@@ -33,3 +33,29 @@ def test_a_store_that_is_a_link_to_nothing_is_unavailable(root, tmp_path, snap, 
     is_missing = target == "nowhere" and command != "create"
     assert error["code"] == ("store-not-found" if is_missing else "store-unavailable")
     assert "--store DIR" in error["hint"]
+
+
+@pytest.mark.parametrize("moved", ["out of the root", "within the root", "into the root"])
+def test_a_store_in_the_root_is_left_alone_after_a_move(root, tmp_path, snap, moved):
+    store = (tmp_path if moved == "into the root" else root) / "named"
+    new = (tmp_path if moved == "out of the root" else root / "deep") / "store"
+    where = ["--store", str(store)]
+    (root / "file").write_text("one")
+    before = snap(*where, "create", "-q").out.strip()
+    assert snap(*where, "store", "move", new).code == 0
+
+    made = snap(*where, "--json", "create").json
+
+    in_root = {str(path.relative_to(root)) for path in (store, new) if root in path.parents}
+    assert {item["path"] for item in made["skipped"] if item["reason"] == "store"} == in_root
+    assert snap(*where, "ls", "latest").out.split() == (
+        ["deep/", "file"] if new.is_relative_to(root) else ["file"]
+    )
+    (root / "file").write_text("two")
+    for snapshot in ("latest", before):
+        assert snap(*where, "restore", snapshot).code == 0
+        assert (root / "file").read_text() == "one"
+        assert store.resolve() == new
+    assert snap(*where, "run", "--", "sh", "-c", "rm file; false").code != 0
+    assert (root / "file").read_text() == "one"
+    assert snap(*where, "verify").code == 0

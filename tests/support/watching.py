@@ -77,7 +77,7 @@ class WatchedWorld:
                 fs or plain.context.fs,
                 plain.root,
                 str(cookies),
-                store=(inside.st_dev, inside.st_ino),
+                store=frozenset({(inside.st_dev, inside.st_ino)}),
                 notifier=notifier,
                 reads_ahead=reads_ahead,
             )

@@ -24,7 +24,7 @@ from treesnap.model import (
     SnapshotId,
     SnapshotRecord,
 )
-from treesnap.ops.context import Context, Session, identity_of
+from treesnap.ops.context import Context, Session, store_identities
 from treesnap.ops.known_changes import (
     NOTHING_KNOWN,
     KnownChanges,
@@ -93,7 +93,7 @@ def scan_settings(
         heeds_ignore_files=heeds_ignore_files,
         scope=scope,
         rules=rules,
-        store=identity_of(context.fs, context.store_path),
+        store=store_identities(context),
         started_ns=known.asked_ns if known.asked_ns is not None else context.clock_ns(),
         changed=known.changed,
         mapped=known.mapped,

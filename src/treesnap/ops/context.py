@@ -463,13 +463,20 @@ def _danger(root: str, store_path: str) -> str | None:
     return None
 
 
-def identity_of(fs: FileSystem, path: str) -> tuple[int, int] | None:
-    """Returns device and inode of a path, or None when it does not exist."""
-    try:
-        stat = fs.lstat(path)
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino
+def store_identities(context: Context) -> frozenset[tuple[int, int]]:
+    """Returns device and inode of the store, and of each link that is a name of it.
+
+    Of the links that the path of the store goes through, these are the ones that lead to the store
+    itself, not to a directory above it. Empty while there is no store.
+    """
+    store, links = resolved(context.store_path)
+    names = [link.path for link in links if os.path.realpath(link.path) == store]
+    found = set[tuple[int, int]]()
+    for path in (store, *names):
+        with suppress(OSError):
+            stat = context.fs.lstat(path)
+            found.add((stat.st_dev, stat.st_ino))
+    return frozenset(found)
 
 
 def own_marks() -> list[str]:

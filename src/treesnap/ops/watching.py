@@ -11,7 +11,7 @@ from treesnap.codec.reader import TreeCache
 from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.fs.os_errors import reported
 from treesnap.ops.access import opened
-from treesnap.ops.context import Context, check_root, identity_of
+from treesnap.ops.context import Context, check_root, store_identities
 from treesnap.store.snapshots import RecordCache
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
 
     refuse_unwatchable(context, force=force)
     cookies = watch_directory(context)
-    store = identity_of(context.fs, context.store_path)
+    store = store_identities(context)
     watcher = Watcher(context.fs, context.root, cookies, store=store)
     with reported("watch"):
         try:

@@ -86,14 +86,14 @@ class Watcher:
         root: str,
         cookies: str,
         *,
-        store: tuple[int, int] | None = None,
+        store: frozenset[tuple[int, int]] = frozenset(),
         notifier: Callable[[], Notifier] = Notifier,
         reads_ahead: bool = True,
     ) -> None:
         """Prepares to watch ``root``, a real path.
 
         ``cookies`` is a directory outside of the tree, for watchers only; ``store`` is device and
-        inode of the directory that is never captured. Without ``reads_ahead``, reports are taken
+        inode of what is never captured. Without ``reads_ahead``, reports are taken
         in only to answer a question.
         """
         self._fs = fs
@@ -318,13 +318,13 @@ class WatchedTree:
         fs: FileSystem,
         root: str,
         cookies: str,
-        store: tuple[int, int] | None,
+        store: frozenset[tuple[int, int]],
         notifier: Notifier,
     ) -> None:
         """Prepares to watch ``root``.
 
-        ``cookies`` is a directory outside of the tree; ``store`` is device and inode of the
-        directory that is never captured, and not watched.
+        ``cookies`` is a directory outside of the tree; ``store`` is device and inode of what is
+        never captured; such a directory is not watched.
         """
         self._fs = fs
         self._root_path = root
@@ -616,7 +616,7 @@ class WatchedTree:
         if fd is None:
             return []
         stat = self._fs.fstat(fd)
-        if (stat.st_dev, stat.st_ino) == self._store:
+        if (stat.st_dev, stat.st_ino) in self._store:
             return []
         watch = self._watch(fd, NAMES)
         elsewhere = self._directories.get(watch)

@@ -183,7 +183,7 @@ def _count(walk: Scanner, stack: list[Directory], root_fd: int) -> Iterator[_Nod
                 fd = chain.open_names(names)
                 stat = fs.fstat(fd)
                 other_device = stat.st_dev != device
-                if (stat.st_dev, stat.st_ino) == walk.settings.store or mounts.crosses(
+                if (stat.st_dev, stat.st_ino) in walk.settings.store or mounts.crosses(
                     node.path, points, other_device=other_device
                 ):
                     continue

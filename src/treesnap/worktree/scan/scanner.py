@@ -27,7 +27,7 @@ import errno
 import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISLNK
 from typing import Any
 
 from treesnap import treepath
@@ -109,8 +109,8 @@ class ScanSettings(NamedTuple):
     revealed: PathTree | None = None
     """Paths that are looked at even if they are excluded; nothing is excluded below one that is
     whole. Directories above them are captured anew."""
-    store: tuple[int, int] | None = None
-    """Device and inode of the store, which is never captured."""
+    store: frozenset[tuple[int, int]] = frozenset()
+    """Device and inode of the store and of the links to it, which are never captured."""
     changed: PathTree | None = None
     """What may have changed since the walk of the stat cache; None when that is not known."""
     mapped: frozenset[int] | None = None
@@ -605,7 +605,7 @@ class Directory:
         path = treepath.join(self.path, name)
         walk, changed = self._walk, self._changed
         other_device = device != self._stat.st_dev
-        if walk.settings.store == (device, inode):
+        if (device, inode) in walk.settings.store:
             self._skip(name, SkipReason.STORE)
         elif (walk.mount_points or other_device) and walk.mounts.crosses(
             path, walk.mount_points, other_device=other_device
@@ -622,6 +622,9 @@ class Directory:
 
     def _capture_name(self, fd: int, item: Any) -> None:
         walk, name = self._walk, item[0]
+        if S_ISLNK(item[1]) and (item[6], item[5]) in walk.settings.store:
+            self._skip(name, SkipReason.STORE)
+            return
         if walk.mount_points and treepath.join(self.path, name) in walk.mount_points:
             self._skip(name, SkipReason.MOUNT)
             return
