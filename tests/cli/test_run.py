@@ -139,3 +139,26 @@ def test_a_roll_back_that_fails_names_the_command_that_tries_again(snap, root, t
     assert re.search(rf"; then 'snap .*restore {found[1]}' goes back\n", failed.err)
     assert snap("restore", found[1]).code == 0
     assert (root / "large").exists()
+
+
+def test_an_attempt_that_succeeds_after_a_failed_one_is_no_failure(snap, tree, tmp_path):
+    code = (
+        f"if test -e {tmp_path}/seen; then echo after > a; else touch {tmp_path}/seen; exit 1; fi"
+    )
+
+    result = snap("run", "--retries", "2", "--", "sh", "-c", code, **RUN)
+
+    assert (result.code, result.out) == (0, "")
+    assert "sh succeeded in attempt 2; attempt 1 was rolled back\n" in result.err
+    assert "failed with" not in result.err
+    assert "To undo this" not in result.err
+    assert (tree / "a").read_text() == "after\n"
+
+
+def test_json_of_an_attempt_that_succeeds_has_no_roll_back(snap, tree, tmp_path):
+    code = f"test -e {tmp_path}/seen || {{ touch {tmp_path}/seen; exit 1; }}"
+
+    document = snap("run", "--retries", "2", "--json", "--", "sh", "-c", code, **RUN).json
+
+    assert (document["exit_code"], document["attempts"]) == (0, 2)
+    assert (document["rolled_back"], document["restore"]) == (False, None)

@@ -215,6 +215,10 @@ def run(invocation: Invocation, *, words: Sequence[str], retries: int, label: st
             restore_line(restored),
             *restore_notes(restored, invocation.command_text("undo")),
         )
+    elif result.attempts > 1:
+        before = result.attempts - 1
+        rolled = "attempt 1 was" if before == 1 else f"{before:,} attempts before were"
+        output.note(f"{words[0]} succeeded in attempt {result.attempts:,}; {rolled} rolled back")
     output.result(
         "run",
         lambda: {**result.to_dict(), "exit_code": exit_code},
