@@ -244,6 +244,26 @@ def test_a_store_that_was_handed_over_gives_no_privileges(handle, root, tmp_path
     assert kinds(given.privileges, given=True) == EXPECTED
 
 
+@pytest.mark.skipif(not IS_SUPERUSER, reason="only the superuser sets capabilities")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_plain_attributes_are_restored_beside_privileged_ones(tmp_path, is_there):
+    origin = Origin(tmp_path)
+    capable = origin.root / "capable"
+    os.setxattr(capable, "user.color", b"red")
+    in_child(origin.handle.create)
+    shutil.copytree(origin.store, tmp_path / "handed")
+    os.setxattr(capable, "user.color", b"blue")
+    if not is_there:
+        os.removexattr(capable, "security.capability")
+
+    theirs = treesnap.open(origin.root, tmp_path / "handed")
+    done = theirs.restore(theirs.resolve("latest").id)
+
+    assert os.getxattr(capable, "user.color") == b"red"
+    assert ("security.capability" in os.listxattr(capable)) == is_there
+    assert ((b"capable", "security.capability") in kinds(done.privileges, given=False)) != is_there
+
+
 @pytest.mark.parametrize("lists", [True, False])
 def test_own_snapshots_are_restored_as_before_and_say_so(handle, root, tmp_path, lists):
     identity = handle.list()[0].id

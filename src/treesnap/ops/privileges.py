@@ -333,7 +333,7 @@ class _Limiter:
         return mode & ~_SET_IDS | given
 
     def _attributes(self, path: bytes, raw: Entry, same: Entry | None) -> tuple[int, Any]:
-        """Returns mode and attributes, without those that privileged programs set.
+        """Returns mode and attributes; of the privileged attributes only those there already.
 
         The group's bits of a file with an access control list are the mask of that list, and say
         nothing without it.
@@ -344,12 +344,13 @@ class _Limiter:
         rest = tuple(pair for pair in pairs if not pair[0].startswith(PRIVILEGED))
         if rest == pairs:
             return raw.mode, raw.xattrs
-        left = [name for name, _ in pairs if name.startswith(PRIVILEGED)]
+        there = self._live.trees.xattrs(same) if same is not None and self._live is not None else ()
+        names = {name for name, _ in pairs if name.startswith(PRIVILEGED)}
+        kept = [pair for pair in there if pair[0] in names]
+        left = [pair[0] for pair in pairs if pair[0] in names and pair not in kept]
         for name in left:
             self._found.add(path, printable(name), given=False)
         mode = raw.mode
         if _ACCESS_LIST in left:
             mode = mode & ~_GROUP_BITS | (same.mode & _GROUP_BITS if same is not None else 0)
-        if same is not None:
-            return mode, same.xattrs
-        return mode, store_xattrs(rest, self._put)
+        return mode, store_xattrs(tuple(sorted((*rest, *kept))), self._put)
