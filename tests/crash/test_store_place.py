@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.errors import ErrorCode, Refused, TreesnapError
+from treesnap.errors import ErrorCode, OperationFailed, Refused, TreesnapError
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.doubles import (
@@ -20,6 +20,7 @@ from treesnap.testing.doubles import (
     FaultyFileSystem,
     Killed,
     UnsyncedFileSystem,
+    WrappedFileSystem,
     error_at,
     kill_at,
 )
@@ -142,3 +143,39 @@ def test_a_move_that_fails_leaves_the_store_where_it_is(world, faults):
         if not fs.hits_of(fault):
             assert number > 5
             return
+
+
+def _is_of_settings(call):
+    return any(str(argument).endswith("store/config.toml") for argument in call.arguments)
+
+
+def test_a_move_that_cannot_read_a_file_is_refused(world):
+    world.reset()
+    world.handle()[0].config("keep.last", "70")
+    unreadable = Fault(
+        errno=errno.EIO, methods=frozenset({"open"}), where=_is_of_settings, lasting=True
+    )
+    handle, _ = world.handle(OTHER_FILE_SYSTEM, unreadable)
+
+    with pytest.raises(OperationFailed, match=r"config\.toml.* cannot be read"):
+        handle.store_move(world.new)
+
+    assert not world.store.is_symlink()
+    assert not os.path.lexists(world.new)
+
+
+def test_a_copy_that_is_interrupted_leaves_nothing(world):
+    world.reset()
+
+    class Interrupted(WrappedFileSystem):
+        def around(self, call):
+            if call.method == "truncate":
+                raise KeyboardInterrupt
+            return call.proceed()
+
+    with pytest.raises(KeyboardInterrupt):
+        Handle(
+            context_at(world.root, str(world.store), fs=Interrupted(UnsyncedFileSystem()))
+        ).store_copy(world.new)
+
+    assert list(world.root.parent.glob("new*")) == []

@@ -61,6 +61,16 @@ def test_a_store_that_others_may_write_to_is_nobodys_own(handle, tmp_path, mode)
     assert refused.value.code is ErrorCode.STORE_NOT_TRUSTED
 
 
+def test_trust_that_was_refused_proves_nothing(handle, tmp_path):
+    copy = copied(handle, tmp_path)
+    (tmp_path / "copy").chmod(0o720)
+    with pytest.raises(Refused):
+        copy.store_trust()
+    (tmp_path / "copy").chmod(0o700)
+
+    assert not copy.store_info().own
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives a store away")
 def test_a_store_of_another_user_is_not_roots_own(handle, tmp_path):
     for path in [tmp_path / "store", *(tmp_path / "store").rglob("*")]:

@@ -63,7 +63,7 @@ from treesnap.store.fence import collector_held, mark_moved
 from treesnap.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
 from treesnap.store.lock import closed_gate, is_held
 from treesnap.store.moving import NotedMove, note_move
-from treesnap.store.ownership import is_own, note_made_here
+from treesnap.store.ownership import is_controlled, note_made_here
 from treesnap.store.roots import registered_records
 from treesnap.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store
 from treesnap.worktree.apply.removal import remove_directories
@@ -103,14 +103,14 @@ def store_info(context: Context) -> StoreInfo:
 def trust_store(context: Context) -> None:
     """Notes that a store is this user's own; see :meth:`treesnap.Handle.store_trust`."""
     with opened(context, "trust the store", writing=True, recover=False) as session:
-        note_made_here(session.fs, session.store.layout)
-        if not is_own(session.fs, session.store.layout):
+        if not is_controlled(session.fs, session.store.layout):
             raise Refused(
                 f"The store {quoted(context.store_path)} belongs to another user, or others may "
                 "write to it",
                 code=ErrorCode.STORE_NOT_TRUSTED,
                 path=context.store_path,
             )
+        note_made_here(session.fs, session.store.layout)
 
 
 def _size(fs: ReadingFileSystem, top: str) -> tuple[int, int]:
@@ -193,7 +193,13 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
         with closed_gate(fs, session.store.path, session.context.wait_s):
             _refuse_use(session)
             _refuse_interrupted(session)
-            if not _looked_at_again(session, made, with_caches=True).ok:
+            verified = _looked_at_again(session, made, with_caches=True)
+            if made.unreadable:
+                raise OperationFailed(
+                    f"{quoted(made.unreadable[0])} cannot be read, and the store was not moved",
+                    path=os.path.join(old, made.unreadable[0]),
+                )
+            if not verified.ok:
                 raise OperationFailed(
                     f"The copy for {quoted(path)} has damage, and the store was not moved",
                     path=path,
@@ -213,20 +219,23 @@ def _looked_at_again(session: Session, made: _Copied, *, with_caches: bool) -> V
     """Brings a copy up to date, and checks it; the gate is closed.
 
     Content is read once more only if something was found before: what went away while it was
-    copied is no damage.
+    copied is no damage. What could not be read now is added to what could not before.
     """
-    covered = _copy_again(session, made.context.store_path, with_caches=with_caches)
+    covered, unreadable = _copy_again(session, made.context.store_path, with_caches=with_caches)
+    made.unreadable.extend(name for name in unreadable if name not in made.unreadable)
     if made.verified.ok:
         _read_new(session.fs, made.context.store_path, covered)
     return verify(made.context, read_data=not made.verified.ok, repair=False, sample=None)
 
 
-def _copy_again(session: Session, partial: str, *, with_caches: bool) -> dict[bytes, int]:
+def _copy_again(
+    session: Session, partial: str, *, with_caches: bool
+) -> tuple[dict[bytes, int], list[str]]:
     """Brings a copy up to date: all small files anew, and of packs what nobody has verified yet.
 
     Nobody writes meanwhile. What index parts of the copy cover of a pack was read and is as it
     was; behind that, a writer may have truncated and written something else. Returns how much of
-    each pack they covered.
+    each pack they covered, and what could not be read.
     """
     fs = session.fs
     with Store.open(fs, partial) as store:
@@ -245,7 +254,7 @@ def _copy_again(session: Session, partial: str, *, with_caches: bool) -> dict[by
         begin = covered.get(bytes.fromhex(name), 0) if is_pack else 0
         copier.file(os.path.join("packs", name), begin)
     _sync_all(session, partial)
-    return covered
+    return covered, copier.unreadable
 
 
 def _read_new(fs: FileSystem, partial: str, covered: Mapping[bytes, int]) -> None:
@@ -316,8 +325,10 @@ def _refuse_use(session: Session) -> None:
             user = f"process {hold.process_id}" if hold is not None else "a process"
             purpose = hold.purpose if hold is not None else "needs"
             raise Busy(f"The root {quoted(root.path)} has a snapshot that {user} {purpose}")
-        for name in fs.list_names(layout.root_directory(root_id)):
-            is_lock = name.endswith("lock") or name in root.export_names()
+        names = fs.list_names(layout.root_directory(root_id))
+        exports = set(root.export_names(names))
+        for name in names:
+            is_lock = name.endswith("lock") or name in exports
             if is_lock and is_held(fs, root.file(name)):
                 raise Busy(f"The root {quoted(root.path)} is in use by another process")
 
@@ -476,7 +487,7 @@ def _partial(fs: FileSystem, path: str) -> Iterator[str]:
         fs.make_directory(partial)
     try:
         yield partial
-    except Exception:
+    except BaseException:  # Ctrl-C leaves no second store either
         with suppress(OSError):
             remove_directories(fs, [partial])
         raise

@@ -32,14 +32,22 @@ _ENTERED_BY_OTHERS = stat.S_IXGRP | stat.S_IXOTH
 
 def is_own(fs: ReadingFileSystem, layout: Layout) -> bool:
     """Returns whether a store is proven to be this user's. Costs two reads and two looks."""
+    if not is_controlled(fs, layout):
+        return False
+    try:
+        return read_file(fs, layout.made_here, _SIZE_MAX) == _proof(fs, layout)
+    except OSError:
+        return False
+
+
+def is_controlled(fs: ReadingFileSystem, layout: Layout) -> bool:
+    """Returns whether no other user owns a store or may write to it. Costs two looks."""
     try:
         store, owner_ids = os.path.realpath(layout.path), {0, os.geteuid()}
         top = fs.lstat(store)
         if top.st_uid not in owner_ids or top.st_mode & WRITABLE_BY_OTHERS:
             return False
-        if directory_of_others(store, top, owner_ids) is not None:
-            return False
-        return read_file(fs, layout.made_here, _SIZE_MAX) == _proof(fs, layout)
+        return directory_of_others(store, top, owner_ids) is None
     except OSError:
         return False
 
