@@ -250,7 +250,7 @@ class _ListReader:
                     continue
                 if len(parts) == 1 and set(parts[0]) <= {"*", "?"}:
                     continue  # a bullet, or emphasis that lost its word
-                for path in self._matching("", parts):
+                for path in self._matching("", parts, set()):
                     found[path] = None
                     if len(found) > MATCHES_MAX:
                         raise InvalidArgument(
@@ -258,15 +258,22 @@ class _ListReader:
                         )
         return list(found)
 
-    def _matching(self, above: str, parts: list[str]) -> Iterator[str]:
+    def _matching(self, above: str, parts: list[str], seen: set[tuple[str, int]]) -> Iterator[str]:
+        """Yields what matches; ``seen`` has where which rest of the pattern was looked for.
+
+        Without it, each further ``**`` would multiply the work by the depth of the tree.
+        """
+        if (above, len(parts)) in seen:
+            return
+        seen.add((above, len(parts)))
         first, rest = parts[0], parts[1:]
         if first == "**":
             if rest:
-                yield from self._matching(above, rest)
+                yield from self._matching(above, rest, seen)
             for name in sorted(self._listed(above)):
                 below = os.path.join(above, name)
                 if self._listed(below):
-                    yield from self._matching(below, parts)
+                    yield from self._matching(below, parts, seen)
                 elif not rest:
                     yield below
             return
@@ -276,7 +283,7 @@ class _ListReader:
                 if not rest:
                     yield below
                 else:
-                    yield from self._matching(below, rest)
+                    yield from self._matching(below, rest, seen)
 
 
 def _boundaries(text: str) -> tuple[list[bool], list[bool]]:
