@@ -354,6 +354,52 @@ def test_a_killed_restore_gives_no_more_than_it_would_have(remote, tmp_path, pri
     assert seen == {"before", "suid"}
 
 
+def test_a_journal_that_was_handed_over_gives_no_privileges(tmp_path):
+    """A stranger can stop a restore with privileges anywhere, and hand over store and files."""
+    root, store = tmp_path / "root", tmp_path / "store"
+    root.mkdir(mode=0o755)
+    (root / "suid").write_text("before")
+    here = Handle(context_at(root, str(store)))
+    here.create()
+    old = (root / "suid").stat()
+    (root / "suid").write_text("suid")
+    (root / "suid").chmod(0o6755)
+    root.chmod(0o7777)
+    ref = here.create().id
+    kept, ways, is_over, number = tmp_path / "kept", set(), False, 20
+    while not is_over:
+        shutil.rmtree(root)
+        root.mkdir(mode=0o755)
+        (root / "suid").write_text("before")
+        os.utime(root / "suid", ns=(old.st_atime_ns, old.st_mtime_ns))
+        here.restore(here.list()[-1].id)
+        shutil.copytree(store, kept)
+        is_over = not killed(
+            lambda fs: Handle(context_at(root, str(store), fs=fs)).restore(ref),
+            kill_at(number),
+        ).was_killed
+        number += 1
+        stages = [name for name in os.listdir(root) if name.startswith(".treesnap-restore-")]
+        if stages and not is_over:
+            shutil.copytree(store, tmp_path / "handed")
+            shutil.rmtree(root)
+            root.mkdir(mode=0o755)
+            (root / "suid").write_text("before")
+            os.utime(root / "suid", ns=(old.st_atime_ns, old.st_mtime_ns))
+            (root / stages[0]).mkdir()
+
+            Handle(context_at(root, str(tmp_path / "handed"))).status()
+
+            assert os.listdir(root) == ["suid"]
+            assert (root.stat().st_mode & 0o7777, powers(root)) == (0o755, {}), number
+            ways.add((root / "suid").read_text())
+            shutil.rmtree(tmp_path / "handed")
+        shutil.rmtree(store)
+        kept.rename(store)
+
+    assert ways == {"before", "suid"}
+
+
 def handle_history(remote, here):
     (history,) = [each for each in Remotes(here).histories("theirs") if each.snapshots > 1]
     return history.id

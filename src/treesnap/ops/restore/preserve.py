@@ -28,7 +28,7 @@ from treesnap.model import (
 )
 from treesnap.ops.capture import scan_settings
 from treesnap.ops.context import Session
-from treesnap.ops.privileges import is_own, wanted_state
+from treesnap.ops.privileges import is_own, wanted_state, was_captured_here
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.path_state import Comparison
 from treesnap.ops.state import MemoryObjects, State, recorded_state, totals_of_entry, walked_state
@@ -42,12 +42,20 @@ from treesnap.worktree.scan.scanner import Scanner, ScanResult
 def states_of(session: Session, commit: Commit, scope: tuple[bytes, ...]) -> tuple[State, State]:
     """Returns the states before and after a restore, within some of its paths.
 
-    The one after lacks the privileges that the restore leaves out, as it was planned.
+    The one after lacks the privileges that the restore leaves out, as it was planned. Where the
+    store is not proven to be the user's own, a stranger may have written the journal and both
+    snapshots: then neither state has privileges, whatever the journal says.
     """
     safety, target = (
         resolve_in(session, identity, anywhere=True)
         for identity in (commit.safety_id, commit.target_id)
     )
+    if not session.store.is_own:
+        old, _ = wanted_state(
+            session, safety.record, scope, None, privileged=was_captured_here(safety)
+        )
+        new, _ = wanted_state(session, target.record, scope, old, privileged=False)
+        return old, new
     old = recorded_state(session, safety.record, scope)
     privileged = commit.privileged or commit.keeps_nothing or is_own(session, target)
     new, _ = wanted_state(session, target.record, scope, old, privileged=privileged)

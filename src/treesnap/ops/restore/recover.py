@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from stat import S_IMODE
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
-from treesnap.codec.journal import Commit, Journal
+from treesnap.codec.journal import Commit, Finish, Journal, Subvolume
+from treesnap.codec.reader import TreeReader
 from treesnap.errors import (
     Conflict,
     ErrorCode,
@@ -28,7 +30,7 @@ from treesnap.errors import (
     quoted,
 )
 from treesnap.fs.real_path import open_real
-from treesnap.model import Snapshot, SnapshotId
+from treesnap.model import Entry, Snapshot, SnapshotId
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import Capture, preview
 from treesnap.ops.context import Context, Session
@@ -47,6 +49,7 @@ from treesnap.worktree.apply.stage import (
     remove_stages,
     remove_subvolume_stages,
 )
+from treesnap.worktree.attributes import PRIVILEGED
 from treesnap.worktree.directory import DirectoryChain
 from treesnap.worktree.scan.listing import Revealed
 
@@ -192,6 +195,9 @@ def _recover(session: Session, journal: Journal) -> str | None:
         return _COMPLETED
     with _opened_root(session.context) as root_fd:
         _refuse_other_directory(session.context, root_fd, journal, transaction)
+        if not session.store.is_own:
+            journal = _as_limited(session, root_fd, journal)
+            transaction, commit = Transaction(session, journal), journal.commit
         if commit is not None and transaction.is_finished():
             return _cleaned_up(session, journal, transaction, root_fd)
         if commit is not None and not commit.paths:
@@ -201,6 +207,44 @@ def _recover(session: Session, journal: Journal) -> str | None:
             return Completion(session, journal).run(root_fd)
     transaction.give_up()
     return "removed what an interrupted restore had prepared; the tree is as before it"
+
+
+def _as_limited(session: Session, root_fd: int, journal: Journal) -> Journal:
+    """Returns a journal that a stranger may have written, without power over directories.
+
+    A directory keeps its owner. It gets no privileged attribute and no set-user-ID or set-group-ID
+    bit that it lacks, and the root no other bit either.
+    """
+    xattrs = TreeReader(session.store.get).xattrs
+    with DirectoryChain(session.fs, root_fd) as chain:
+
+        def limited(path: bytes, entry: Entry) -> Entry | None:
+            fd = chain.find(path)
+            if fd is None:
+                return None
+            if any(name.startswith(PRIVILEGED) for name, _ in xattrs(entry)):
+                entry = entry._replace(xattrs=None)
+            status = session.fs.fstat(fd)
+            allowed = S_IMODE(status.st_mode) | (0o1777 if path else 0)
+            return entry._replace(mode=entry.mode & allowed, uid=status.st_uid, gid=status.st_gid)
+
+        before, commit = journal.root_before, journal.commit
+        tops = ((top.path, limited(top.path, top.before)) for top in journal.subvolumes)
+        if commit is not None:
+            finishes = (
+                (each.path, limited(each.path, each.old), each.new and limited(each.path, each.new))
+                for each in commit.directories
+            )
+            commit = commit._replace(
+                directories=tuple(
+                    Finish(path, old, new) for path, old, new in finishes if old is not None
+                )
+            )
+        return journal._replace(
+            root_before=before and limited(treepath.ROOT, before),
+            subvolumes=tuple(Subvolume(path, entry) for path, entry in tops if entry is not None),
+            commit=commit,
+        )
 
 
 def _cleaned_up(
