@@ -170,6 +170,13 @@ class TestMove:
         assert snap("store", "move", tmp_path / "new").code == 0
         assert_holds(run_snap, history, tmp_path / "new", tmp_path)
 
+    @pytest.mark.parametrize("command", ["move", "copy"])
+    def test_through_a_link_to_nothing_makes_nothing(self, snap, history, tmp_path, command):
+        (tmp_path / "disk").symlink_to(tmp_path / "unplugged")
+
+        assert snap("store", command, tmp_path / "disk" / "store").code == 2
+        assert not (tmp_path / "unplugged").exists()
+
     def test_waits_for_work_in_a_root(self, snap, history, tmp_path):
         result = snap(
             "--wait",

@@ -272,6 +272,7 @@ def _target(context: Context, target: str, *, may_be_link: bool = False) -> str:
     if not target:
         raise InvalidArgument("The new place of the store must be a path, not an empty one")
     above, name = os.path.split(os.path.abspath(absolute(target)))
+    _refuse_dangling(above)
     path = os.path.join(real_target(above), name)
     refuse_foreign_place("store", path)
     source = os.path.realpath(context.store_path)
@@ -282,6 +283,14 @@ def _target(context: Context, target: str, *, may_be_link: bool = False) -> str:
     if not (may_be_link and _is_own_link(path)):
         _refuse_taken(path)
     return path
+
+
+def _refuse_dangling(path: str) -> None:
+    """Raises InvalidArgument where a link to nothing would decide what is made, and where."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not os.path.exists(path):
+        raise InvalidArgument(f"{quoted(path)} is a link to nothing", path=path)
 
 
 def _is_own_link(path: str) -> bool:
