@@ -2,8 +2,8 @@
 
 Such a move has the whole store twice, where it was and where it goes, and exchanges the first with
 a link to the second. So the store is what its old name leads to, before the exchange and after it.
-Both directories say before that which name this is, in the file ``moving``, and nobody writes to
-the one to which the name does not lead: what is written there would be lost.
+Both directories say before that which name this is, in the file ``moving``, and no process writes
+to the one to which the name does not lead: what is written there would be lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NotedMove(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where the store is. Where the old name is gone, somebody removed it after the move."""
+        """Where the store is. Where the old name is gone, a user removed it after the move."""
         return os.path.realpath(self.old if os.path.lexists(self.old) else self.new)
 
 

@@ -6,8 +6,8 @@ the id in its name is damaged; it is reported, and no other snapshot is affected
 
 What may change about a snapshot is its *state*, a file of its own, named by the id. Several roots
 may have one snapshot, because what is fetched keeps its id; they share the state, which goes with
-the last of them. So whoever writes or removes a state holds the lock that all roots have in
-common, and so does whoever removes a snapshot that has one.
+the last of them. So a process that writes or removes a state holds the lock that all roots have in
+common, and so does one that removes a snapshot that has one.
 """
 
 from __future__ import annotations
