@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from contextlib import suppress
 
 import pytest
 
 import treesnap
-from treesnap.errors import ErrorCode, Refused
+from treesnap.errors import ErrorCode, OperationFailed, Refused
+from treesnap.ops.context import context_at
+from treesnap.ops.handle import Handle
 from treesnap.plans import Planner
 from treesnap.plans.plan import Step
+from treesnap.testing.children import killed
+from treesnap.testing.doubles import MUTATING, Fault
 
 OTHER_USER = 12345
 
@@ -108,3 +114,23 @@ def test_commands_of_a_plan_run_in_an_own_store_alone(handle, tmp_path):
     assert refused.value.code is ErrorCode.STORE_NOT_OWN
     assert Planner(copy).resume("latest", allow_commands=True).state == "failed"
     assert Planner(handle).resume("latest").state == "failed"
+
+
+@pytest.mark.parametrize("error", [None, errno.EDQUOT], ids=["killed", "failed"])
+def test_a_store_whose_making_was_cut_off_is_own_when_it_is_made(tmp_path, error):
+    (tmp_path / "root").mkdir()
+    store, number, is_over = tmp_path / "store", 0, False
+
+    def create(fs):
+        with suppress(OperationFailed):
+            Handle(context_at(tmp_path / "root", str(store), fs=fs)).create()
+
+    while not is_over:
+        number += 1
+        killed(create, Fault(number=number, errno=error, kinds=MUTATING))
+        is_over = (store / "made-here").exists()
+        treesnap.open(tmp_path / "root", store).create()
+        assert treesnap.open(tmp_path / "root", store).store_info().own, number
+        shutil.rmtree(store)
+
+    assert number > 5

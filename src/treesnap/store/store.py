@@ -29,6 +29,7 @@ from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import (
     create_file,
     ensure_directories,
+    is_there,
     read_file,
     replace_file,
     sync_directory,
@@ -168,7 +169,17 @@ class Store:
                         f"There is no store at {printable(path)!r}", path=path
                     ) from None
                 store._initialise()
+        else:
+            if create and not is_there(fs, store.layout.made_here) and store._is_unused():
+                note_made_here(store.writing_fs, store.layout)  # its maker did not come so far
         return store
+
+    def _is_unused(self) -> bool:
+        """Returns whether nothing was stored yet: no object, snapshot, root, remote or setting."""
+        if {*self.fs.list_names(self.path)} - {*DIRECTORIES, "format"}:
+            return False
+        used = {*DIRECTORIES} - {"temporary", "collector", "slots"}
+        return not any(self.fs.list_names(os.path.join(self.path, name)) for name in used)
 
     def _unavailable(self, done: str, error: OSError) -> OperationFailed:
         return OperationFailed(
