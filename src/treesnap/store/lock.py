@@ -36,6 +36,8 @@ _NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLC
 _MOVED = "The store is being moved by another process"
 _AT_WORK = "Other processes are at work in the store"
 _AT_WORK_ITSELF = "This process is at work in the store itself, and would wait for its own end"
+_listing: list[tuple[int, int, str]] = []
+"""Which threads use the list of roots of which store: process, thread and path of the lock."""
 _entered: list[tuple[int, int, int, int]] = []
 """Which threads are inside the gate of which store: process, thread, device and inode."""
 
@@ -174,13 +176,19 @@ def locked_roots(fs: FileSystem, layout: Layout, wait_s: float = 0.0) -> Iterato
 
     That is the list of roots, the settings of the store, and the states of snapshots, which
     several roots may have. Others hold it for moments, so also what does not wait for other
-    operations waits :data:`_LIST_WAIT_MIN_S`.
+    operations waits :data:`_LIST_WAIT_MIN_S`; but not for this very thread, which cannot end
+    while it waits.
     """
-    wait_s = max(wait_s, _LIST_WAIT_MIN_S)
     path = os.path.join(layout.roots, "lock")
+    entry = (os.getpid(), get_ident(), path)
+    wait_s = 0.0 if entry in _listing else max(wait_s, _LIST_WAIT_MIN_S)
     what = "The list of roots"
-    with held(fs, path, operation="roots", what=what, wait_s=wait_s):
-        yield
+    _listing.append(entry)
+    try:
+        with held(fs, path, operation="roots", what=what, wait_s=wait_s):
+            yield
+    finally:
+        _listing.remove(entry)
 
 
 def is_held(fs: ReadingFileSystem, path: str) -> bool:
