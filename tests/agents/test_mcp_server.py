@@ -18,7 +18,8 @@ import pytest
 import treesnap
 from treesnap.agents.event import EventPhase
 from treesnap.agents.sessions import agent_session
-from treesnap.cli.cmd_mcp import describe, patches
+from treesnap.cli.cmd_mcp import describe
+from treesnap.cli.diff_output import patches
 from treesnap.cli.main import execute
 from treesnap.events import Phase
 from treesnap.fs.local import LocalFileSystem

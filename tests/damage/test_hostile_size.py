@@ -90,6 +90,7 @@ COMMANDS = [
     ("diff", "--stat"),
     ("diff", "first", "latest"),
     ("grep", "absent"),
+    ("grep", "absent", "--all"),
     ("du",),
     ("verify", "--read-data"),
     ("gc",),

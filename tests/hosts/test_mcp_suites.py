@@ -27,7 +27,8 @@ import sys
 import treesnap
 import uvicorn
 from treesnap.agents.mcp_server import HistoryServer
-from treesnap.cli.cmd_mcp import describe, patches
+from treesnap.cli.cmd_mcp import describe
+from treesnap.cli.diff_output import patches
 
 root, store, fd = sys.argv[1:]
 handles = [treesnap.open(root, store)]

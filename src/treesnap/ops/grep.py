@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import blake2b
 from itertools import islice
 
 from treesnap import treepath
@@ -180,13 +181,20 @@ class _Frame(NamedTuple):
     """A directory that is being walked."""
 
     tree_id: ObjectId
+    key: bytes
+    """Stands for its path."""
     entries: Iterator[Entry]
     seen: list[bool]
     """Whether anything below matched; the only item changes."""
 
 
-def _frame(walk: Walk, entry: Entry) -> _Frame:
-    return _Frame(entry.tree_id, walk.entries(entry.tree_id), [False])
+def _frame(walk: Walk, entry: Entry, key: bytes) -> _Frame:
+    return _Frame(entry.tree_id, key, walk.entries(entry.tree_id), [False])
+
+
+def _key(above: bytes, name: bytes) -> bytes:
+    """Returns what stands for a path. A path itself may be as long as its depth."""
+    return blake2b(name, key=above, digest_size=16).digest()
 
 
 class _Walk:
@@ -202,7 +210,7 @@ class _Walk:
         self._without: set[ObjectId] = set()
         """Directories in which nothing matches."""
         self._shown: set[tuple[bytes, object]] = set()
-        """Paths and contents that were shown, or walked."""
+        """Keys of paths, and contents, that were shown, or walked."""
 
     def matches(
         self, word: str, snapshot: Snapshot, paths: tuple[bytes, ...]
@@ -223,7 +231,7 @@ class _Walk:
                 yield path, found
             return
         walk = self._trees.walk()
-        stack = [_frame(walk, top)]
+        stack = [_frame(walk, top, _key(b"", path))]
         descent = treepath.Descent(path)
         while stack:
             frame = stack[-1]
@@ -236,29 +244,29 @@ class _Walk:
                 elif stack:
                     stack[-1].seen[0] = True
                 continue
-            below = treepath.join(descent.path, entry.name)
+            key = _key(frame.key, entry.name)
             if entry.is_directory:
                 if entry.tree_id in self._without:
                     continue
-                if self._is_shown(below, entry.tree_id):
+                if self._is_shown(key, entry.tree_id):
                     frame.seen[0] = True
                     continue
-                stack.append(_frame(walk, entry))
-                descent.enter(below)
+                stack.append(_frame(walk, entry, key))
+                descent.enter(treepath.join(descent.path, entry.name))
                 continue
             found = self._in_file(entry)
             if found is not None:
                 frame.seen[0] = True
-                if not self._is_shown(below, entry.content):
-                    yield below, found
+                if not self._is_shown(key, entry.content):
+                    yield treepath.join(descent.path, entry.name), found
 
-    def _is_shown(self, path: bytes, content: object) -> bool:
+    def _is_shown(self, key: bytes, content: object) -> bool:
         """Returns whether a path was shown with this content, and notes it."""
         if not self._shows_once:
             return False
-        if (path, content) in self._shown:
+        if (key, content) in self._shown:
             return True
-        self._shown.add((path, content))
+        self._shown.add((key, content))
         return False
 
     def _in_file(self, entry: Entry) -> _Found | None:
