@@ -19,6 +19,7 @@ from treesnap.events import CollectingMonitor
 from treesnap.model import Totals
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
+from treesnap.store.store import Store
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 from world import World
 
@@ -225,3 +226,24 @@ def test_a_repair_puts_any_changed_byte_of_a_record_right(tmp_path):
         assert path.read_bytes() == whole, number
 
     assert b"".join(handle.cat(identity, "file")) == b"precious"
+
+
+def test_a_root_in_use_keeps_no_other_from_being_repaired(world, tmp_path):
+    theirs = other_root(world, tmp_path)
+    handles = {"second": world.handle(), "theirs": theirs}
+    paths = {}
+    for name, handle in handles.items():
+        paths[name] = world.only(f"snapshots/*/*-{handle.resolve(name).id}")
+        paths[name].write_bytes(b"x" + paths[name].read_bytes()[1:])
+    root_ids = {name: path.parent.name for name, path in paths.items()}
+    in_use, other = sorted(paths, key=lambda name: root_ids[name])
+
+    store = Store.open(UnsyncedFileSystem(), str(world.store))
+    with store.root_by_id(root_ids[in_use]).locked("create", 0.0):
+        handle = Handle(
+            context_at(world.root, str(world.store), fs=UnsyncedFileSystem(), wait_s=0.0)
+        )
+        handle.verify(repair=True)
+
+    assert paths[other].read_bytes()[:1] != b"x"
+    assert paths[in_use].read_bytes()[:1] == b"x"

@@ -64,33 +64,24 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
     """
     deadline = time.monotonic() + wait_s
 
-    def locked() -> int:
-        """Returns the descriptor of the file, locked."""
+    while True:
         fd = open_lock(fs, path)
         try:
             while not fs.lock(fd, exclusive=True):
                 if not time.monotonic() < deadline:  # not a number, so no time either
                     raise Busy(f"{what} is in use by {_holder(fs, fd)}", path=path)
                 pause(_PAUSE_S)
-        except BaseException:
-            fs.close(fd)
-            raise
-        return fd
-
-    fd = locked()
-    while not _is_at(fs, fs.fstat(fd), path):  # the store was moved while this process waited
-        fs.unlock(fd)
-        fs.close(fd)
-        fd = locked()
-    try:
-        try:
-            with suppress(OSError):  # on a full disk the lock does not say which process holds it
-                _write_note(fs, fd, operation)
-            yield
+            try:
+                if _is_at(fs, fs.fstat(fd), path):
+                    with suppress(OSError):  # a lock on a full disk does not say who holds it
+                        _write_note(fs, fd, operation)
+                    yield
+                    return
+                # The store was moved while this process waited.
+            finally:
+                fs.unlock(fd)
         finally:
-            fs.unlock(fd)
-    finally:
-        fs.close(fd)
+            fs.close(fd)
 
 
 def _is_at(fs: ReadingFileSystem, here: os.stat_result, path: str) -> bool:

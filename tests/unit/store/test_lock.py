@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from treesnap.errors import Busy
 from treesnap.store.lock import held
 from treesnap.testing.children import in_child
+from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 
 @pytest.fixture
@@ -43,6 +45,16 @@ def test_the_lock_is_free_after_an_error(fs, path):
 
     with take(fs, path):
         pass
+
+
+def test_the_lock_is_free_after_a_look_at_it_failed(path):
+    looks = Fault(methods=frozenset({"lstat"}), errno=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"), take(FaultyFileSystem(looks), path):
+        pass
+
+    descriptors = os.listdir("/proc/self/fd")
+    with take(FaultyFileSystem(), path):
+        assert len(os.listdir("/proc/self/fd")) == len(descriptors) + 1
 
 
 def test_the_lock_ends_with_its_holder(fs, path):

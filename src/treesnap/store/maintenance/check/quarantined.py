@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 
 from treesnap.codec.pack import (
     HEAD_SIZE,
@@ -40,9 +39,11 @@ def quarantined_objects(store: Store) -> Iterator[tuple[ObjectKind, bytes]]:
         found = _NAME.match(name)
         if found is None:
             continue
-        with suppress(FileNotFoundError, PermissionError):
-            path = os.path.join(store.layout.quarantine, name)
-            yield from _intact(read_file(store.fs, path, _SIZE_MAX), bytes.fromhex(found[1]))
+        try:
+            data = read_file(store.fs, os.path.join(store.layout.quarantine, name), _SIZE_MAX)
+        except OSError:  # a bad sector in one, or one that is closed, keeps back no other
+            continue
+        yield from _intact(data, bytes.fromhex(found[1]))
 
 
 def _intact(data: bytes, pack_id: bytes) -> Iterator[tuple[ObjectKind, bytes]]:

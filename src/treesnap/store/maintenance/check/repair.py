@@ -201,12 +201,15 @@ class Repair:
         """Rewrites the files of snapshots whose records are still in some damaged file."""
         records = dict(self._records())
         for bad in self._found.bad_snapshots:
-            root = self._store.root_by_id(bad.root_id)
-            with ExitStack() as stack:
-                with suppress(NotFound):  # all but its snapshots is gone: no process works in it
-                    stack.enter_context(root.locked("verify", self._store.wait_s))
-                self._try(partial(self._mend_snapshot, bad, records.get(bad.name.id)))
+            self._try(partial(self._mend_locked, bad, records.get(bad.name.id)))
         return None
+
+    def _mend_locked(self, bad: BadSnapshot, record: bytes | None) -> str | None:
+        root = self._store.root_by_id(bad.root_id)
+        with ExitStack() as stack:
+            with suppress(NotFound):  # all but its snapshots is gone: no process works in it
+                stack.enter_context(root.locked("verify", self._store.wait_s))
+            return self._mend_snapshot(bad, record)
 
     def _mend_snapshot(self, bad: BadSnapshot, record: bytes | None) -> str | None:
         """Decides by what the file is now; one that was deleted meanwhile does not come back."""
