@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -326,6 +327,30 @@ def test_a_move_that_is_killed_anywhere_loses_no_history(tmp_path, by_hand):
         assert place.on(place.new).create().snapshot.sequence == 3
         place.check()
     assert number > 5
+
+
+def test_a_forget_that_fails_anywhere_leaves_all_and_says_so(tmp_path):
+    """As with a file that is immutable: what cannot be removed is named, and nothing is lost."""
+    number, ends = 0, set()
+    while True:
+        number += 1
+        (tmp_path / str(number)).mkdir()
+        place = Place(tmp_path / str(number))
+        identities = place.ids(place.old)
+        fault = Fault(number=number, errno=errno.EPERM, kinds=MUTATING)
+        fs = FaultyFileSystem(fault, inner=UnsyncedFileSystem())
+        monitor = CollectingMonitor()
+        try:
+            place.on(place.old, fs=fs, monitor=monitor).root_forget(force=True)
+        except (TreesnapError, OSError):
+            assert place.ids(place.old) == identities, number
+            ends.add("failed")
+            continue
+        assert place.ids(place.old) == [], number
+        if not fs.hits_of(fault):
+            break
+        ends.add("warned" if WarningCode.NOT_CLEANED_UP in monitor.codes else "done")
+    assert {"failed", "warned"} <= ends
 
 
 def test_a_forget_that_is_killed_anywhere_leaves_all_or_nothing(tmp_path):

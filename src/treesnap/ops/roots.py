@@ -21,9 +21,11 @@ from treesnap.errors import (
     Refused,
     StoreMissing,
     TreesnapError,
+    WarningCode,
     quoted,
 )
 from treesnap.facts import is_fork_base
+from treesnap.fs.os_errors import error_text
 from treesnap.fs.real_path import opened_real
 from treesnap.model import SnapshotKind
 from treesnap.ops.access import opened
@@ -204,8 +206,16 @@ def forget_root(context: Context, given: str, *, force: bool) -> RootInfo:
                     _refuse_kept(session.store, root)
                 info = _info(session.store, root)
                 session.store.snapshots.forget(root.id)
-                root.forget()
-                remove_dead_sockets(session.fs, session.store.layout.roots)
+                try:
+                    session.store.snapshots.finish_forgetting()
+                    root.forget()
+                    remove_dead_sockets(session.fs, session.store.layout.roots)
+                except (TreesnapError, OSError) as error:
+                    session.monitor.warn(
+                        WarningCode.NOT_CLEANED_UP,
+                        f"The history of {quoted(root.path)} is gone, but some files of the store "
+                        f"about that root could not be removed: {error_text(error)}",
+                    )
             return info
     except StoreMissing as error:
         raise _unknown(given) from error

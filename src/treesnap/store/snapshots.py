@@ -414,25 +414,26 @@ class SnapshotLog:
         return found
 
     def forget(self, root_id: str) -> None:
-        """Removes all snapshots of a root: all of them, or at a crash none. Durable after return.
+        """Removes all snapshots of a root: all of them, or when this raises none.
 
-        The rename is what does it; ``gc`` finishes what a crash leaves after that.
+        The rename is what does it; :meth:`finish_forgetting` makes it durable and removes what is
+        left, as ``gc`` does after a crash.
         """
         with suppress(FileNotFoundError):
             self._fs.rename(
                 self._layout.root_snapshots(root_id),
                 os.path.join(self._layout.temporary, FORGOTTEN_PREFIX + os.urandom(8).hex()),
             )
-            sync_directory(self._fs, self._layout.temporary)
-            sync_directory(self._fs, self._layout.snapshots)
         self._founded.discard(root_id)
-        self.finish_forgetting()
 
     def finish_forgetting(self) -> None:
         """Removes what is left of the snapshots of roots that were forgotten, states first.
 
-        Raises Busy.
+        That they are gone is durable before. Raises Busy.
         """
+        if any(self.forgotten()):
+            sync_directory(self._fs, self._layout.temporary)
+            sync_directory(self._fs, self._layout.snapshots)
         for directory, names in self.forgotten():
             with self.letting_go(names, None), suppress(FileNotFoundError):
                 for name in self._fs.list_names(directory):

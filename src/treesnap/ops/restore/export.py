@@ -557,6 +557,7 @@ def forget_fork(session: Session, path: bytes) -> None:
         if len(names) > 1 or not is_base or not _is_vacant(path):
             return
         store.snapshots.forget(root.id)
+        store.snapshots.finish_forgetting()
         root.forget()
 
 
