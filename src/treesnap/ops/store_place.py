@@ -48,11 +48,12 @@ from treesnap.fs.durable import (
     opened_file,
     read_file,
     replace_file,
-    sync_directory,
     unlink_if_present,
     write_all_at,
 )
 from treesnap.fs.os_errors import reported
+from treesnap.fs.pinned import pinned
+from treesnap.fs.real_path import opened_real
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session, absolute
@@ -63,10 +64,10 @@ from treesnap.store.fence import collector_held, mark_moved
 from treesnap.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
 from treesnap.store.lock import closed_gate, is_held
 from treesnap.store.moving import NotedMove, note_move
-from treesnap.store.ownership import is_controlled, note_made_here
+from treesnap.store.ownership import WRITABLE_BY_OTHERS, is_controlled, note_made_here
 from treesnap.store.roots import registered_records
 from treesnap.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store
-from treesnap.worktree.apply.removal import remove_directories
+from treesnap.worktree.apply.removal import remove_below, remove_directories
 
 _PIECE_SIZE = 1 << 20
 _ATTEMPTS = 10
@@ -193,7 +194,7 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
         with closed_gate(fs, session.store.path, session.context.wait_s):
             _refuse_use(session)
             _refuse_interrupted(session)
-            verified = _looked_at_again(session, made, with_caches=True)
+            verified = _looked_at_again(session, partial, made, with_caches=True)
             if made.unreadable:
                 raise OperationFailed(
                     f"{quoted(made.unreadable[0])} cannot be read, and the store was not moved",
@@ -205,9 +206,9 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
                     path=path,
                 )
             move = NotedMove(old, path)
-            note_move(fs, Layout(partial), move)
+            note_move(partial.fs, Layout(partial.path), move)
             note_move(fs, session.store.layout, move)
-            _put_in_place(fs, partial, path)
+            _put_in_place(partial, path)
             left = _free_name(f"{old}.moved")
             _exchange_with_link(fs, old, link=left, target=path)
             with suppress(OSError):  # this version sees where the store is; others do not
@@ -215,21 +216,23 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
     return StoreMove(old=old, new=path, left=left)
 
 
-def _looked_at_again(session: Session, made: _Copied, *, with_caches: bool) -> VerifyResult:
+def _looked_at_again(
+    session: Session, partial: _Partial, made: _Copied, *, with_caches: bool
+) -> VerifyResult:
     """Brings a copy up to date, and checks it; the gate is closed.
 
     Content is read once more only if something was found before: what went away while it was
     copied is no damage. What could not be read now is added to what could not before.
     """
-    covered, unreadable = _copy_again(session, made.context.store_path, with_caches=with_caches)
+    covered, unreadable = _copy_again(session, partial, with_caches=with_caches)
     made.unreadable.extend(name for name in unreadable if name not in made.unreadable)
     if made.verified.ok:
-        _read_new(session.fs, made.context.store_path, covered)
+        _read_new(partial, covered)
     return verify(made.context, read_data=not made.verified.ok, repair=False, sample=None)
 
 
 def _copy_again(
-    session: Session, partial: str, *, with_caches: bool
+    session: Session, partial: _Partial, *, with_caches: bool
 ) -> tuple[dict[bytes, int], list[str]]:
     """Brings a copy up to date: all small files anew, and of packs what nobody has verified yet.
 
@@ -237,18 +240,18 @@ def _copy_again(
     was; behind that, a writer may have truncated and written something else. Returns how much of
     each pack they covered, and what could not be read.
     """
-    fs = session.fs
-    with Store.open(fs, partial) as store:
+    fs = partial.fs
+    with Store.open(fs, partial.path) as store:
         covered = store.index.covered()
     copier = _Copier(session, partial)
-    going = [os.path.join(partial, name) for name in (*_SMALL_FILES, "remotes")]
+    going = [os.path.join(partial.path, name) for name in (*_SMALL_FILES, "remotes")]
     remove_directories(fs, [path for path in going if is_there(fs, path)])
-    unlink_if_present(fs, os.path.join(partial, "config.toml"))
+    unlink_if_present(fs, os.path.join(partial.path, "config.toml"))
     _copy_small_files(copier, with_caches=with_caches)
     names = set(copier.names("packs"))
-    for name in fs.list_names(os.path.join(partial, "packs")):
+    for name in fs.list_names(os.path.join(partial.path, "packs")):
         if name not in names:
-            fs.unlink(os.path.join(partial, "packs", name))
+            fs.unlink(os.path.join(partial.path, "packs", name))
     for name in names:
         is_pack = is_hex(name, 2 * PACK_ID_SIZE)
         begin = covered.get(bytes.fromhex(name), 0) if is_pack else 0
@@ -257,9 +260,9 @@ def _copy_again(
     return covered, copier.unreadable
 
 
-def _read_new(fs: FileSystem, partial: str, covered: Mapping[bytes, int]) -> None:
+def _read_new(partial: _Partial, covered: Mapping[bytes, int]) -> None:
     """Reads what index parts of a copy cover now and did not before; raises Corrupt."""
-    with Store.open(fs, partial) as store:
+    with Store.open(partial.fs, partial.path) as store:
         for pack_id, end in store.index.covered().items():
             begin = covered.get(pack_id, 0)
             for entry in store.inventory(pack_id, begin).entries if end > begin else ():
@@ -384,14 +387,38 @@ def _free_name(path: str) -> str:
     return found
 
 
+class _Partial(NamedTuple):
+    """The directory of a copy, opened: its name may be another one's at any moment."""
+
+    fs: FileSystem
+    """In which the path is the opened directory, wherever its name leads."""
+    path: str
+    fd: int
+    above_fd: int
+
+    def refuse_replaced(self, name: str) -> None:
+        """Raises Refused where a name beside the copy, or its own, is not that of the copy."""
+        try:
+            found = self.fs.lstat(name, dir_fd=self.above_fd)
+        except FileNotFoundError:
+            found = None
+        if found is None or not os.path.samestat(found, self.fs.fstat(self.fd)):
+            raise Refused(
+                f"{quoted(self.path)} was replaced by another process while it was written",
+                code=ErrorCode.FOREIGN_OWNER,
+                path=self.path,
+            )
+
+
 class _Copier:
     """Copies files of one store; what cannot be read is noted."""
 
-    def __init__(self, session: Session, target: str) -> None:
-        self._fs = session.fs
+    def __init__(self, session: Session, partial: _Partial) -> None:
+        self._fs = partial.fs
         self._monitor = session.monitor
         self._source = session.store.layout.path
-        self._target = target
+        self._partial = partial
+        self._target = partial.path
         self.files = self.size_bytes = 0
         self.unreadable: list[str] = []
 
@@ -413,8 +440,10 @@ class _Copier:
     def file(self, name: str, begin: int = 0) -> bool:
         """Copies a file as long as it is now; returns whether it was there.
 
-        What is before ``begin`` is in the copy already.
+        What is before ``begin`` is in the copy already. Raises Refused for a copy that another
+        process has replaced.
         """
+        self._partial.refuse_replaced(os.path.basename(self._target))
         path = os.path.join(self._source, name)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -462,19 +491,20 @@ class _Copier:
 
 def _copy(session: Session, path: str) -> StoreCopy:
     """Copies the store to a path; an error leaves nothing, a crash ``DIR.partial``."""
-    fs = session.fs
-    with _partial(fs, path) as partial:
+    with _partial(session.fs, path) as partial:
         made = _copied(session, partial, with_caches=False)
         verified = made.verified
         if not verified.ok:
             with ExitStack() as gate:
                 try:
-                    gate.enter_context(closed_gate(fs, session.store.path, session.context.wait_s))
+                    gate.enter_context(
+                        closed_gate(session.fs, session.store.path, session.context.wait_s)
+                    )
                 except (Busy, OperationFailed):
                     pass  # nobody knows that it is no damage, so it is said
                 else:
-                    verified = _looked_at_again(session, made, with_caches=False)
-        _put_in_place(fs, partial, path)
+                    verified = _looked_at_again(session, partial, made, with_caches=False)
+        _put_in_place(partial, path)
     return StoreCopy(
         source=session.store.path,
         target=path,
@@ -486,26 +516,53 @@ def _copy(session: Session, path: str) -> StoreCopy:
 
 
 @contextmanager
-def _partial(fs: FileSystem, path: str) -> Iterator[str]:
-    """Makes the directory of a copy, for this process alone; an error removes it."""
+def _partial(fs: FileSystem, path: str) -> Iterator[_Partial]:
+    """Makes the directory of a copy, for this process alone; an error removes it.
+
+    Raises Refused where another process puts something else in its place.
+    """
     partial = f"{path}.partial"
-    ensure_directories(fs, os.path.dirname(path))
-    with suppress(FileNotFoundError), _refused_if_taken(partial):
-        fs.remove_directory(partial)
-    with _refused_if_taken(partial):
-        fs.make_directory(partial)
-    try:
-        yield partial
-    except BaseException:  # Ctrl-C leaves no second store either
-        with suppress(OSError):
-            remove_directories(fs, [partial])
-        raise
+    above, name = os.path.split(partial)
+    ensure_directories(fs, above)
+    with opened_real(fs, above) as above_fd:
+        with suppress(FileNotFoundError), _refused_if_taken(partial):
+            fs.remove_directory(name, dir_fd=above_fd)
+        with _refused_if_taken(partial):
+            fs.make_directory(name, dir_fd=above_fd)
+        with (
+            _refused_if_taken(partial),
+            opened_file(fs, name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=above_fd) as fd,
+        ):
+            made = _Partial(pinned(fs, partial, fd), partial, fd, above_fd)
+            _refuse_not_new(made)
+            try:
+                yield made
+            except BaseException:  # Ctrl-C leaves no second store either
+                with suppress(OSError, Refused):
+                    made.refuse_replaced(name)  # nor does one that has its name already go
+                    remove_below(fs, fd)
+                    fs.remove_directory(name, dir_fd=above_fd)
+                raise
 
 
-def _put_in_place(fs: FileSystem, partial: str, path: str) -> None:
+def _refuse_not_new(partial: _Partial) -> None:
+    """Raises Refused where what was opened is not the empty directory that was made."""
+    found = partial.fs.fstat(partial.fd)
+    is_own = found.st_uid == os.geteuid() and not found.st_mode & WRITABLE_BY_OTHERS
+    if not is_own or partial.fs.list_names(partial.path):
+        raise _taken(partial.path)
+
+
+def _put_in_place(partial: _Partial, path: str) -> None:
+    """Gives a copy its name; raises Refused where another process replaced it before or after."""
+    source, target = os.path.basename(partial.path), os.path.basename(path)
+    partial.refuse_replaced(source)
     with _refused_if_taken(path):
-        fs.rename(partial, path)
-    sync_directory(fs, os.path.dirname(path))
+        partial.fs.rename(
+            source, target, source_dir_fd=partial.above_fd, target_dir_fd=partial.above_fd
+        )
+    partial.fs.sync(partial.above_fd)
+    partial.refuse_replaced(target)
 
 
 class _Copied(NamedTuple):
@@ -518,9 +575,9 @@ class _Copied(NamedTuple):
     verified: VerifyResult
 
 
-def _copied(session: Session, partial: str, *, with_caches: bool) -> _Copied:
+def _copied(session: Session, partial: _Partial, *, with_caches: bool) -> _Copied:
     """Copies the store, durably, and reads the copy."""
-    context, fs, store = session.context, session.fs, session.store
+    context, fs, store = session.context, partial.fs, session.store
     copier = _Copier(session, partial)
     session.monitor.begin(Phase.COPY, None, store.size_bytes())
     for name in DIRECTORIES:
@@ -530,21 +587,22 @@ def _copied(session: Session, partial: str, *, with_caches: bool) -> _Copied:
         copier.file(os.path.join("packs", name))
     _sync_all(session, partial)
     data = read_file(fs, store.layout.format, FORMAT_SIZE_MAX)
-    layout = Layout(partial)
+    layout = Layout(partial.path)
     replace_file(fs, layout.format, data, temporary=layout.temporary)
     if store.is_own:
         note_made_here(fs, layout)
-    copied = context._replace(store_path=partial, watcher=None, record_cache=None, tree_cache=None)
+    copied = context._replace(
+        fs=fs, store_path=partial.path, watcher=None, record_cache=None, tree_cache=None
+    )
     verified = verify(copied, read_data=True, repair=False, sample=None)
     return _Copied(
         copied, copier.files + 1, copier.size_bytes + len(data), copier.unreadable, verified
     )
 
 
-def _sync_all(session: Session, directory: str) -> None:
-    with opened_file(session.fs, directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
-        session.monitor.begin(Phase.SYNC, None, None)
-        session.fs.sync_file_system(fd)
+def _sync_all(session: Session, partial: _Partial) -> None:
+    session.monitor.begin(Phase.SYNC, None, None)
+    partial.fs.sync_file_system(partial.fd)
 
 
 def _copy_small_files(copier: _Copier, *, with_caches: bool) -> None:
