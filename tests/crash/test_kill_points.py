@@ -411,7 +411,9 @@ class TestHistory:
             scene, "pinned before", lambda handle: handle.delete("before"), check
         )
 
-        assert set(outcomes) == {"1 states, 2 snapshots", "0 states, 2 snapshots"}
+        possible = {"1 states, 2 snapshots", "0 states, 2 snapshots"}
+        assert set(outcomes) <= possible
+        assert len(outcomes) >= sized(1, len(possible))  # few points may be all on one side
 
     def test_a_label_and_tags_are_the_old_or_the_new_ones(self, scene):
         def change(handle) -> None:
