@@ -137,7 +137,7 @@ def test_a_process_that_is_inside_makes_a_move_busy(place, far):
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("way", ["session", "lock of a root"])
 def test_a_move_does_not_wait_for_its_own_thread(place, far, way):
-    """It would wait for as long as it may, and nobody could let it go on."""
+    """It would wait for as long as it may, and nothing could let it go on."""
     handle = place.handle("known")
     mover = place.handle(
         "known", fs=other_file_system() if far else UnsyncedFileSystem(), wait_s=3600.0

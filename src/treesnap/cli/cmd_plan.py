@@ -194,7 +194,7 @@ def _show_end(invocation: Invocation, name: str, ended: Plan) -> None:
 @click.option(
     "--allow-commands",
     is_flag=True,
-    help="Run what the plan says, although its store may be of another user.",
+    help="Run what the plan says, although its store may be a stranger's.",
 )
 @pass_invocation
 def resume(

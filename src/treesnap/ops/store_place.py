@@ -18,8 +18,8 @@ sockets, quarantine, and journals, because two stores must not finish the same r
 A move on one file system exchanges the store with a link to its new place, atomically. To another
 file system the store is copied beside writers, and read; then its gate is closed, what is new is
 copied, and both directories say which name leads to the store (:mod:`treesnap.store.moving`). The
-old store is exchanged with the link and stays beside it, marked so that nobody writes to it. So
-every name under which the store is known still leads to it, and nobody writes where nobody looks.
+old store is exchanged with the link and stays beside it, marked as only read. So every name under
+which the store is known still leads to it, and no process writes where none looks.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def copy_store(context: Context, target: str) -> StoreCopy:
     """Makes a second store like this one; see :meth:`treesnap.Handle.store_copy`."""
     path = _target(context, target)
     with _beside_writers(context, "copy") as session:
-        _refuse_taken(path)  # by whoever was first with the lock
+        _refuse_taken(path)  # by the process that had the lock first
         return _copy(session, path)
 
 
@@ -144,7 +144,7 @@ def move_store(context: Context, target: str) -> StoreMove:
     path = _target(context, target, may_be_link=True)
     with _beside_writers(context, "move") as session:
         if not _is_own_link(path):
-            _refuse_taken(path)  # by whoever was first with the lock
+            _refuse_taken(path)  # by the process that had the lock first
         old = os.path.realpath(context.store_path)
         ensure_directories(session.fs, os.path.dirname(path))
         if _move_by_exchange(session, old, path):
@@ -234,9 +234,9 @@ def _looked_at_again(
 def _copy_again(
     session: Session, partial: _Partial, *, with_caches: bool
 ) -> tuple[dict[bytes, int], list[str]]:
-    """Brings a copy up to date: all small files anew, and of packs what nobody has verified yet.
+    """Brings a copy up to date: all small files anew, and of packs what is not verified yet.
 
-    Nobody writes meanwhile. What index parts of the copy cover of a pack was read and is as it
+    No process writes meanwhile. What index parts of the copy cover of a pack was read and is as it
     was; behind that, a writer may have truncated and written something else. Returns how much of
     each pack they covered, and what could not be read.
     """
@@ -501,7 +501,7 @@ def _copy(session: Session, path: str) -> StoreCopy:
                         closed_gate(session.fs, session.store.path, session.context.wait_s)
                     )
                 except (Busy, OperationFailed):
-                    pass  # nobody knows that it is no damage, so it is said
+                    pass  # it may be damage, so it is said
                 else:
                     verified = _looked_at_again(session, partial, made, with_caches=False)
         _put_in_place(partial, path)

@@ -1,4 +1,4 @@
-"""The fence of a store: how whoever takes something away from it keeps out of others' way.
+"""The fence of a store: how a process that takes something away keeps out of others' way.
 
 Announce, fence, look again, act. Say where others look before they rely on something; pass a
 fence, behind which everyone who relied on it before is visible or will withdraw; decide by what
@@ -6,7 +6,8 @@ is there now; only then take away. Who looked before and acts later has looked i
 
 Packs are relied on without a lock, so an epoch is their fence, and :meth:`Maintaining.retire` is
 the only way by which one is removed or moved. Its proof is that of
-:mod:`treesnap.store.collector`. Small files are judged under the lock of whoever relies on them.
+:mod:`treesnap.store.collector`. Small files are judged under the lock of the processes that rely
+on them.
 The whole store has a gate: see :mod:`treesnap.store.lock`.
 """
 
@@ -202,7 +203,7 @@ def maintain(store: Store, proof: CollectorHeld, *, wait_s: float) -> Iterator[M
 
 
 def mark_moved(fs: FileSystem, left: Layout, path: str) -> None:
-    """Says in what a move left that nobody may write there, durably, and where the store is.
+    """Says in what a move left, durably, that it is only read, and where the store is.
 
     The caller has closed the gate. Readers of this version and of others still read it.
     """

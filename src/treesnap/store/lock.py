@@ -1,13 +1,13 @@
 """Locks between processes: ``flock`` on files of the store, with bounded waiting.
 
 A lock counts only while its file is the one at the path: after a move of the store, the old
-file would keep nobody out. The *gate* of a store is such a lock on its directory. Whoever
-changes anything in the store is inside, any number at once; whoever moves the store closes the
-gate when all have left. So what the mover sees then is all there is, and who waited meanwhile
-goes where the path leads now.
+file would keep no process out. The *gate* of a store is such a lock on its directory. Writers are
+inside, any number at once; the mover of the store closes the gate when all have left. So what the
+mover sees then is all there is, and a process that waited meanwhile goes where the path leads now.
 
-Order, for who needs several: the lock of plans, the collector's lock, the gate, the lock of a
-root, ``roots/lock`` or ``gaps-lock``. Nobody waits for the collector's lock inside the gate.
+Order, for a process that needs several: the lock of plans, the collector's lock, the gate, the
+lock of a root, ``roots/lock`` or ``gaps-lock``. None waits for the collector's lock inside the
+gate.
 
 A lock ends with its holder, however that ends; there is nothing to clean up and
 no clock to trust. The file says who holds it, for messages only. Locks are
