@@ -10,6 +10,8 @@ import tarfile
 import pytest
 
 import treesnap
+from treesnap.events import CollectingMonitor
+from treesnap.ops import privileges
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.remote import Remotes
@@ -388,9 +390,13 @@ def test_a_journal_that_was_handed_over_gives_no_privileges(tmp_path):
             os.utime(root / "suid", ns=(old.st_atime_ns, old.st_mtime_ns))
             (root / stages[0]).mkdir()
 
-            Handle(context_at(root, str(tmp_path / "handed"))).status()
+            privileges._captured.clear()  # as in another process
+            monitor = CollectingMonitor()
+            Handle(context_at(root, str(tmp_path / "handed"), monitor=monitor)).status()
 
             assert os.listdir(root) == ["suid"]
+            told = "without privileges" in str(monitor.warnings)
+            assert told == ((root / "suid").read_text() == "suid")
             assert (root.stat().st_mode & 0o7777, powers(root)) == (0o755, {}), number
             ways.add((root / "suid").read_text())
             shutil.rmtree(tmp_path / "handed")

@@ -44,7 +44,8 @@ def states_of(session: Session, commit: Commit, scope: tuple[bytes, ...]) -> tup
 
     The one after lacks the privileges that the restore leaves out, as it was planned. Where the
     store is not proven to be the user's own, a stranger may have written the journal and both
-    snapshots: then neither state has privileges, whatever the journal says.
+    snapshots: then a state has privileges only if this process captured it, whatever the journal
+    says.
     """
     safety, target = (
         resolve_in(session, identity, anywhere=True)
@@ -54,7 +55,9 @@ def states_of(session: Session, commit: Commit, scope: tuple[bytes, ...]) -> tup
         old, _ = wanted_state(
             session, safety.record, scope, None, privileged=was_captured_here(safety)
         )
-        new, _ = wanted_state(session, target.record, scope, old, privileged=False)
+        new, _ = wanted_state(
+            session, target.record, scope, old, privileged=was_captured_here(target)
+        )
         return old, new
     old = recorded_state(session, safety.record, scope)
     privileged = commit.privileged or commit.keeps_nothing or is_own(session, target)

@@ -34,6 +34,7 @@ from treesnap.model import Entry, Snapshot, SnapshotId
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import Capture, preview
 from treesnap.ops.context import Context, Session
+from treesnap.ops.privileges import wanted_state, was_captured_here
 from treesnap.ops.references import resolve_in
 from treesnap.ops.restore.path_state import PathState, path_state
 from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked, written_of
@@ -327,8 +328,20 @@ class Completion:
                         WarningCode.STATE_NOT_KEPT,
                         "What the failed step left is not kept: there was no room for it",
                     )
-                return _words(reason, look.paths(PathState.CHANGED), forward=forward)
+                left_out = self._left_out(self._target if forward else self._safety)
+                changed = look.paths(PathState.CHANGED)
+                return _words(reason, changed, left_out, forward=forward)
         raise AssertionError
+
+    def _left_out(self, goal: Snapshot) -> str:
+        """Returns what is to be said of privileges that the tree did not get."""
+        if self._session.store.is_own or was_captured_here(goal):
+            return ""
+        paths = self._commit.paths
+        _, found = wanted_state(self._session, goal.record, paths, None, privileged=False)
+        if not (found.left_out or found.owners_left_out):
+            return ""
+        return ", without privileges and owners, because the store is not proven to be yours"
 
     def _remove_first(self, root_fd: int) -> None:
         """Removes what goes or makes way, durably; takes no space, and gives it back."""
@@ -418,13 +431,16 @@ class Completion:
         return plan, wanted, walked
 
 
-def _words(reason: Exception | None, changed: Sequence[bytes], *, forward: bool) -> str:
+def _words(
+    reason: Exception | None, changed: Sequence[bytes], left_out: str, *, forward: bool
+) -> str:
     """Returns what was done, for people."""
     done = _COMPLETED
     if not forward:
         done = "undid an interrupted restore"
         if reason is not None:
             done += f", because it could not be finished ({reason})"
+    done += left_out
     if changed:
         named = first_few(sorted(changed), quoted)
         done += f", but left paths alone that another process changed meanwhile: {named}"
