@@ -269,6 +269,18 @@ def test_diff_of_large_files_is_a_summary_that_says_how_to_see_them(snap, root):
     assert "1200001 +" in snap("diff", "a", "--stat").out
 
 
+def test_the_largest_file_has_a_size_that_can_be_typed(snap, root):
+    with open(root / "a", "w") as file:
+        try:
+            file.truncate(1 << 52)
+        except OSError:
+            pytest.skip("the file system has no files of 4 PiB")
+    snap("create")
+    os.truncate(root / "a", (1 << 52) + 1)
+
+    assert "(--max-size 4097T shows it)" in snap("diff", "a").out
+
+
 def test_diff_of_a_large_table_is_exact(snap, root):
     rows = [f"{number % 7},{number % 3},same\n" for number in range(300_000)]
     (root / "a.csv").write_text("".join(rows))

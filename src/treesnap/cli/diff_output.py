@@ -206,10 +206,12 @@ def header_lines(change: Change) -> Iterator[str]:
 
 def _size_option(size_bytes: int) -> str:
     """Returns the next larger size that a person would type."""
-    size, units = size_bytes, list("KMGT")
-    while size >= 1024:
-        size, unit = -(-size // 1024), units.pop(0)
-    return f"{size}{unit}" if size_bytes >= 1024 else str(size)
+    size, unit = size_bytes, ""
+    for larger in "KMGT":
+        if size < 1024:
+            break
+        size, unit = -(-size // 1024), larger
+    return f"{size}{unit}"
 
 
 def _sizes(change: Change) -> str:

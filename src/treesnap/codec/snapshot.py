@@ -135,12 +135,14 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
     added_bytes = fields.optional("added_bytes", int)
     require(added_bytes is None or added_bytes >= 0, "snapshot", "it added less than nothing")
     texts = {name: fields.optional(name, str) for name in _TEXTS}
+    root_path = fields.get("root_path", bytes)
+    require(b"\0" not in root_path, "snapshot", "its root is not a path")
     parent = texts.pop("parent")
     require(parent is None or is_snapshot_id(parent), "snapshot", "its parent is not an id")
     return SnapshotRecord(
         root=root,
         links=None if links is None else FileContent(links),
-        root_path=fields.get("root_path", bytes),
+        root_path=root_path,
         created_at_ns=fields.time("created_at_ns"),
         totals=decode_totals(fields.get("totals", tuple)),
         kind=kind,

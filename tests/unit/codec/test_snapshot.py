@@ -90,6 +90,7 @@ def test_a_scope_of_very_many_paths_comes_back():
         {"root": ROOT._replace(kind=1, content=(0,))},
         {"root_path": "text"},
         {"root_path": None},
+        {"root_path": b"/a\0b"},
         {"created_at_ns": None},
         {"created_at_ns": 1.5},
         {"totals": (0,) * 5},
