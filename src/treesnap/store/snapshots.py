@@ -431,10 +431,11 @@ class SnapshotLog:
 
         That they are gone is durable before. Raises Busy.
         """
-        if any(self.forgotten()):
+        left = list(self.forgotten())
+        if left:
             sync_directory(self._fs, self._layout.temporary)
             sync_directory(self._fs, self._layout.snapshots)
-        for directory, names in self.forgotten():
+        for directory, names in left:
             with self.letting_go(names, None), suppress(FileNotFoundError):
                 for name in self._fs.list_names(directory):
                     unlink_if_present(self._fs, os.path.join(directory, name))

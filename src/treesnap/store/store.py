@@ -288,9 +288,8 @@ class Store:
         self.is_new = create_file(
             self.writing_fs, self.layout.format, _new_format(), temporary=temporary
         )
-        note_made_here(
-            self.writing_fs, self.layout
-        )  # the one that made it may not have come so far
+        # The process that wrote the format file may not have come so far.
+        note_made_here(self.writing_fs, self.layout)
         if not self.is_new:
             self._check(writing=True)
 
