@@ -1,4 +1,4 @@
-"""An undo takes back all that its operation wrote, whatever the ignore rules are by then."""
+"""An undo reverses all that its operation wrote, whatever the ignore rules are by then."""
 
 from __future__ import annotations
 
@@ -454,3 +454,49 @@ def test_what_a_snapshot_of_some_paths_brought_is_taken_back(handle, root):
         after,
         timeless=(b"",),
     )
+
+
+def links_in(root: Path) -> dict[bytes, object]:
+    """Returns the names of each file that has several."""
+    return {path: facts.links for path, facts in record(root).items() if facts.links}
+
+
+def test_a_name_that_is_excluded_since_stays_the_same_file(handle, root):
+    make(root, {"one": "text", "other": "old"})
+    (root / "sub").mkdir()
+    os.link(root / "one", root / "two")
+    os.link(root / "one", root / "sub/three")
+    before = handle.create().id
+    (root / "other").write_text("new")
+    handle.restore(before)
+    (root / "sub/.snapignore").write_text("*\n")
+    links = links_in(root)
+
+    assert handle.restore(before).restored == 0
+    assert links_in(root) == links
+    handle.undo()
+    handle.undo()
+
+    assert (root / "other").read_text() == "new"
+    assert links_in(root) == links
+
+
+def test_a_name_that_the_operation_made_the_same_file_is_one_of_its_own_again(handle, root):
+    make(root, {"one": "text"})
+    (root / "sub").mkdir()
+    os.link(root / "one", root / "two")
+    os.link(root / "one", root / "sub/three")
+    joined = handle.create().id
+    status = (root / "one").stat()
+    (root / "sub/three").unlink()
+    make(root, {"sub/three": "text"})
+    os.utime(root / "sub/three", ns=(status.st_atime_ns, status.st_mtime_ns))
+    links = links_in(root)
+    handle.restore(joined)
+    assert links_in(root) != links
+    (root / "sub/.snapignore").write_text("*\n")
+
+    handle.undo()
+
+    (root / "sub/.snapignore").unlink()
+    assert links_in(root) == links

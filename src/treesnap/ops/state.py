@@ -298,6 +298,12 @@ def subset_groups(groups: Groups, is_wanted: Callable[[bytes], bool]) -> Groups:
     return found
 
 
+def relinked(old: State, new: State) -> list[bytes]:
+    """Returns the names that are linked to others in one of two states than in the other."""
+    names = {*old.groups, *new.groups}
+    return sorted(path for path in names if old.groups.get(path) != new.groups.get(path))
+
+
 def compared(
     old: State,
     new: State,
@@ -312,9 +318,7 @@ def compared(
     tree are really there, and are not counted.
     """
     spine = treepath.ancestors(scope) if scope is not None else set()
-    relinked = sorted(
-        path for path in {*old.groups, *new.groups} if old.groups.get(path) != new.groups.get(path)
-    )
+    moved = relinked(old, new)
     found: list[Change] = []
     walks = old.trees.walk(), new.trees.walk()
     for change in changes(old.root, new.root, walks[0].entries, walks[1].entries):
@@ -322,10 +326,10 @@ def compared(
             if budget is not None and not (is_new_live and change.new is not None):
                 budget.hold(change.path)
             found.append(change)
-    if not relinked:
+    if not moved:
         return ChangeList(found)  # in order already
     known = {change.path for change in found}
-    for path in relinked:
+    for path in moved:
         before, after = old.entry(path), new.entry(path)
         if path not in known and before is not None and after is not None:
             found.append(Change(path, ChangeKind.METADATA, before, after))

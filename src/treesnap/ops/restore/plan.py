@@ -59,7 +59,13 @@ from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import Session
 from treesnap.ops.privileges import DEVICES, PrivilegeList, is_own, wanted_state
 from treesnap.ops.references import resolve_in
-from treesnap.ops.state import State, effective_scope, recorded_state, subset_groups
+from treesnap.ops.state import (
+    State,
+    effective_scope,
+    recorded_state,
+    relinked,
+    subset_groups,
+)
 from treesnap.path_budget import PathBudget
 from treesnap.quantities import first_few
 from treesnap.results import Privileges, RestoreResult
@@ -233,16 +239,25 @@ def written_of(skipped: Iterable[Skipped], before: State, after: State) -> Revea
     Costs a look at each path that was left out.
     """
     found: set[bytes] = set()
+    tops: set[bytes] = set()
     for item in skipped:
         if item.reason != SkipReason.EXCLUDED:
             continue
+        if before.is_hidden(item.path) or after.is_hidden(item.path):
+            continue
+        tops.add(item.path)
         old, new = before.entry(item.path), after.entry(item.path)
-        if old == new or before.is_hidden(item.path) or after.is_hidden(item.path):
+        if old == new:
             continue
         walks = before.trees.walk(), after.trees.walk()
         for path, mine, theirs in differing(old, new, walks[0].entries, walks[1].entries):
             if not any(entry is not None and entry.is_skipped for entry in (mine, theirs)):
                 found.add(treepath.join(item.path, path) if path else item.path)
+    for path in relinked(before, after) if tops else ():
+        if path in tops or not tops.isdisjoint(treepath.parents(path)):
+            entries = before.entry(path), after.entry(path)
+            if all(entry is not None and not entry.is_skipped for entry in entries):
+                found.add(path)
     return Revealed(paths=frozenset(found))
 
 
@@ -672,6 +687,10 @@ class _Planner:
         if not self._others.overwrites and (plan.conflicts or indexes or self._others.holders):
             current = self._others.without_kept(linked, plan.conflicts, indexes)
             target = self._others.without_kept(target, plan.conflicts, indexes)
+        differ = {group for path, group in target.items() if current.get(path) != group}
+        unseen = {path for group in differ for path in group if self._is_unseen(path)}
+        if unseen:  # their links are left alone as they are
+            target = subset_groups(target, lambda path: path not in unseen)
 
         def is_shared(path: bytes) -> bool:
             return path in self._current.shared or linked.get(path) != current.get(path)
@@ -696,6 +715,13 @@ class _Planner:
             for path in plan.puts
             if path in self._current.linked_outside or linked.get(path) != current.get(path)
         )
+
+    def _is_unseen(self, path: bytes) -> bool:
+        """Returns whether something is left alone at a path, or above it."""
+        entry = self._current.entry(path)
+        if entry is None:
+            return self._current.is_hidden(path)
+        return entry.is_skipped
 
     def _is_covered(self, path: bytes) -> bool:
         plan = self._plan
