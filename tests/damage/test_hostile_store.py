@@ -7,6 +7,7 @@ whether every failure was one of our own, with a word on what is wrong.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,12 +16,14 @@ import pytest
 from forge import Forge
 from frames import FRAMES, few_frames
 from sampling import sized
+from treesnap.cli.client import connected
 from treesnap.codec.message import pack
 from treesnap.codec.pack import Block, IndexEntry
 from treesnap.errors import Conflict, Corrupt, TreesnapError
 from treesnap.hashing import object_id
 from treesnap.model import Entry, EntryKind, IgnoreRules, ObjectId, ObjectKind, Totals
 from treesnap.ops.handle import Handle
+from treesnap.remote import Remotes
 from treesnap.testing.state import tree_state
 
 MISSING = ObjectId(b"\xee" * 32)
@@ -317,6 +320,55 @@ def test_a_corner_of_a_root_that_leads_elsewhere_is_refused(forge, canary, name)
 
     with pytest.raises(Corrupt, match="is not a directory"):
         forge.handle().create()
+
+
+@pytest.mark.parametrize("name", ["remotes", "fork-server"])
+def test_a_part_that_is_made_later_is_not_made_elsewhere(forge, tmp_path, canary, name):
+    (forge.store / name).symlink_to(canary)
+    remotes = Remotes(forge.handle())
+
+    for action in (
+        lambda: remotes.add("copy", str(tmp_path / "remote"), encrypted=False),
+        forge.handle().create,
+        forge.handle().gc,
+    ):
+        with pytest.raises(Corrupt, match="is a symbolic link"):
+            action()
+
+
+def test_a_watcher_that_leads_elsewhere_is_refused(forge, canary):
+    watch = forge.write_root_file("config.toml", b"").with_name("watch")
+    watch.symlink_to(canary)
+    handle = forge.handle()
+
+    for action in (handle.create, handle.status, handle.watch().__enter__, handle.root_forget):
+        with pytest.raises(Corrupt, match="is a symbolic link"):
+            action()
+
+
+def test_no_command_is_sent_to_a_server_elsewhere(forge, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (forge.store / "fork-server").symlink_to(elsewhere)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(elsewhere / "socket"))
+        server.listen()
+
+        assert connected(str(forge.store / "fork-server")) is None
+
+
+def test_what_was_read_of_a_remote_leads_nowhere_else(forge, canary, tmp_path):
+    remotes = Remotes(forge.handle())
+    remotes.add("copy", str(tmp_path / "remote"), encrypted=False)
+    forge.handle().create()
+    remotes.push("copy")
+    (cache,) = (forge.store / "remotes").glob(".cache-*")
+    cache.rename(cache.with_name("moved"))
+    cache.symlink_to(canary)
+
+    for action in (remotes.push, remotes.fetch, remotes.verify, remotes.remove):
+        with pytest.raises(Corrupt, match="is a symbolic link"):
+            action("copy")
 
 
 def test_files_of_others_in_the_store_stay(forge):

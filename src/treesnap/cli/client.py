@@ -93,7 +93,9 @@ def connected(directory: str, name: str = "socket") -> socket.socket | None:
     """Returns a connection to the server that listens in a directory, or None."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # A store from elsewhere must not lead to another server.
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        directory_fd = os.open(directory, flags)
         try:
             connection.settimeout(PATIENCE_S)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

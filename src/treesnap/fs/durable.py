@@ -412,6 +412,19 @@ def put_aside(fs: FileSystem, path: str) -> None:
             fs.unlock(directory)
 
 
+def refuse_link(fs: ReadingFileSystem, path: str) -> None:
+    """Raises Corrupt for a link: a store of unknown origin must not lead to other places.
+
+    Costs one look.
+    """
+    try:
+        mode = fs.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if stat_module.S_ISLNK(mode):
+        raise Corrupt(f"{printable(path)!r} in the store is a symbolic link", path=path)
+
+
 def not_regular(path: str) -> Corrupt:
     """Returns the error for anything else in the place of a store's regular file."""
     return Corrupt(f"File {printable(path)!r} is not a regular file", path=path)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from treesnap.blobs.base import BLOB_SIZE_MAX
 from treesnap.errors import TreesnapError
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import read_file, replace_file, unlink_if_present
+from treesnap.fs.durable import read_file, refuse_link, replace_file, unlink_if_present
 from treesnap.hashing import checksum
 from treesnap.store.layout import Layout
 
@@ -25,11 +25,15 @@ _FAILURES = (OSError, TreesnapError)
 
 
 class FileCache:
-    """Files of one remote, each with a tag that says which version of it they are."""
+    """Files of one remote, each with a tag that says which version of it they are.
+
+    Raises Corrupt where a link is in the place of its directory.
+    """
 
     def __init__(self, fs: FileSystem, layout: Layout, remote_id: bytes) -> None:
         self._fs = fs
         self._directory = layout.remote_cache(remote_id.hex())
+        refuse_link(fs, self._directory)
         self._temporary = layout.temporary
 
     def _path(self, name: str) -> str:

@@ -364,8 +364,9 @@ class Remotes:
         with opened(self._context, "remove a remote", writing=True, recover=False) as session:
             registry = _registry(session)
             remote_id = registry.get(name).remote_id
+            cache = FileCache(session.fs, session.store.layout, remote_id)
             registry.remove(name)
-            FileCache(session.fs, session.store.layout, remote_id).clear()
+            cache.clear()
 
     def check(self, name: str | None = None) -> RemoteCheck:
         """Tries out the server of a remote again, as :meth:`add` does, and says what holds there.

@@ -31,6 +31,7 @@ from treesnap.fs.durable import (
     ensure_directories,
     is_there,
     read_file,
+    refuse_link,
     replace_file,
     sync_directory,
 )
@@ -196,6 +197,8 @@ class Store:
             self._check_place()
         for name in (*DIRECTORIES, "quarantine"):
             self._check_directory(os.path.join(self.path, name))
+        for path in (self.layout.remotes, self.layout.fork_server):
+            refuse_link(self.fs, path)
 
     def _has_snapshots(self) -> bool:
         """Returns whether there are any: a store's format file is durable before them."""
@@ -334,16 +337,18 @@ class Store:
 
     def root(self, path: bytes) -> Root:
         """Returns the root at a path; creates nothing. Raises Corrupt."""
-        root = Root(self.writing_fs, self.layout, path, wait_s=self.wait_s)
-        self._check_directory(self.layout.root_directory(root.id))
-        self._check_directory(self.layout.root_snapshots(root.id))
-        return root
+        return self._checked(Root(self.writing_fs, self.layout, path, wait_s=self.wait_s))
 
     def root_by_id(self, identity: str, path: bytes = b"") -> Root:
         """Returns the root with an id; ``path`` is used if its record cannot be read."""
-        root = Root(self.writing_fs, self.layout, path, identity=identity, wait_s=self.wait_s)
-        self._check_directory(self.layout.root_directory(identity))
-        self._check_directory(self.layout.root_snapshots(identity))
+        return self._checked(
+            Root(self.writing_fs, self.layout, path, identity=identity, wait_s=self.wait_s)
+        )
+
+    def _checked(self, root: Root) -> Root:
+        self._check_directory(self.layout.root_directory(root.id))
+        self._check_directory(self.layout.root_snapshots(root.id))
+        refuse_link(self.fs, root.file("watch"))
         return root
 
     def has(self, identity: ObjectId, avoid: frozenset[bytes] = frozenset()) -> bool:
