@@ -55,8 +55,39 @@ async def use_in_a_loop(handle: treesnap.Handle) -> None:
     async with aio.rollback_on_error("step", paths=["src"], session="s") as held:
         assert_type(held, CreateResult)
 
+    assert_type(await decorated_in_a_loop(handle), int)
+
+
+def decorated(handle: treesnap.Handle) -> int:
+    """Uses a block as a decorator, which keeps what the function takes and returns."""
+
+    @handle.rollback_on_error("step")
+    def count(words: str) -> int:
+        return len(words)
+
+    return count("one two")
+
+
+async def decorated_in_a_loop(handle: treesnap.Handle) -> int:
+    """Uses both kinds of block as decorators of coroutine functions."""
+
+    @handle.rollback_on_error("step")
+    async def count(words: str) -> int:
+        return len(words)
+
+    @handle.aio.rollback_on_error("step")
+    async def count_again(words: str) -> int:
+        async with handle.aio.rollback_on_error("inside"):
+            return await count(words)
+
+    return await count_again("one two")
+
 
 async def mistakes(handle: treesnap.Handle) -> None:
     """What a type checker has to find; an ignored error that there is not is one itself."""
     await handle.aio.restore(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await handle.aio.create(lable="x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    async with handle.rollback_on_error():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
+        pass
+    with handle.aio.rollback_on_error():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
+        pass

@@ -15,11 +15,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ContextDecorator, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from stat import S_ISDIR
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from treesnap.errors import (
     InvalidArgument,
@@ -165,7 +165,7 @@ class HeldCheckpoint(NamedTuple):
 Value = TypeVar("Value")
 
 
-class CheckpointBlock(ContextDecorator, Generic[Value]):
+class CheckpointBlock(Generic[Value]):
     """Takes a checkpoint before something risky is done, and holds it until that has ended.
 
     While another block may go back over the same paths, waits for it as long as the context
@@ -197,10 +197,6 @@ class CheckpointBlock(ContextDecorator, Generic[Value]):
         self._guard = Guard()
         self._claim: Claim | None = None
         self._begun: _Begun | None = None
-
-    def _recreate_cm(self) -> Self:
-        """Returns a block for one call of a function that this one decorates."""
-        return type(self)(*self._arguments)
 
     @uninterrupted
     def __enter__(self) -> Value:
@@ -304,19 +300,6 @@ class _Begun:
 def itself(held: HeldCheckpoint) -> HeldCheckpoint:
     """Returns what it gets: the value of a block whose body goes back by itself."""
     return held
-
-
-def rollback_block(
-    context: Context, request: CreateRequest, overlap: str
-) -> CheckpointBlock[CreateResult]:
-    """Returns a block that goes back when its body raises."""
-
-    def give_up(held: HeldCheckpoint, _error: BaseException) -> None:
-        warn_of_untouched(context, held.go_back())
-
-    return CheckpointBlock(
-        context, request, "rollback_on_error", give_up, lambda held: held.made, overlap
-    )
 
 
 @interruptible

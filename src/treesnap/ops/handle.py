@@ -8,9 +8,8 @@ used from several threads, and after ``fork``.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from treesnap.arguments import checked, checked_methods
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from treesnap.events import Monitor
     from treesnap.facts import CheckpointType
     from treesnap.ops.archive_import import Readable
-    from treesnap.ops.checkpoint import CheckpointBlock
     from treesnap.ops.create import CreateOptions
+    from treesnap.ops.rollback import RollbackBlock, RollbackInLoop
     from treesnap.results import (
         ArchiveResult,
         BlameResult,
@@ -1051,7 +1050,7 @@ class Handle:
         tags: Mapping[str, str] | None = None,
         session: str | None = None,
         step: int | None = None,
-    ) -> CheckpointBlock[CreateResult]:
+    ) -> RollbackBlock:
         """Takes a checkpoint; when the body raises, restores it and re-raises.
 
         Also for KeyboardInterrupt, and for GeneratorExit: a generator that is closed, or
@@ -1067,10 +1066,14 @@ class Handle:
         waits as long as the handle waits for locks, and ``"refuse"`` not at all; then Busy is
         raised. Blocks that are entered inside the body, by processes that it starts too, belong
         to it and do not wait. ``tags``, ``session`` and ``step`` are as for :meth:`create`.
+
+        As a decorator it takes a checkpoint for each call. A coroutine function gets the block of
+        :attr:`aio`; a generator function is refused with TypeError, because its body runs after
+        the call: use the block inside it.
         """
         from treesnap.facts import refuse_reserved
-        from treesnap.ops.checkpoint import rollback_block
         from treesnap.ops.create import CreateOptions, CreateRequest
+        from treesnap.ops.rollback import RollbackBlock
 
         refuse_reserved(tags or {})
         request = CreateRequest(
@@ -1082,13 +1085,11 @@ class Handle:
             kind=SnapshotKind.RUN,
             options=CreateOptions(allow_absent=True),  # the body may make what it is about
         )
-        return rollback_block(self.context, request, overlap)
+        return RollbackBlock(self.context, request, overlap)
 
 
 _DEPTH_MAX = 100
 """Directories below each other that :meth:`Handle.du` lists."""
-_PAUSE_S = 0.05
-"""How often a block asks whether another one is over."""
 
 
 class AsyncHandle:
@@ -1277,7 +1278,7 @@ class AsyncHandle:
         tags: Mapping[str, str] | None = None,
         session: str | None = None,
         step: int | None = None,
-    ) -> AbstractAsyncContextManager[CreateResult]:
+    ) -> RollbackInLoop:
         """Rolls back what the body did when it raises; see :meth:`Handle.rollback_on_error`.
 
         Also when its task is cancelled, however often. A body that ends because its task is
@@ -1286,17 +1287,12 @@ class AsyncHandle:
 
         It waits for other blocks without a thread and without blocking the loop, so tasks of one
         loop may wait for each other. What the body starts with ``asyncio.create_task`` belongs to
-        the block.
+        the block. As a decorator it protects each call of a coroutine function.
         """
-        make = partial(
-            self.handle.rollback_on_error,
-            label,
-            paths=paths,
-            tags=tags,
-            session=session,
-            step=step,
+        block = self.handle.rollback_on_error(
+            label, paths=paths, overlap=overlap, tags=tags, session=session, step=step
         )
-        return _RollbackInLoop(self.handle.context.wait_s, make, overlap)
+        return block.in_loop()
 
 
 class _WatchInLoop(BlockInThread[Handle]):
@@ -1304,43 +1300,3 @@ class _WatchInLoop(BlockInThread[Handle]):
 
     async def __aenter__(self) -> AsyncHandle:  # type: ignore[override]  # the handle of a loop
         return AsyncHandle(await super().__aenter__())
-
-
-class _RollbackInLoop(BlockInThread["CreateResult"]):
-    """Waits for other blocks in a loop, then holds a checkpoint while a body runs there."""
-
-    def __init__(
-        self, wait_s: float, make: Callable[..., CheckpointBlock[CreateResult]], overlap: str
-    ) -> None:
-        from treesnap.ops.claim import Overlap, entered
-
-        self._is_waiting = overlap == Overlap.WAIT
-        self._wait_s = wait_s
-        self._make = partial(make, overlap=Overlap.REFUSE.value if self._is_waiting else overlap)
-        self._outside = entered.get()
-        super().__init__(block := self._make(), block.abandon)
-
-    async def __aenter__(self) -> CreateResult:
-        from asyncio import get_running_loop, sleep
-
-        from treesnap.ops.claim import Overlapping, entered
-
-        loop = get_running_loop()
-        deadline = loop.time() + self._wait_s
-        self._outside = entered.get()
-        while True:
-            try:
-                made = await super().__aenter__()
-                break
-            except Overlapping:
-                if not (self._is_waiting and loop.time() < deadline):
-                    raise
-            await sleep(_PAUSE_S)
-            self._take(block := self._make(), block.abandon)
-        entered.set(self._outside | {made.id})  # what the thread set was its own
-        return made
-
-    def when_left(self) -> None:
-        from treesnap.ops.claim import entered
-
-        entered.set(self._outside)

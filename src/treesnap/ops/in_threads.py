@@ -227,6 +227,13 @@ class BlockInThread(Generic[T]):
     def when_left(self) -> None:
         """Is called in the task of the block when that is left."""
 
+    if not TYPE_CHECKING:  # a type checker says itself that there is no such method
+
+        def __enter__(self) -> T:
+            raise TypeError("A block of handle.aio is entered with 'async with', not with 'with'")
+
+        def __exit__(self, *_: object) -> None: ...
+
     async def __aenter__(self) -> T:
         self._task = _current_task()
         self._guard.open()
@@ -247,7 +254,7 @@ class BlockInThread(Generic[T]):
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool:
+    ) -> bool | None:  # checkers would take ``bool`` for a block that swallows errors
         from asyncio import CancelledError
 
         try:
