@@ -5,7 +5,7 @@ what a handler raises is raised there. No flag that code sets closes the gap bef
 handler of ours stands in front of the program's, and looks at what is running:
 
     in a function marked :func:`uninterrupted`     the signal is kept, until that function is left
-    in a loop, while a thread leaves its block     the signal is kept, until the thread has ended
+    in a loop, while threads leave their blocks    the signal is kept, until those have ended
     in a loop with a block that is open            the third Ctrl-C and later ones are kept
     anywhere else                                  the program's handler is called, as without ours
 
@@ -20,6 +20,10 @@ one; then it cancels the other tasks, and what they do about that needs a loop t
 without a handler ends the process without a word, which raises nothing: it is kept while
 something is left, not before.
 
+Tasks of a loop may leave their blocks all the time, one while the other does. So a signal waits
+for those that were being left when it came. Where it then ends what the loop does, the program
+goes on only when the others have been left too.
+
 Only the functions of ``_signal`` are called here: those of ``signal`` are written in Python, and
 can themselves be interrupted.
 """
@@ -30,11 +34,14 @@ import _signal  # type: ignore[import-not-found]  # typeshed has only the slow o
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from treesnap.ending_signals import ENDING
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 EXIT_BASE = 128
 """Shells add the number of the signal that ended a command to this."""
@@ -49,7 +56,22 @@ _program: dict[int, Any] = {}
 """The program's handlers that ours stands or stood in front of."""
 _guards: dict[int, int] = {}
 """How many guards want a signal to be kept."""
-_kept: list[int] = []
+_kept: list[_Kept] = []
+
+
+class _Kept(NamedTuple):
+    """A signal that is not delivered yet."""
+
+    number: int
+    leaves: frozenset[Future[Any]]
+    """What threads were leaving when it came, and has to end before."""
+    is_excessive: bool
+    """Whether all blocks of loops have to be left before."""
+
+    @property
+    def is_due(self) -> bool:
+        is_early = self.is_excessive and _state.open_in_loops
+        return not is_early and all(leave.done() for leave in self.leaves)
 
 
 class Stopped(SystemExit):
@@ -117,17 +139,22 @@ class Guard:
         """Calls the program's handlers for what was kept; all of them, then raises the first error.
 
         Does nothing in an uninterrupted function that another one called: that one delivers.
+        A signal for which a block is still being left stays for that one.
         """
-        if not _kept or _state.left_in_threads or not _is_main_thread() or not _is_outermost():
+        if not _kept or not _is_main_thread() or not _is_outermost():
             return
         failure: BaseException | None = None
-        while _kept:
+        while due := next((kept for kept in _kept if kept.is_due), None):
+            _kept.remove(due)
+            if _program[due.number] == _signal.SIG_DFL:
+                _wait_for_leaves()
             try:
-                _call(_kept.pop(0), _running())
+                _call(due.number, _running())
             except BaseException as error:  # noqa: BLE001 - it is raised when all are called
                 failure = failure or error
         try:
             if failure is not None:
+                _wait_for_leaves()
                 raise failure
         finally:
             del failure  # which would keep the frames that it went through, and their files
@@ -190,14 +217,36 @@ class LoopGuard(Guard):
 
 
 @contextmanager
-def left_in_thread() -> Iterator[None]:
-    """Keeps each signal in front of which a guard stands, while the body waits for a thread."""
-    is_main = _is_main_thread()
-    _state.left_in_threads += is_main
+def left_in_thread(result: Future[Any]) -> Iterator[None]:
+    """Keeps each signal in front of which a guard stands, until a thread has left its block.
+
+    The body waits for the result of the thread.
+    """
+    if not _is_main_thread():
+        yield
+        return
+    _state.leaves.add(result)
     try:
         yield
     finally:
-        _state.left_in_threads -= is_main
+        _state.leaves.discard(result)
+
+
+def wait_until_left(result: Future[Any]) -> None:
+    """Waits until what leaves a block has ended, however often that is interrupted."""
+    while not result.done():
+        with suppress(KeyboardInterrupt):
+            result.exception()
+
+
+def _wait_for_leaves() -> None:
+    for leave in _being_left():
+        wait_until_left(leave)
+
+
+def _being_left() -> frozenset[Future[Any]]:
+    """Returns what threads are leaving; a task whose loop was stopped learns of no end."""
+    return frozenset(leave for leave in _state.leaves if not leave.done())
 
 
 _MASKED = tuple(
@@ -237,14 +286,16 @@ def _handler_to_be(number: int) -> Any:
 class _State:
     """Of the main thread."""
 
+    def __init__(self) -> None:
+        self.leaves: set[Future[Any]] = set()
+        """What threads leave, each of which a task waits for."""
+
     first: FirstSignal | None = None
     """Gets the signals that would end the program."""
     has_interrupted: bool = False
     """Whether a signal has interrupted what is interruptible, which cleans up now."""
     open_in_loops: int = 0
     """How many blocks of event loops have begun and are not left."""
-    left_in_threads: int = 0
-    """How many of them are being left."""
     loop_interrupts: int = 0
     """How often a runner was interrupted since the first of them began."""
 
@@ -254,8 +305,9 @@ _state = _State()
 
 def _arrived(number: int, frame: FrameType | None) -> None:
     """Stands in front of the program's handlers."""
-    if _state.left_in_threads or _marked(frame, _whole) is not None or _is_excessive(number):
-        _kept.append(number)
+    leaves, is_excessive = _being_left(), _is_excessive(number)
+    if leaves or is_excessive or _marked(frame, _whole) is not None:
+        _kept.append(_Kept(number, leaves, is_excessive))
     else:
         _call(number, frame)
 
@@ -309,7 +361,7 @@ def interrupt_here() -> None:
         return
     nearest = _marked(_running(), _whole | _long)
     if nearest is not None and nearest.f_code in _long:
-        number = _kept.pop(0)
+        number = _kept.pop(0).number
         try:
             _call(number, nearest)
         except BaseException:

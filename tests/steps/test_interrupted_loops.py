@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +20,7 @@ import treesnap
 from sampling import sized
 from treesnap.events import CollectingMonitor, Phase
 from treesnap.ops.handle import AsyncHandle
+from treesnap.ops.in_threads import BlockInThread
 
 ABANDONED = "block-abandoned"
 
@@ -273,6 +274,137 @@ def test_a_fork_that_is_cancelled_twice_is_whole_or_absent(scene, tmp_path):
     asyncio.run(use())
 
     assert (tmp_path / "fork" / "file").read_text() == "before"
+
+
+class Leaving:
+    """A block whose end waits until it is let go."""
+
+    def __init__(self, name: str, left: list[str]) -> None:
+        self.name, self.left = name, left
+        self.reached, self.gate = threading.Event(), threading.Event()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.reached.set()
+        assert self.gate.wait(60)
+        self.left.append(self.name)
+
+    async def use(self) -> None:
+        async with BlockInThread(self):
+            pass
+
+    async def begin_to_leave(self) -> asyncio.Task[None]:
+        task = asyncio.create_task(self.use())
+        await asyncio.to_thread(self.reached.wait, 60)
+        return task
+
+
+def in_a_bare_loop(work: Coroutine[None, None, None]) -> None:
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _loop, _context: None)
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGALRM])
+def test_a_signal_waits_only_for_what_was_being_left_when_it_came(number):
+    left: list[str] = []
+    first, second = Leaving("first", left), Leaving("second", left)
+
+    async def use() -> list[str]:
+        one = await first.begin_to_leave()
+        signal.raise_signal(number)
+        other = await second.begin_to_leave()
+        assert left == []
+        first.gate.set()
+        await one
+        found = list(left)
+        second.gate.set()
+        await other
+        return found
+
+    previous = signal.signal(number, lambda *_: left.append("signal"))
+    try:
+        assert asyncio.run(use()) == ["first", "signal"]
+    finally:
+        signal.signal(number, previous)
+    assert left == ["first", "signal", "second"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("run", [asyncio.run, in_a_bare_loop])
+def test_what_a_handler_raises_ends_the_loop_when_all_blocks_are_left(run):
+    left: list[str] = []
+    first, second = Leaving("first", left), Leaving("second", left)
+
+    def end(*_: object) -> None:
+        left.append("signal")
+        second.gate.set()
+        raise SystemExit(7)
+
+    async def use() -> None:
+        tasks = [await first.begin_to_leave()]
+        signal.raise_signal(signal.SIGTERM)
+        tasks += [await second.begin_to_leave()]
+        first.gate.set()
+        await asyncio.wait(tasks)
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(SystemExit):
+            run(use())
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert left == ["first", "signal", "second"]
+
+
+KILLED_WHILE_TWO_LEAVE = """
+import asyncio, signal, threading, treesnap
+from treesnap.ops.in_threads import BlockInThread
+
+class Leaving(BlockInThread):
+    def __init__(self, name):
+        super().__init__(self)
+        self.name, self.reached, self.gate = name, threading.Event(), threading.Event()
+    def __enter__(self):
+        pass
+    def __exit__(self, *_):
+        self.reached.set()
+        self.gate.wait(60)
+        sum(range(10**7))
+        print(self.name, flush=True)
+    def when_left(self):
+        second.gate.set()
+
+first, second = Leaving("first"), Leaving("second")
+async def use(block):
+    async with block:
+        pass
+async def main():
+    tasks = []
+    for block in (first, second):
+        tasks += [asyncio.create_task(use(block))]
+        await asyncio.to_thread(block.reached.wait, 60)
+        if block is first:
+            signal.raise_signal(signal.SIGTERM)
+    first.gate.set()
+    await asyncio.wait(tasks)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+def test_a_signal_without_a_handler_ends_the_process_when_all_blocks_are_left():
+    words = [sys.executable, "-c", KILLED_WHILE_TWO_LEAVE]
+
+    ended = subprocess.run(words, capture_output=True, check=False)
+
+    assert ended.stdout == b"first\nsecond\n", ended
+    assert ended.returncode == -signal.SIGTERM, ended
 
 
 INTERRUPTED = """

@@ -10,14 +10,14 @@ Not here: what is called (``handle``). asyncio is imported by programs that use 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial, update_wrapper
 from threading import Lock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from treesnap.interruption import LoopGuard, left_in_thread, uninterrupted
+from treesnap.interruption import LoopGuard, left_in_thread, uninterrupted, wait_until_left
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -177,28 +177,21 @@ async def _left(leave: Callable[[], T]) -> T:
         work()
     except KeyboardInterrupt:  # the thread may have begun, or not
         work()
-        _wait_for(result)
+        wait_until_left(result)
         raise
     cancellation: CancelledError | None = None
-    with left_in_thread():
+    with left_in_thread(result):
         while not ended.done():
             try:
                 await wait([ended])
             except CancelledError as error:
                 cancellation = error
             except BaseException:  # collected with its task, or a handler of the program raised
-                _wait_for(result)
+                wait_until_left(result)
                 raise
     if cancellation is not None:
         raise cancellation from ended.exception()
     return ended.result()
-
-
-def _wait_for(result: Future[T]) -> None:
-    """Waits until what leaves a block has ended, however often that is interrupted."""
-    while not result.done():
-        with suppress(KeyboardInterrupt):
-            result.exception()
 
 
 class BlockInThread(Generic[T]):
@@ -261,6 +254,7 @@ class BlockInThread(Generic[T]):
             if isinstance(error, GeneratorExit | CancelledError) and not self._is_in_its_task:
                 self._abandon()
                 return False
+            self._guard.stand(ending=True)
             return bool(await _left(partial(self._block.__exit__, kind, error, traceback)))
         finally:
             if self._is_in_its_task:
