@@ -17,10 +17,13 @@ from contextlib import contextmanager, suppress
 
 from treesnap.errors import Corrupt, printable
 from treesnap.fs.base import FileSystem, Name, ReadingFileSystem
+from treesnap.fs.os_errors import is_unreadable
 
 _FIRST_READ_SIZE = 64 << 10
 """Python allocates this much before it reads; a larger block would cost a system call."""
 _READ_SIZE = 1 << 20
+_DISK_BLOCK_SIZE = 4096
+"""What a disk gives back as a whole, or not."""
 _NAME_LENGTH = 16
 _OTHER_TYPE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 """What opening a link, a directory, a socket or a device without a driver raises."""
@@ -363,6 +366,43 @@ def read_all(fs: ReadingFileSystem, fd: int, size_bytes_max: int) -> bytes:
     return b"".join(pieces)
 
 
+def read_readable(fs: ReadingFileSystem, path: str, size_bytes_max: int) -> bytes:
+    """Returns what :func:`read_file` does, with zeros for what the disk does not give back.
+
+    For a caller that looks for remains, and relies on nothing. Raises OSError where the disk does
+    not even give back the file's metadata.
+    """
+    try:
+        return read_file(fs, path, size_bytes_max)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+    with opened_file(fs, path, os.O_RDONLY | os.O_NONBLOCK) as fd:
+        size = min(fs.fstat(fd).st_size, size_bytes_max + 1)
+        return b"".join(
+            read_readable_at(fs, fd, min(_READ_SIZE, size - start), start)
+            for start in range(0, size, _READ_SIZE)
+        )
+
+
+def read_readable_at(fs: ReadingFileSystem, fd: int, size: int, offset: int) -> bytes:
+    """Returns bytes of an open file, with zeros for what the disk does not give back."""
+    try:
+        return fs.read_at(fd, size, offset)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+    if size <= _DISK_BLOCK_SIZE:
+        return bytes(size)
+    first = _DISK_BLOCK_SIZE - offset % _DISK_BLOCK_SIZE
+    starts = [offset, *range(offset + first, offset + size, _DISK_BLOCK_SIZE)]
+    ends = [*starts[1:], offset + size]
+    return b"".join(
+        read_readable_at(fs, fd, end - start, start)
+        for start, end in zip(starts, ends, strict=True)
+    )
+
+
 def open_regular(fs: ReadingFileSystem, path: str, flags: int = os.O_RDONLY) -> int:
     """Returns a descriptor of a regular file of a store, without waiting.
 
@@ -437,6 +477,12 @@ def closed(path: str) -> Corrupt:
         "user",
         path=path,
     )
+
+
+def unreadable(path: str, error: OSError) -> Corrupt:
+    """Returns the error for a file of a store of which the disk does not give back the bytes."""
+    reason = os.strerror(error.errno or errno.EIO)
+    return Corrupt(f"File {printable(path)!r} cannot be read: {reason}", path=path)
 
 
 def is_there(fs: ReadingFileSystem, path: str) -> bool:

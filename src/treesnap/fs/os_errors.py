@@ -11,11 +11,18 @@ from treesnap.errors import ErrorCode, OperationFailed, StorageFull, TreesnapErr
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """EFBIG: the process may not write files this large (``ulimit -f``)."""
+_UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})
+"""A bad sector, and what file systems raise that find a checksum of their own wrong."""
 
 
 def is_full(error: OSError) -> bool:
     """Returns whether an error means that there is no room, on the disk or within a limit."""
     return error.errno in _FULL
+
+
+def is_unreadable(error: OSError) -> bool:
+    """Returns whether an error means that the disk does not give back what it holds."""
+    return error.errno in _UNREADABLE
 
 
 def error_text(error: Exception) -> str:

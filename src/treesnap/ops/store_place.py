@@ -47,11 +47,12 @@ from treesnap.fs.durable import (
     is_there,
     opened_file,
     read_file,
+    read_readable_at,
     replace_file,
     unlink_if_present,
     write_all_at,
 )
-from treesnap.fs.os_errors import reported
+from treesnap.fs.os_errors import is_unreadable, reported
 from treesnap.fs.pinned import pinned
 from treesnap.fs.real_path import opened_real
 from treesnap.named_tuple import NamedTuple
@@ -468,11 +469,15 @@ class _Copier:
             self._fs.truncate(target, begin)
             done = begin
             while done < status.st_size:
+                size = min(_PIECE_SIZE, status.st_size - done)
                 try:
-                    data = self._fs.read_at(source, min(_PIECE_SIZE, status.st_size - done), done)
-                except OSError:
-                    self.unreadable.append(name)
-                    break
+                    data = self._fs.read_at(source, size, done)
+                except OSError as error:
+                    if name not in self.unreadable[-1:]:
+                        self.unreadable.append(name)
+                    if not is_unreadable(error):
+                        break
+                    data = read_readable_at(self._fs, source, size, done)
                 if not data:
                     break
                 write_all_at(self._fs, target, data, done)

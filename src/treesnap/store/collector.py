@@ -155,4 +155,4 @@ def rebuild_state(store: Store) -> str | None:
         slot.write(epoch, slot.read()[1])
     finally:
         slot.release()
-    return f"Wrote a new collector state; the damaged one is {kept}"
+    return "Wrote a new collector state" + (f"; the damaged one is {kept}" if kept else "")

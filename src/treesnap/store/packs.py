@@ -4,7 +4,8 @@ A pack that disappears while it is read was removed by a collection; the reader
 says so with FileNotFoundError, and the store looks for the object elsewhere.
 
 Packs are read, never mapped: a writer without room truncates what it appended, and a process
-that touches a mapping behind the end of its file is killed, as it is for a disk error.
+that touches a mapping behind the end of its file is killed, as it is for a disk error. A disk
+that does not give back a part of a pack has damaged it: that is Corrupt.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ from treesnap.fs.durable import (
     open_regular,
     sync_directory,
     unlink_if_present,
+    unreadable,
     write_all,
     write_all_at,
 )
+from treesnap.fs.os_errors import is_unreadable
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout, is_hex
@@ -103,7 +106,10 @@ class Sound(NamedTuple):
 
 
 class _OpenPack:
-    """The bytes of an open pack, read in windows; a codec's :class:`Sliced`."""
+    """The bytes of an open pack, read in windows; a codec's :class:`Sliced`.
+
+    A part that the disk does not give back is empty.
+    """
 
     def __init__(self, fs: ReadingFileSystem, fd: int) -> None:
         self._fs = fs
@@ -122,9 +128,20 @@ class _OpenPack:
         if not self._start <= start <= stop <= self._start + len(self._window):
             size = stop - start
             if size > _WINDOW_SIZE:
-                return self._fs.read_at(self._fd, size, start)
-            self._start, self._window = start, self._fs.read_at(self._fd, _WINDOW_SIZE, start)
+                return self.read(size, start)
+            self._start, self._window = start, self.read(_WINDOW_SIZE, start)
+            if not self._window:  # the disk error may lie behind the part
+                return self.read(size, start)
         return self._window[start - self._start : stop - self._start]
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Returns just these bytes, without a window around them."""
+        try:
+            return self._fs.read_at(self._fd, size, offset)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return b""
 
 
 class PackReader:
@@ -157,11 +174,21 @@ class PackReader:
         if fd is not None:
             self._open.move_to_end(pack_id)
             return fd
-        fd = open_regular(self._fs, self._layout.pack(pack_id))
+        fd = _opened(self._fs, self._layout.pack(pack_id))
         self._open[pack_id] = fd
         if len(self._open) > _OPEN_PACKS_MAX:
             self._fs.close(self._open.popitem(last=False)[1])
         return fd
+
+    def _read_at(self, pack_id: bytes, size: int, offset: int) -> bytes:
+        """Returns bytes of a pack; raises Corrupt where the disk does not give them back."""
+        fd = self._descriptor(pack_id)
+        try:
+            return self._fs.read_at(fd, size, offset)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            raise unreadable(self._layout.pack(pack_id), error) from error
 
     def has_object(self, entry: IndexEntry) -> bool:
         """Returns whether the object that the index promises is really there.
@@ -181,11 +208,10 @@ class PackReader:
 
     def _read_table(self, block: Block) -> dict[int, IndexEntry]:
         """Returns the objects of a block by their starts; none if another one is there."""
-        fd = self._descriptor(block.pack_id)
-        head = self._fs.read_at(fd, _WINDOW_SIZE, block.offset)
+        head = self._read_at(block.pack_id, _WINDOW_SIZE, block.offset)
         size = table_size(head)
         if size is not None and size > len(head):
-            head = self._fs.read_at(fd, size, block.offset)
+            head = self._read_at(block.pack_id, size, block.offset)
         table = decode_table(head, block.pack_id, block.offset)
         if table is None or table.block != block:
             return {}
@@ -223,16 +249,18 @@ class PackReader:
             return None
 
     def read_unchecked(self, entry: IndexEntry) -> bytes:
-        """Returns the bytes of a damaged object as far as there are any; raises OSError.
+        """Returns the bytes of a damaged object as far as there are any.
 
-        For a caller that looks for ids in them and relies on nothing.
+        For a caller that looks for ids in them and relies on nothing. Raises OSError, for an error
+        of the disk too: what it does not give back may be whole.
         """
         try:
             return self._block(entry.block).find_unchecked(entry)
         except FileNotFoundError:
             return b""
         except Corrupt:
-            return decode_unchecked(self._stored(entry.block))
+            fd = self._descriptor(entry.pack_id)
+            return decode_unchecked(self._fs.read_at(fd, _stored_size(entry.block), entry.offset))
 
     def _block(self, block: Block) -> OpenBlock:
         """Returns a block before compression; raises Corrupt where another one is."""
@@ -268,8 +296,7 @@ class PackReader:
 
     def _stored(self, block: Block) -> bytes:
         """Returns what lies at a place, no more than the largest block takes."""
-        size = min(block.size, TABLE_SIZE_MAX + BLOCK_RAW_SIZE_MAX)
-        return self._fs.read_at(self._descriptor(block.pack_id), size, block.offset)
+        return self._read_at(block.pack_id, _stored_size(block), block.offset)
 
     def is_right(self, entry: IndexEntry) -> bool:
         """Returns whether an object is there and its content has its id. Reads it."""
@@ -366,6 +393,21 @@ class PackReader:
         )
 
 
+def _opened(fs: ReadingFileSystem, path: str, flags: int = os.O_RDONLY) -> int:
+    """Returns a descriptor of a pack; raises Corrupt for anything else, and for a disk error."""
+    try:
+        return open_regular(fs, path, flags)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        raise unreadable(path, error) from error
+
+
+def _stored_size(block: Block) -> int:
+    """Returns how much of a block is read: no index makes it larger than the largest block."""
+    return min(block.size, TABLE_SIZE_MAX + BLOCK_RAW_SIZE_MAX)
+
+
 def _chain(pack: _OpenPack, pack_id: bytes, start: int) -> tuple[list[BlockTable], int]:
     """Returns the blocks from ``start`` on up to the first damaged one, and its place."""
     tables = list(scan_blocks(pack, pack_id, start))
@@ -445,14 +487,14 @@ class PackAppender:
         """
         path = layout.pack(pack_id)
         try:
-            fd = open_regular(fs, path, os.O_RDWR)
+            fd = _opened(fs, path, os.O_RDWR)
         except (FileNotFoundError, PermissionError, Corrupt):
             return None
         try:
             pack = _OpenPack(fs, fd)
             size = len(pack)
             is_open = max(HEADER_SIZE, covered) <= size < PACK_SIZE_TARGET
-            if is_open and _is_header(fs.read_at(fd, HEADER_SIZE, 0), path):
+            if is_open and _is_header(pack.read(HEADER_SIZE, 0), path):
                 tables, end = _chain(pack, pack_id, max(covered, HEADER_SIZE))
                 if end == size:
                     return cls(fs, layout, pack_id, fd, size, covered), list(_entries(tables))

@@ -11,10 +11,11 @@ import os
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     ensure_directories,
-    read_file,
+    read_readable,
     replace_file,
     sync_directory,
 )
+from treesnap.fs.os_errors import is_unreadable
 from treesnap.store.layout import Layout
 
 _COPY_SIZE_MAX = 256 << 20
@@ -36,10 +37,18 @@ class Quarantine:
         return os.path.relpath(target, self._layout.path)
 
     def keep_copy(self, path: str) -> str | None:
-        """Copies a file there, durably, if it exists; for files that must never be absent."""
+        """Copies a file there, durably, if it exists; for files that must never be absent.
+
+        Where the disk does not give back a part of it, the copy has zeros; there is none of a
+        file that cannot be opened for that reason.
+        """
         try:
-            data = read_file(self._fs, path, _COPY_SIZE_MAX)
+            data = read_readable(self._fs, path, _COPY_SIZE_MAX)
         except FileNotFoundError:
+            return None
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
             return None
         target = self._target(path)
         replace_file(self._fs, target, data, temporary=self._layout.temporary)

@@ -13,7 +13,14 @@ from typing import Generic, Self, TypeVar
 from treesnap.codec.envelope import Format
 from treesnap.errors import Corrupt, UnsupportedFormat
 from treesnap.fs.base import FileSystem, ReadingFileSystem
-from treesnap.fs.durable import create_locked, read_file, replace_file, unlink_if_present
+from treesnap.fs.durable import (
+    create_locked,
+    read_file,
+    replace_file,
+    unlink_if_present,
+    unreadable,
+)
+from treesnap.fs.os_errors import is_unreadable
 from treesnap.store.layout import Layout
 
 T = TypeVar("T")
@@ -22,7 +29,8 @@ T = TypeVar("T")
 def read_record(fs: ReadingFileSystem, path: str, format_: Format[T]) -> T | None:
     """Returns the record in a file, or None when there is no file.
 
-    Raises Corrupt, for an unknown version too: the store's format file admitted us.
+    Raises Corrupt, for an unknown version too: the store's format file admitted us; and for an
+    error of the disk.
     """
     try:
         return format_.unseal(read_file(fs, path, format_.size_max), path)
@@ -30,6 +38,10 @@ def read_record(fs: ReadingFileSystem, path: str, format_: Format[T]) -> T | Non
         return None
     except UnsupportedFormat as error:
         raise Corrupt(error.message, path=path) from error
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        raise unreadable(path, error) from error
 
 
 def write_record(
@@ -116,7 +128,13 @@ class LockedRecord(Generic[T]):
 
     def read(self) -> T:
         """Returns the record, or raises Corrupt or UnsupportedFormat."""
-        return self._format.unseal(self._fs.read_at(self._fd, self._format.size_max, 0), self.path)
+        try:
+            data = self._fs.read_at(self._fd, self._format.size_max, 0)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            raise unreadable(self.path, error) from error
+        return self._format.unseal(data, self.path)
 
     def remove(self) -> bool:
         """Removes the record; returns whether it was there.

@@ -40,7 +40,9 @@ from treesnap.fs.durable import (
     replace_file,
     sync_directory,
     unlink_if_present,
+    unreadable,
 )
+from treesnap.fs.os_errors import is_unreadable
 from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord, SnapshotState
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout, is_hex
@@ -290,6 +292,10 @@ class SnapshotLog:
             raise NotFound(f"Snapshot {expected} does not exist any more") from None
         except PermissionError as error:  # others can be read; the collector stops here
             raise closed(path) from error
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            raise unreadable(path, error) from error
 
     def state(self, identity: SnapshotId) -> SnapshotState:
         """Returns a snapshot's mutable state. A damaged one counts as pinned: nothing is lost."""

@@ -32,10 +32,12 @@ from treesnap.fs.durable import (
     is_there,
     read_file,
     refuse_link,
+    read_readable,
     replace_file,
     sync_directory,
+    unreadable,
 )
-from treesnap.fs.os_errors import error_text, is_full
+from treesnap.fs.os_errors import error_text, is_full, is_unreadable
 from treesnap.model import ObjectId, ObjectKind
 from treesnap.store.layout import DIRECTORIES, DISPLACED_PREFIX, Layout, is_hex
 from treesnap.store.moving import read_move
@@ -208,7 +210,12 @@ class Store:
             return False
 
     def _check_format(self, *, writing: bool) -> None:
-        data = read_file(self.fs, self.layout.format, FORMAT_SIZE_MAX)
+        try:
+            data = read_file(self.fs, self.layout.format, FORMAT_SIZE_MAX)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            raise unreadable(self.layout.format, error) from error
         if _is_as_written(data):
             return
         import json
@@ -323,7 +330,7 @@ class Store:
 
     def _is_ours(self, path: str) -> bool:
         try:
-            check_header(read_file(self.fs, path, 64), FileKind.SNAPSHOT, path)
+            check_header(read_readable(self.fs, path, 64), FileKind.SNAPSHOT, path)
         except (FileNotFoundError, Corrupt, UnsupportedFormat):
             return False
         return True

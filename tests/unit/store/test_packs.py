@@ -315,10 +315,10 @@ class TestResume:
         assert PackAppender.resume(fs, layout, bytes(16), 0) is None
 
     def test_that_fails_leaves_no_file_open(self, layout, pack):
-        fs = FaultyFileSystem(Fault(number=2, methods=frozenset({"read_at"}), errno=errno.EIO))
+        fs = FaultyFileSystem(Fault(number=2, methods=frozenset({"read_at"}), errno=errno.ENOMEM))
         before = os.listdir("/proc/self/fd")
 
-        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
             PackAppender.resume(fs, layout, pack[0], 0)
 
         assert os.listdir("/proc/self/fd") == before

@@ -288,7 +288,8 @@ def _pinning(identity: SnapshotId) -> Mend:
                 return None
             kept = Quarantine(store.writing_fs, store.layout).keep_copy(path)
             store.snapshots.write_state(identity, SnapshotState(pinned=True))
-        return f"Pinned snapshot {identity[:12]}, because it may have been; the old state is {kept}"
+        old = f"; the old state is {kept}" if kept else ""
+        return f"Pinned snapshot {identity[:12]}, because it may have been{old}"
 
     return mend
 

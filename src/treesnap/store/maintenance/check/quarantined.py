@@ -16,7 +16,7 @@ from treesnap.codec.pack import (
     table_size,
 )
 from treesnap.errors import Corrupt
-from treesnap.fs.durable import read_file
+from treesnap.fs.durable import read_readable
 from treesnap.model import ObjectKind
 from treesnap.store.store import Store
 
@@ -40,8 +40,8 @@ def quarantined_objects(store: Store) -> Iterator[tuple[ObjectKind, bytes]]:
         if found is None:
             continue
         try:
-            data = read_file(store.fs, os.path.join(store.layout.quarantine, name), _SIZE_MAX)
-        except OSError:  # a bad sector in one, or one that is closed, keeps back no other
+            data = read_readable(store.fs, os.path.join(store.layout.quarantine, name), _SIZE_MAX)
+        except OSError:  # one that cannot be opened keeps back no other
             continue
         yield from _intact(data, bytes.fromhex(found[1]))
 

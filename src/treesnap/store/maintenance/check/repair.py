@@ -22,8 +22,8 @@ from treesnap.codec.snapshot import (
 )
 from treesnap.errors import Corrupt, NotFound, TreesnapError, WarningCode
 from treesnap.events import Monitor, Phase
-from treesnap.fs.durable import read_file, replace_file, unlink_if_present
-from treesnap.fs.os_errors import error_text
+from treesnap.fs.durable import read_readable, replace_file, unlink_if_present
+from treesnap.fs.os_errors import error_text, is_unreadable
 from treesnap.model import ObjectId, SnapshotId
 from treesnap.quantities import count_text
 from treesnap.results import RecoveredObject
@@ -223,6 +223,7 @@ class Repair:
             return None
         except TreesnapError:
             pass
+        self._remains(path)
         if record is not None:
             self._quarantine.keep_copy(path)
             content = SNAPSHOT.frame(record)
@@ -231,6 +232,15 @@ class Repair:
         with log.letting_go([bad.name], bad.root_id):
             target = self._quarantine.take(path)
         return f"Moved the damaged snapshot {short} to {target}"
+
+    def _remains(self, path: str) -> bytes:
+        """Returns what the disk gives back of a file; raises OSError for one that is closed."""
+        try:
+            return read_readable(self._fs, path, RECORD_SIZE_MAX)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return b""
 
     def _records(self) -> Iterator[tuple[SnapshotId, bytes]]:
         """Yields the whole records of damaged snapshots that damaged files hold, with their ids.
@@ -242,8 +252,8 @@ class Repair:
         for bad in self._found.bad_snapshots:
             path = self._store.snapshots.path(bad.root_id, bad.name)
             try:
-                data = read_file(self._fs, path, RECORD_SIZE_MAX)
-            except FileNotFoundError:
+                data = self._remains(path)
+            except OSError:  # told when it is mended
                 continue
             candidates = dict.fromkeys(records_in(data))
             found = {snapshot_id(payload): payload for payload in candidates}
