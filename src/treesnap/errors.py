@@ -50,6 +50,7 @@ class ErrorCode(StrEnum):
     STORE_NOT_FOUND = "store-not-found"
     STORE_UNAVAILABLE = "store-unavailable"
     STORE_NOT_OWN = "store-not-own"
+    ROOT_NOT_NAMED = "root-not-named"
     STORE_MOVED = "store-moved"
     STORE_NOT_TRUSTED = "store-not-trusted"
     SCHEDULE_NOT_FOUND = "schedule-not-found"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from contextlib import suppress
 
@@ -13,10 +14,11 @@ import treesnap
 from treesnap.errors import ErrorCode, OperationFailed, Refused
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.plans import Planner
+from treesnap.plans import CorrectionMode, PlanMonitor, Planner
 from treesnap.plans.plan import Step
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault
+from treesnap.testing.state import tree_state
 
 OTHER_USER = 12345
 
@@ -114,6 +116,47 @@ def test_commands_of_a_plan_run_in_an_own_store_alone(handle, tmp_path):
     assert refused.value.code is ErrorCode.STORE_NOT_OWN
     assert Planner(copy).resume("latest", allow_commands=True).state == "failed"
     assert Planner(handle).resume("latest").state == "failed"
+
+
+def test_a_plan_in_a_store_of_others_changes_no_root_that_was_not_named(handle, tmp_path):
+    failed = Planner(handle).run("plan", [Step(name="one", run="false")])
+    (tmp_path / "root" / "file").write_text("later")
+    before = tree_state(tmp_path / "root")
+    copied(handle, tmp_path)
+    (tmp_path / "here").mkdir()
+    plans = Planner(treesnap.open(tmp_path / "here", tmp_path / "copy"))
+
+    for change in (
+        lambda: plans.rollback(failed.id, "step:0"),
+        lambda: plans.correct(failed.id, CorrectionMode.REVERT),
+        lambda: plans.checkpoint(failed.id, label="mine"),
+        lambda: plans.resume(failed.id, allow_commands=True),
+        lambda: plans.delete(failed.id),
+    ):
+        with pytest.raises(Refused, match=re.escape(str(tmp_path / "root"))) as refused:
+            change()
+        assert refused.value.code is ErrorCode.ROOT_NOT_NAMED
+
+    assert plans.show(failed.id) == failed
+    assert tree_state(tmp_path / "root") == before
+    named = Planner(treesnap.open(tmp_path / "root", tmp_path / "copy"))
+    assert named.rollback(failed.id, "step:0").restored == 1
+
+
+def test_a_plan_of_another_root_is_changed_in_an_own_store_and_the_root_is_told(handle, tmp_path):
+    failed = Planner(handle).run("plan", [Step(name="one", run="false")])
+    (tmp_path / "here").mkdir()
+    told = []
+
+    class Monitor(PlanMonitor):
+        def other_root_entered(self, plan):
+            told.append(plan.root)
+
+    here = treesnap.open(tmp_path / "here", tmp_path / "store")
+    Planner(here, monitor=Monitor()).rollback(failed.id, "step:0")
+    Planner(handle, monitor=Monitor()).rollback(failed.id, "step:0")
+
+    assert told == [os.fsencode(tmp_path / "root")]
 
 
 @pytest.mark.parametrize("error", [None, errno.EDQUOT], ids=["killed", "failed"])

@@ -25,7 +25,7 @@ from treesnap.cli.text_output import (
     skipped_lines,
 )
 from treesnap.ending_signals import ENDING
-from treesnap.errors import printable
+from treesnap.errors import printable, quoted
 from treesnap.plans import (
     Attempt,
     Checkpoint,
@@ -70,6 +70,10 @@ class ShowingMonitor(PlanMonitor):
         self._output = invocation.output
         self._plan: Plan | None = None
         self._line_is_open = False
+
+    def other_root_entered(self, plan: Plan) -> None:
+        """Names the root: the command line does not."""
+        self._output.note(f"Plan {plan.id} is of the root {quoted(plan.root)}")
 
     def attempt_began(self, plan: Plan, attempt: Attempt) -> None:
         """Shows the step's number and name."""

@@ -160,6 +160,10 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
             "'snap plan show' shows the plan; '--allow-commands' runs what it says; 'snap store "
             "trust' is for a store that you made yourself, and moved or copied here"
         ),
+        ErrorCode.ROOT_NOT_NAMED: (
+            "name the root with -C, if that is the directory to be written to; 'snap store trust' "
+            "is for a store that you made yourself, and moved or copied here"
+        ),
         ErrorCode.STORE_MOVED: "use the store at its new place, and remove what is left here",
         ErrorCode.STORE_NOT_TRUSTED: (
             "take it over with 'chown -R' and 'chmod go-w', or copy what you need of it"

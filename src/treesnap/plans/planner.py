@@ -105,6 +105,9 @@ class RollbackResult(Presented):
 class Planner:
     """Plans in a store. New plans are for the handle's root; stored ones keep their own.
 
+    In a store that is not proven to be this user's, a plan of another root than the handle's is
+    shown, and everything else raises Refused: a stranger may have named that root.
+
     ``calls`` are the functions that steps may call; ``runner`` is the command that carries
     out prompts, and contains ``{prompt}``. Every method may raise the errors of
     :mod:`treesnap.errors`.
@@ -315,6 +318,9 @@ class Planner:
     def _opened(self, ref: str, operation: str) -> Iterator[tuple[Context, Plan]]:
         """Yields a plan under the lock of its root, after finishing an interrupted restore."""
         found = repository.find(self._context, ref)
+        if os.fsencode(self._context.root) != found.root:
+            _refuse_foreign_root(self._context, found)
+            self._monitor.other_root_entered(found)
         context = self._context_of(found)
         with repository.plan_lock(context, operation):
             recover(context)  # an interrupted roll-back moves the plan only now
@@ -413,6 +419,17 @@ def _interrupted(plan: Plan) -> Refused:
         f"Plan {plan.id} ({printable(plan.name)}) was interrupted in this root",
         code=ErrorCode.PLAN_INTERRUPTED,
     )
+
+
+def _refuse_foreign_root(context: Context, plan: Plan) -> None:
+    """Raises Refused where it may be a stranger who says which root a plan is of."""
+    if not is_own(context.fs, Layout(context.store_path)):
+        raise Refused(
+            f"The plan {plan.id} is in a store that is not proven to be yours, and of the root "
+            f"{quoted(plan.root)}, which is not the one that was named",
+            code=ErrorCode.ROOT_NOT_NAMED,
+            path=plan.root,
+        )
 
 
 def _refuse_foreign_commands(context: Context, plan: Plan, runner: str | None) -> None:

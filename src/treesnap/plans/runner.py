@@ -197,6 +197,9 @@ class PlanMonitor:
     Subclasses override what they are interested in.
     """
 
+    def other_root_entered(self, plan: Plan) -> None:
+        """A plan is about to be changed that is of another root than the handle's."""
+
     def attempt_began(self, plan: Plan, attempt: Attempt) -> None:
         """A step is about to run, perhaps not for the first time."""
 
