@@ -227,9 +227,36 @@ def test_a_writer_that_is_pending_when_a_collection_looks_again_loses_nothing(sh
                 return call.proceed()
 
         shared.delete(0, "donor")
-        shared.handle(0, fs=Collecting(UnsyncedFileSystem())).gc()
+        result = shared.handle(0, fs=Collecting(UnsyncedFileSystem())).gc()
 
+    # Garbage that a snapshot came to need is garbage no more, and the result says so.
+    is_said = "1 pack is needed by snapshots taken meanwhile" in (result.postponed or "")
+    assert (result.removed_packs, is_said) == ((0, True) if listing else (1, False))
     shared.states[1, "stopped"] = expected
+    shared.assert_nothing_is_lost()
+
+
+def test_a_pack_goes_although_a_writer_has_stored_the_same_again(shared):
+    """It began behind the fence, so it relies on its own copies, and needs none of the old ones."""
+    fill(shared.roots[1], "shared")
+    shared.create(1, "before")
+    shared.delete(1, "before")
+    use_new_pack(shared.store)
+    raised = 0
+
+    class Collecting(WrappedFileSystem):
+        def around(self, call: Call):
+            nonlocal raised
+            raised += call.method == "rename" and call.paths[-1].endswith("collector/state")
+            is_listing = call.method == "list_names" and call.paths[0].endswith("/snapshots")
+            if is_listing and raised == 2 and not shared.states:
+                shared.create(1, "beside")
+            return call.proceed()
+
+    result = shared.handle(0, fs=Collecting(UnsyncedFileSystem())).gc()
+
+    assert shared.states
+    assert (result.removed_packs, result.postponed) == (1, None)
     shared.assert_nothing_is_lost()
 
 

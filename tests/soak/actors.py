@@ -285,6 +285,8 @@ class Collector(Actor):
             self.place.report(self.name, f"gc finds {identity} damaged")
         how = REMOVED if _removes(done) else LEFT if _removes(found) else NOTHING
         self.place.count(self.name, how)
+        if how == LEFT and done.postponed is None:
+            self.place.report(self.name, f"gc leaves what it found, and does not say why: {found}")
         if how == NOTHING:
             time.sleep(self.random.random() * PAUSE_S)  # until there is something again
 

@@ -31,7 +31,11 @@ SETTING = "keep.yearly"
 
 REMOVED, LEFT, NOTHING = "collected", "left garbage", "found nothing"
 COLLECTED = frozenset({REMOVED, LEFT, NOTHING})
-"""How a collection may end."""
+"""How a collection may end.
+
+It leaves what its dry run found when writers continued those packs in between, or came to need
+something of them, as happens to one in four beside so many writers; it has to say so.
+"""
 
 
 class Place:

@@ -13,6 +13,11 @@ is copied stays.
 Packs are rewritten in as many rounds as the room on the disk demands, usually one. On a
 full disk the first round deletes dead packs, which makes room for the next. Where there are none,
 the dead blocks of the others become holes in their files first.
+
+A dry run says what would go if nothing else happened. Beside writers a collection right after it
+may take less: a writer continues a pack that was idle, or a snapshot needs again what was garbage
+when its capture found it in the store. The result says so (``postponed``), and the next collection
+takes what is garbage by then.
 """
 
 from __future__ import annotations
@@ -91,6 +96,8 @@ class _Collection:
         self._emptied_bytes = 0
         """What the disk got back of packs that there was no room to rewrite at first."""
         self._postponed: list[str] = []
+        self._spared: set[bytes] = set()
+        """Packs that stay because snapshots came to need something of them."""
 
     def run(self, *, dry_run: bool) -> GcResult:
         """Runs one whole collection."""
@@ -116,6 +123,9 @@ class _Collection:
             self._postponed.append(
                 f"{count_text(len(self._damaged), 'snapshot is', 'snapshots are')} damaged"
             )
+        if self._spared:
+            packs = count_text(len(self._spared), "pack is", "packs are")
+            self._postponed.append(f"{packs} needed by snapshots taken meanwhile")
         dead = sum(not pack.needed_count for pack in going)
         return GcResult(
             freed_bytes=max(
@@ -266,7 +276,9 @@ class _Collection:
             self._new += self._mark()
             if self._must_not_delete():
                 return frozenset()
-            return condemned - self._spared(condemned)
+            spared = self._needed_again(condemned)
+            self._spared |= spared
+            return condemned - spared
 
         self._deleted |= self._maintaining.retire(condemned, settle)
 
@@ -296,10 +308,11 @@ class _Collection:
         self._reserve.fill()  # a rewriting that finds no inode must not take the last one
         return self._emptied_bytes > 0
 
-    def _spared(self, condemned: frozenset[bytes]) -> frozenset[bytes]:
+    def _needed_again(self, condemned: frozenset[bytes]) -> frozenset[bytes]:
         """Returns the condemned packs that hold the only copy of something newly needed."""
         spared: set[bytes] = set()
         if self._new:
+            self._store.index.refresh()  # writers that avoid the packs have stored it again
             self._store.scan_uncovered()
         for identity in self._new:
             places = {entry.pack_id for entry in self._store.index.find_all(identity)}
