@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -158,7 +159,7 @@ def test_a_store_cannot_name_a_program(snap, binary, store, tmp_path, place):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("mode", [0o602, 0o666])
+@pytest.mark.parametrize("mode", [0o602, 0o620, 0o666])
 def test_a_file_that_others_can_write_is_refused(snap, binary, command, settings_file, mode):
     snap("config", "diff.*.bin", command(HEX))
     settings_file.chmod(mode)
@@ -166,7 +167,8 @@ def test_a_file_that_others_can_write_is_refused(snap, binary, command, settings
     refused = snap("diff")
 
     assert refused.code == 2
-    assert "every user can write to it" in refused.err
+    assert "other users can write to it" in refused.err
+    assert f"'chmod go-w {settings_file}'" in refused.err
     assert "Binary file" in snap("diff", "--no-textconv").out
 
 
@@ -178,12 +180,48 @@ def test_a_file_of_another_user_is_refused(snap, binary, command, settings_file)
     assert "it belongs to another user" in snap("diff").err
 
 
-@pytest.mark.parametrize("mode", [0o703, 0o777])
+@pytest.mark.parametrize("mode", [0o703, 0o730, 0o777])
 def test_a_file_that_others_can_replace_is_refused(snap, binary, command, settings_file, mode):
     snap("config", "diff.*.bin", command(HEX))
     settings_file.parent.chmod(mode)
 
-    assert "every user can write to its directory" in snap("diff").err
+    assert "other users can write to its directory" in snap("diff").err
+    assert "other users can write to its directory" in snap("config", "diff.x", "cat {}").err
+
+
+def test_where_a_link_to_it_can_be_replaced_it_is_refused(snap, binary, command, settings_file):
+    snap("config", "diff.*.bin", command(HEX))
+    real = settings_file.parent.parent / "mine" / "settings"
+    real.parent.mkdir()
+    settings_file.rename(real)
+    settings_file.symlink_to(real)
+    assert "Binary file" not in snap("diff").out
+
+    settings_file.parent.chmod(0o777)
+
+    assert "other users can write to its directory" in snap("diff").err
+
+
+def test_settings_that_are_changed_at_once_are_all_kept(snap, settings_file, environment):
+    snap("create")
+    names = [f"diff.*.{number}" for number in range(8)]
+    program = (
+        "import sys; from treesnap.ops.user_settings import change_of_user; "
+        "print(flush=True); sys.stdin.read(); change_of_user({sys.argv[1]: 'cat {}'})"
+    )
+    words = [sys.executable, "-c", program]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment}
+    at_once = [subprocess.Popen([*words, name], **pipes) for name in names]
+    for process in at_once:
+        process.stdout.readline()
+    for process in at_once:
+        process.stdin.close()  # which each of them waits for
+    for process in at_once:
+        process.stdout.close()
+        assert process.wait() == 0
+
+    rows = snap("config", "--json").json["settings"]
+    assert sorted(row["key"] for row in rows if row["source"] == "user") == names
 
 
 def test_settings_are_shown_changed_and_removed(snap, settings_file, root, store):

@@ -64,8 +64,9 @@ def remember(url: str, source: Source) -> None:
     from treesnap.ops.user_settings import PASSPHRASE_COMMAND, PASSPHRASE_FILE, change_of_user
 
     if source != Source():
-        change_of_user(PASSPHRASE_COMMAND + url, source.command)
-        change_of_user(PASSPHRASE_FILE + url, source.file)
+        change_of_user(
+            {PASSPHRASE_COMMAND + url: source.command, PASSPHRASE_FILE + url: source.file}
+        )
 
 
 def _remembered(known: KnownRemote, monitor: Monitor) -> Source:

@@ -170,7 +170,7 @@ def config(
         if for_root:
             raise InvalidArgument(f"{key} holds for all roots of its user, not for one")
         if changes:
-            change_of_user(key, value)
+            change_of_user({key: value})
         found = [item for item in _of_user() if item.key == key]
         return ConfigResult(tuple(found or [Setting(key, None, SettingSource.DEFAULT)]))
     if value is not None and key is not None:

@@ -8,14 +8,18 @@ vouch for itself.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
-from treesnap.errors import InvalidArgument, quoted
-from treesnap.fs.durable import ensure_directories, replace_file, unlink_if_present
+from treesnap.errors import InvalidArgument, printable, quoted
+from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import ensure_directories, is_there, replace_file, unlink_if_present
 from treesnap.fs.local import LocalFileSystem
 from treesnap.fs.os_errors import reported
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.context import safe_directories_given, user_config_path
 from treesnap.ops.settings_file import document_of, flat, invalid, load, named, require_readable
+from treesnap.store.lock import held
+from treesnap.store.ownership import WRITABLE_BY_OTHERS
 from treesnap.worktree.scan.ignore import given
 
 _DIFF = "diff."
@@ -25,7 +29,9 @@ SAFE_DIRECTORIES = "safe-directories"
 _BEGINNINGS = {_DIFF: "PATTERN", PASSPHRASE_COMMAND: "URL", PASSPHRASE_FILE: "URL"}
 """What the settings of a user begin with, and what follows; but for the safe directories."""
 SHOWN_NAMES = (*map("".join, _BEGINNINGS.items()), SAFE_DIRECTORIES)
-_WRITABLE_BY_OTHERS = 0o002
+_LOCK = "config.lock"
+_LOCK_WAIT_S = 5.0
+"""Others hold the lock for moments."""
 
 
 class TextCommand(NamedTuple):
@@ -78,7 +84,7 @@ def user_values() -> dict[str, str]:
     document = document_of(LocalFileSystem(), os.path.realpath(path)) if path is not None else {}
     if path is None or not document:
         return {}
-    _refuse_foreign(os.path.realpath(path))
+    _refuse_foreign(path)
     found = {}
     for name, value in flat(document):
         if not is_of_user(name):
@@ -123,44 +129,69 @@ def _text_command(pattern: str, line: str) -> TextCommand:
 def _refuse_foreign(path: str) -> None:
     """Raises InvalidArgument for a file that names programs and that others can write.
 
-    Who may write in its directory can put another file in its place.
+    Whoever may write in its directory can put another file in its place, and so can whoever may
+    write where the link to it is. What is not there yet is nobody's.
     """
-    for what, place in (("it", path), ("its directory", os.path.dirname(path))):
-        found = os.stat(place)
+    real = os.path.realpath(path)
+    directories = dict.fromkeys((os.path.dirname(real), os.path.dirname(path)))
+    for what, place in (("it", real), *(("its directory", each) for each in directories)):
+        try:
+            found = os.stat(place)
+        except FileNotFoundError:
+            continue
         if found.st_uid not in {0, os.geteuid()}:
             raise invalid(path, f"{what} belongs to another user, and it names programs to run")
-        if found.st_mode & _WRITABLE_BY_OTHERS:
-            raise invalid(path, f"every user can write to {what}, and it names programs to run")
+        if found.st_mode & WRITABLE_BY_OTHERS:
+            import shlex
+
+            mend = shlex.join(("chmod", "go-w", printable(place)))
+            why = f"other users can write to {what}, and it names programs to run: '{mend}'"
+            raise invalid(path, why)
 
 
-def change_of_user(key: str, value: str | None) -> None:
-    """Writes or removes a setting in the user's own file; durable after return.
+def change_of_user(changes: Mapping[str, str | None]) -> None:
+    """Writes or removes settings in the user's own file, all or none; durable after return.
 
-    Raises InvalidArgument for a value or a file that cannot be used, and without a home directory.
+    One process after the other does, so none writes what another one has just changed. Raises
+    InvalidArgument for a value or a file that cannot be used, and without a home directory; Busy.
     """
-    import tomlkit
-
     path = user_config_path()
     if path is None:
         raise InvalidArgument("There is no home directory to keep settings of a user in")
-    if value is not None:
-        _check_of_user(key, value)
-    user_values()
-    table_name, _, name = key.partition(".")
+    for key, value in changes.items():
+        if value is not None:
+            _check_of_user(key, value)
     fs, place = LocalFileSystem(), os.path.realpath(path)
-    document = tomlkit.parse(load(fs, place))
-    table = document.setdefault(table_name, tomlkit.table()) if name else document
-    table.pop(name or key, None)
-    if value is not None:
-        table[name or key] = value
-    if name and not table:
-        document.pop(table_name)
-    text = tomlkit.dumps(document)
-    require_readable(place, text)
-    if not text.strip():
-        unlink_if_present(fs, place)
+    _refuse_foreign(path)
+    if not any(changes.values()) and not is_there(fs, place):
         return
-    directory = os.path.dirname(place)
     with reported("write the settings"):
-        ensure_directories(fs, directory)
-        replace_file(fs, place, text.encode(), temporary=directory)
+        for directory in dict.fromkeys((os.path.dirname(place), os.path.dirname(path))):
+            ensure_directories(fs, directory)
+        # Beside the name, not beside what it leads to: that may be among files to be shared.
+        lock = os.path.join(os.path.dirname(path), _LOCK)
+        what = f"The file {quoted(path)}"
+        with held(fs, lock, operation="config", what=what, wait_s=_LOCK_WAIT_S):
+            _change(fs, place, changes)
+
+
+def _change(fs: FileSystem, path: str, changes: Mapping[str, str | None]) -> None:
+    """Writes or removes settings in a file; the caller has locked it."""
+    import tomlkit
+
+    user_values()
+    document = tomlkit.parse(load(fs, path))
+    for key, value in changes.items():
+        table_name, _, name = key.partition(".")
+        table = document.setdefault(table_name, tomlkit.table()) if name else document
+        table.pop(name or key, None)
+        if value is not None:
+            table[name or key] = value
+        if name and not table:
+            document.pop(table_name)
+    text = tomlkit.dumps(document)
+    require_readable(path, text)
+    if not text.strip():
+        unlink_if_present(fs, path)
+        return
+    replace_file(fs, path, text.encode(), temporary=os.path.dirname(path))
