@@ -219,9 +219,9 @@ with handle.rollback_on_error("other process"):
 
 
 @contextmanager
-def other_process(root: Path, store: Path) -> Iterator[subprocess.Popen[str]]:
+def other_process(root: Path, store: Path, *before: str) -> Iterator[subprocess.Popen[str]]:
     """A process that is inside of a block, until it gets a line."""
-    words = [sys.executable, "-c", OTHER, str(root), str(store)]
+    words = [*before, sys.executable, "-c", OTHER, str(root), str(store)]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -231,6 +231,59 @@ def other_process(root: Path, store: Path) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+NEW_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--")
+"""What a command follows that is to be the first process of a namespace."""
+SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
+"""A process of its own before a command."""
+
+WITH_CHILD = """
+import subprocess, sys, treesnap
+handle = treesnap.open(sys.argv[1], sys.argv[2])
+with handle.rollback_on_error("first process"):
+    print(subprocess.run([sys.executable, "-c", *sys.argv[3:]], check=True))
+"""
+INSIDE = """
+import sys, treesnap
+with treesnap.open(sys.argv[1], sys.argv[2]).rollback_on_error("child", overlap="refuse"):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def new_namespace() -> tuple[str, ...]:
+    try:
+        subprocess.run([*NEW_NAMESPACE, "true"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no namespace of processes can be made here")
+    return NEW_NAMESPACE
+
+
+def test_a_child_of_the_first_process_of_a_container_belongs_to_its_block(
+    handle, root, tmp_path, new_namespace
+):
+    place = [str(root), str(tmp_path / "store")]
+    words = [*new_namespace, sys.executable, "-c", WITH_CHILD, *place, INSIDE, *place]
+
+    subprocess.run(words, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("shells", [0, 1])
+@pytest.mark.parametrize("is_contained", [False, True])
+def test_a_process_does_not_belong_to_a_block_of_another_container(
+    handle, root, tmp_path, new_namespace, shells, is_contained
+):
+    """An ancestor of the one, or the first process of the machine, has the id of the other."""
+    place = [str(root), str(tmp_path / "store")]
+    inside = [sys.executable, "-c", INSIDE, *place]
+    if is_contained:
+        inside = [*new_namespace, *SHELL * (shells + 1), *inside]
+    with other_process(root, tmp_path / "store", *new_namespace, *SHELL * shells):
+        refused = subprocess.run(inside, check=False, timeout=60, capture_output=True, text=True)
+
+    assert refused.returncode == 1
+    assert f"is in use by process {shells + 1}: rollback_on_error" in refused.stderr
 
 
 @STEPS

@@ -217,6 +217,8 @@ class HoldRecord(NamedTuple):
     scope: tuple[bytes, ...] | None
     """The paths that are gone back to, or None for the whole root; none for a process that only
     reads the snapshot."""
+    namespace: str | None = None
+    """Where the process id counts; None where that is not known."""
 
     @property
     def purpose(self) -> str:
@@ -226,8 +228,10 @@ class HoldRecord(NamedTuple):
 
 def encode_hold(record: HoldRecord) -> bytes:
     """Returns the payload of a record."""
-    process_id, operation, scope = record
+    process_id, operation, scope, namespace = record
     fields = {"process": process_id, "operation": operation, "scope": scope}
+    if namespace is not None:
+        fields["namespace"] = namespace
     return pack({"version": 1, **fields})
 
 
@@ -245,6 +249,7 @@ def decode_hold(payload: bytes) -> HoldRecord:
         process_id=fields.size("process"),
         operation=fields.get("operation", str),
         scope=checked_scope,
+        namespace=fields.optional("namespace", str),
     )
 
 

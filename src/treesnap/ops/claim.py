@@ -16,6 +16,7 @@ from treesnap.errors import Busy, StorageFull, WarningCode, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import read_file
 from treesnap.fs.os_errors import error_text
+from treesnap.fs.process_files import process_namespace
 from treesnap.fs.real_path import opened_real
 from treesnap.interruption import pause
 from treesnap.model import SnapshotId
@@ -99,7 +100,7 @@ class Claim:
         be written.
         """
         self._scope = scope
-        record = HoldRecord(os.getpid(), self._operation, scope)
+        record = HoldRecord(os.getpid(), self._operation, scope, process_namespace())
         reserve = Reserve(session.fs, session.store.layout)
         try:
             self.hold = reserve.back(lambda: session.root.hold(snapshot_id, record))
@@ -151,11 +152,12 @@ def refuse_overlap(session: Session, scope: tuple[bytes, ...] | None) -> None:
     ]
     if not others:
         return
-    ancestors = _ancestors(session.fs)
+    namespace = process_namespace()
+    ancestors = _ancestors(session.fs, namespace)
     for record in others:
         if record is None:
             raise Overlapping("The root is in use by another command that may go back")
-        if record.process_id in ancestors:
+        if record.namespace == namespace and record.process_id in ancestors:
             continue
         path = _common_path(scope, record.scope)
         if path is not None:
@@ -192,15 +194,19 @@ def _common_path(one: tuple[bytes, ...] | None, other: tuple[bytes, ...] | None)
     return None
 
 
-def _ancestors(fs: FileSystem) -> set[int]:
+def _ancestors(fs: FileSystem, namespace: str | None) -> set[int]:
     """Returns the ancestors of this process, or of the client for which it does the work.
 
-    What a command does inside of another one's block belongs to that block.
+    What a command does inside of another one's block belongs to that block. The first process of
+    a namespace is the ancestor of all in it. Where it is not known which namespace that is, it
+    does not count, and neither does what another namespace's /proc shows.
     """
     found: set[int] = set()
     process_id = own_process.client_id or os.getppid()
-    while process_id > 1 and process_id not in found:
+    while process_id > (namespace is None) and process_id not in found:
         found.add(process_id)
+        if namespace is None:
+            break
         try:
             text = read_file(fs, f"/proc/{process_id}/stat", 1 << 16)
             process_id = int(text.rpartition(b")")[2].split()[1])
