@@ -100,7 +100,7 @@ class TestConfiguredPolicy:
         assert "2 snapshots would be removed" in result.out
         assert "The rules are the default ones: keep.last 50, keep.hourly 24" in result.err
 
-    @pytest.mark.parametrize("options", [(), ("--keep-last", "0"), ("--max-size", "1")])
+    @pytest.mark.parametrize("options", [(), ("--keep-last", "1"), ("--max-size", "1")])
     @pytest.mark.parametrize("where", ["store", "root"])
     def test_that_cannot_be_read_removes_nothing(
         self, snap, root, store, automatic, options, where
@@ -122,12 +122,37 @@ def test_rules_that_are_given_are_shown(snap, history):
     assert document["policy"] == {"source": "given", "within_s": 7200, "tags": ["a"]}
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ("--keep-last", "0"),
+        ("--keep-yearly", "0", "--keep-daily", "0"),
+        ("--keep-within", "0s", "--max-size", "1G"),
+    ],
+)
+def test_rules_that_keep_nothing_are_refused(snap, history, rules):
+    before = ids_of(snap)
+
+    for option in ((), ("--dry-run",)):
+        result = snap("prune", *rules, *option)
+        assert result.code == 2
+        assert "give one of them a number of at least 1" in result.err
+
+    assert ids_of(snap) == before
+
+
+def test_a_rule_of_zero_beside_one_that_keeps_something_is_none(snap, history):
+    assert snap("prune", "--keep-hourly", "0", "--keep-last", "1").code == 0
+
+    assert history[0] in ids_of(snap)
+
+
 def test_pinned_and_named_ones_stay(snap, history, root: Path):
     snap("pin", history[-1])
     (root / "file").write_text("named")
     named = snap("create", "--name", "keep-me").id
 
-    document = snap("prune", "--keep-last", "0", "--json").json
+    document = snap("prune", "--keep-tag", "none", "--json").json
 
     next_undo = history[0]
     assert {item["id"] for item in document["kept"]} == {history[-1], named, next_undo}
@@ -181,7 +206,7 @@ def test_what_an_interrupted_restore_needs_stays(snap, root: Path, store: Path, 
     assert ended.was_killed
     aside = root.rename(tmp_path / "aside")
 
-    document = snap("-C", root, "prune", "--keep-last", "0", "--json", cwd=tmp_path).json
+    document = snap("-C", root, "prune", "--keep-tag", "none", "--json", cwd=tmp_path).json
 
     assert [item["reasons"] for item in document["kept"]] == [["interrupted restore"]] * 2
     aside.rename(root)

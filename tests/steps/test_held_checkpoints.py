@@ -17,7 +17,7 @@ from treesnap.store.maintenance.retention import Policy
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import Call, Kind, WrappedFileSystem
 
-NOTHING = Policy(keep_last=0)
+NOTHING = Policy(keep_tags=("none",))
 
 
 @pytest.fixture

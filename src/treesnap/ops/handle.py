@@ -536,7 +536,8 @@ class Handle:
         result says which rules decided. With ``max_size_bytes`` the oldest go until the rest
         takes no more. Pinned and named ones stay, what an interrupted restore needs, and what
         ``undo`` and ``redo`` go to. Raises InvalidArgument, and removes nothing, where the
-        settings cannot be read, whatever the policy.
+        settings cannot be read, whatever the policy; and where each rule keeps none of all kinds
+        of snapshots, unless a ``session`` is given.
         """
         from treesnap.ops.maintenance import prune
         from treesnap.store.maintenance.prune import NO_RULES, PruneRequest

@@ -218,7 +218,7 @@ class TestRollback:
             handle.restore("first")
 
         if way == "policy":
-            removed = handle.prune(Policy(keep_last=0)).removed
+            removed = handle.prune(Policy(keep_tags=("none",))).removed
         elif way == "size":
             removed = handle.prune(max_size_bytes=0).removed
         else:

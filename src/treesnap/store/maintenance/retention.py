@@ -60,6 +60,12 @@ class Policy:
         """Whether no rule is given, so that nothing goes."""
         return not self.rules
 
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether rules are given, of all kinds of snapshots, and each keeps none."""
+        is_none = all(isinstance(value, int) and value <= 0 for value in self.rules.values())
+        return is_none and not self.is_empty and self.kinds == frozenset(SnapshotKind)
+
 
 DEFAULT = Policy(keep_last=50, keep_hourly=24, keep_daily=14, keep_weekly=8, kinds=AUTOMATIC)
 """The policy for automatic snapshots unless the user sets another."""
