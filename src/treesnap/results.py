@@ -778,7 +778,8 @@ class StoreInfo(Record):
     real_path: str
     """After all links."""
     id: str
-    """Of the store and of its copies; 32 hex digits."""
+    """Of the store and of its copies: 32 hex digits. Empty where its format file has no such id,
+    as only a forged or damaged one does; ``verify`` says so."""
     format: int
     size_bytes: int
     files: int

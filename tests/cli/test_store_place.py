@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from oracle import difference, record
+from treesnap.store.layout import is_hex
 
 WRITER = """
 import sys, treesnap
@@ -72,6 +74,18 @@ class TestInfo:
 
     def test_without_a_store(self, snap, root):
         assert snap("store", "info").code == 5
+
+    @pytest.mark.parametrize("identity", ["\x1b[2J" + "0" * 29, "0" * 31, "F" * 32, 5, None])
+    def test_shows_no_id_that_cannot_be_one(self, snap, store, identity):
+        snap("create")
+        path = store / "format"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"id": identity}))
+
+        assert "id:             none" in snap("store", "info").out
+        assert snap("store", "info", "--json").json["id"] == ""
+        assert "The format file has a wrong id" in snap("verify").out
+        snap("verify", "--repair")
+        assert is_hex(snap("store", "info", "--json").json["id"], 32)
 
 
 class TestCopy:

@@ -122,7 +122,7 @@ def test_settings_that_cannot_be_read_name_nothing_as_safe(tmp_path, root, setti
     settings.write_text(text)
     store.chmod(0o770)
 
-    refused(root, store)
+    assert f"The settings in '{settings}' cannot be used" in refused(root, store).message
 
 
 @pytest.mark.parametrize("words", ["", "relative", "/nowhere", "{store}-not"])
@@ -132,7 +132,12 @@ def test_no_other_directory_is_safe(tmp_path, root, monkeypatch, words):
     store.chmod(0o770)
     monkeypatch.setenv(SAFE, words.format(store=store))
 
-    refused(root, store)
+    message = refused(root, store).message
+
+    assert message.endswith("its mode is 0770") == (words != "relative")
+    assert ("'relative' in SNAP_SAFE_DIRECTORIES is not an absolute path" in message) == (
+        words == "relative"
+    )
 
 
 @pytest.mark.parametrize("name", ["packs", "snapshots", "pending"])

@@ -111,7 +111,7 @@ def _info_lines(result: StoreInfo, source: str) -> Iterator[str]:
     facts = {
         "path": printable(result.path) + link,
         "configured by": source,
-        "id": result.id,
+        "id": result.id or "none",
         "format": str(result.format),
         "size": f"{size_text(result.size_bytes)} in {count_text(result.files, 'file')}",
         "packs": f"{result.packs:,}",

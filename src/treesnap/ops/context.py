@@ -244,10 +244,11 @@ def is_store_given() -> bool:
 def safe_directories_given() -> list[str]:
     """Returns the directories whose owners this user trusts, from ``$SNAP_SAFE_DIRECTORIES``.
 
-    They are absolute and stand between colons; each stands for all that lies below it, too.
+    They stand between colons; each stands for all that lies below it, too. One that is not
+    absolute names nothing.
     """
     words = os.environ.get("SNAP_SAFE_DIRECTORIES", "").split(os.pathsep)
-    return [word for word in words if os.path.isabs(word)]
+    return list(filter(None, words))
 
 
 def sudo_caller_id() -> int | None:

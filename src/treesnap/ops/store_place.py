@@ -67,7 +67,7 @@ from treesnap.store.lock import closed_gate, is_held
 from treesnap.store.moving import NotedMove, note_move
 from treesnap.store.ownership import WRITABLE_BY_OTHERS, is_controlled, note_made_here
 from treesnap.store.roots import registered_records
-from treesnap.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store
+from treesnap.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store, store_id
 from treesnap.worktree.apply.removal import remove_below, remove_directories
 
 _PIECE_SIZE = 1 << 20
@@ -91,7 +91,7 @@ def store_info(context: Context) -> StoreInfo:
         return StoreInfo(
             path=store.path,
             real_path=os.path.realpath(store.path),
-            id=str(fields.get("id", "")),
+            id=store_id(fields),
             format=int(fields.get("format", FORMAT_VERSION)),
             size_bytes=size_bytes,
             files=files,

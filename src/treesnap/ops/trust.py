@@ -52,17 +52,26 @@ def real_target(path: str) -> str:
 
 
 def _refuse_if(what: str, path: str, why: str | None) -> None:
-    if why is not None and not _is_safe(path):
-        raise Refused(f"The {what} {quoted(path)} {why}", code=ErrorCode.FOREIGN_OWNER, path=path)
+    if why is None:
+        return
+    directories, problems = _safe_directories()
+    if not _is_in(path, directories):
+        message = ". ".join([f"The {what} {quoted(path)} {why}", *problems])
+        raise Refused(message, code=ErrorCode.FOREIGN_OWNER, path=path)
 
 
-def _is_safe(path: str) -> bool:
-    """Returns whether the user has named a directory, or one above it, as safe."""
+def _safe_directories() -> tuple[list[str], list[str]]:
+    """Returns which directories the user has named as safe, and what is wrong with other words."""
     from treesnap.ops.user_settings import safe_directories
 
+    directories, problems = safe_directories()
+    return list(map(os.path.realpath, directories)), problems
+
+
+def _is_in(path: str, directories: Iterable[str]) -> bool:
+    """Returns whether a directory is one of these, or below one."""
     return any(
-        path == each or path.startswith(each.rstrip(os.sep) + os.sep)
-        for each in map(os.path.realpath, safe_directories())
+        path == each or path.startswith(each.rstrip(os.sep) + os.sep) for each in directories
     )
 
 
@@ -82,7 +91,7 @@ def _link_problem(links: Iterable[Link]) -> str | None:
         return None
     trusted = _trusted_ids()
     for link in links:
-        if link.owner_id not in trusted and not _is_safe(link.path):
+        if link.owner_id not in trusted and not _is_in(link.path, _safe_directories()[0]):
             owner = _user(link.owner_id)
             return f"is reached through the link {quoted(link.path)}, which belongs to {owner}"
     return None

@@ -48,16 +48,23 @@ def is_of_user(name: str) -> bool:
     return name == SAFE_DIRECTORIES or name.startswith(tuple(_BEGINNINGS))
 
 
-def safe_directories() -> list[str]:
+def safe_directories() -> tuple[list[str], list[str]]:
     """Returns the directories whose owners this user trusts, by the environment or the setting.
 
-    A file of settings that cannot be used names none: ``snap config`` says what is wrong with it.
+    Beside them, what is wrong with words that name none, and with a file that cannot be used.
     """
+    given = safe_directories_given()
+    problems = [
+        f"{quoted(word)} in SNAP_SAFE_DIRECTORIES is not an absolute path"
+        for word in given
+        if not os.path.isabs(word)
+    ]
+    words: list[str] = []
     try:
         words = (user_setting(SAFE_DIRECTORIES) or "").split(os.pathsep)
-    except InvalidArgument:
-        words = []
-    return [*safe_directories_given(), *filter(os.path.isabs, words)]
+    except InvalidArgument as error:
+        problems.append(error.message)
+    return list(filter(os.path.isabs, (*given, *words))), problems
 
 
 def text_commands() -> list[TextCommand]:

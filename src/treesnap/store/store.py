@@ -87,6 +87,12 @@ def _is_as_written(data: bytes) -> bool:
     return is_hex(identity, _ID_LENGTH) and text == _FORMAT_TEXT % identity
 
 
+def store_id(fields: Mapping[str, object]) -> str:
+    """Returns the id of a store by the fields of its format file; empty for what cannot be one."""
+    found = fields.get("id")
+    return found if isinstance(found, str) and is_hex(found, _ID_LENGTH) else ""
+
+
 def format_problem(data: bytes) -> str | None:
     """Returns what is wrong with a format file, beyond what opening the store checks, or None.
 
@@ -99,6 +105,8 @@ def format_problem(data: bytes) -> str | None:
         return None
     expected = json.loads(_FORMAT_TEXT)
     wrong = [name for name in expected if name != "id" and found.get(name) != expected[name]]
+    if not store_id(found):
+        wrong.append("id")
     return f"The format file has a wrong {', '.join(wrong)}" if wrong else None
 
 
