@@ -11,6 +11,7 @@
     │   ├── RemoteLocked               give a secret that opens the remote's keys
     │   │   └── KeysRotated            have the secret added again, by a holder of a newer one
     │   └── UnsupportedFormat          use the version that made this store
+    │       └── NewerVersion           use a newer version: one file is of it
     ├── Busy                           wait, or stop the process that holds it
     ├── Corrupt                        verify the store, repair it
     │   └── GenerationMissing          read the remote's key slots again
@@ -145,6 +146,7 @@ class WarningCode(StrEnum):
     STEP_KILLED = "step-killed"
     ROLL_BACK_FAILED = "roll-back-failed"
     SNAPSHOT_DAMAGED = "snapshot-damaged"
+    SNAPSHOT_NEWER = "snapshot-newer"
     DAMAGED_SNAPSHOT_DELETED = "damaged-snapshot-deleted"
     NOT_REPAIRED = "not-repaired"
     MAINTENANCE_FAILED = "maintenance-failed"
@@ -278,6 +280,14 @@ class Corrupt(TreesnapError):
     """Stored bytes are missing or are not what their identity says."""
 
     code = ErrorCode.STORE_DAMAGED
+
+
+class NewerVersion(UnsupportedFormat, Corrupt):
+    """A file of a store is whole, and has a newer version than this treesnap reads.
+
+    It is as unreadable as a damaged one, and whatever reads around damage reads around it. But it
+    is not to be repaired, and what it needs is not known.
+    """
 
 
 class GenerationMissing(Corrupt):

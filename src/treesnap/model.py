@@ -536,16 +536,28 @@ class SnapshotList(tuple[Snapshot, ...]):
 
     damaged: tuple[SnapshotId, ...]
     """The others, of which only the id is known."""
+    newer: tuple[SnapshotId, ...]
+    """Those that a newer treesnap wrote, and this one cannot read."""
 
-    def __new__(cls, readable: Iterable[Snapshot] = (), damaged: Iterable[SnapshotId] = ()) -> Self:
-        """Returns both as one value."""
+    def __new__(
+        cls,
+        readable: Iterable[Snapshot] = (),
+        damaged: Iterable[SnapshotId] = (),
+        newer: Iterable[SnapshotId] = (),
+    ) -> Self:
+        """Returns all of them as one value."""
         made = super().__new__(cls, readable)
         made.damaged = tuple(damaged)
+        made.newer = tuple(newer)
         return made
 
     def to_dict(self) -> Fields:
         """Returns the snapshots as ``snap list --json`` prints them; ``json.dumps`` takes it."""
-        return {"snapshots": [item.to_dict() for item in self], "damaged": list(self.damaged)}
+        return {
+            "snapshots": [item.to_dict() for item in self],
+            "damaged": list(self.damaged),
+            "newer": list(self.newer),
+        }
 
     def __repr__(self) -> str:
         """Returns the snapshots, one a line; of many the newest, and how many others there are."""
@@ -553,12 +565,15 @@ class SnapshotList(tuple[Snapshot, ...]):
         if len(self) > _LINES_MAX:
             lines.append(f"... {len(self) - _LINES_MAX:,} more")
         lines += [f"damaged: {identity[:ID_DIGITS]}" for identity in self.damaged]
+        lines += [f"of a newer version: {identity[:ID_DIGITS]}" for identity in self.newer]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Returns a table for notebooks."""
-        damaged = ", ".join(identity[:ID_DIGITS] for identity in self.damaged)
-        above = f"{len(self):,} snapshots" + (f"; damaged: {damaged}" if damaged else "")
+        above = f"{len(self):,} snapshots"
+        for what, ids in (("damaged", self.damaged), ("of a newer version", self.newer)):
+            if ids:
+                above += f"; {what}: " + ", ".join(identity[:ID_DIGITS] for identity in ids)
         return html_table(_SNAPSHOT_HEAD, [_cells(item) for item in self], above)
 
 

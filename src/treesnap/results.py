@@ -507,6 +507,8 @@ class GcResult(Record):
     """Why part of the garbage was left for the next collection, or None."""
     damaged: tuple[SnapshotId, ...] = ()
     """Snapshots in which damage was met; ``verify`` names all that it concerns."""
+    newer: int = 0
+    """Snapshots that a newer treesnap wrote. What they need is not known: nothing was deleted."""
 
 
 class RootDirectory(StrEnum):
@@ -742,6 +744,8 @@ class VerifyResult(Record):
     recovered: tuple[RecoveredObject, ...] = ()
     content_read: bool = False
     """Whether content was read, all or a sample; otherwise damage in it was not looked for."""
+    newer: tuple[str, ...] = ()
+    """Files of the store that a newer treesnap wrote, and this one cannot judge."""
 
     @property
     def ok(self) -> bool:

@@ -145,7 +145,7 @@ ODD = {
     "tags": {"a": None},
     "created_at_ns": "now",
     "parent": "none",
-    "version": 9,
+    "version": 0,
 }
 
 
@@ -202,10 +202,10 @@ def test_an_error_of_the_disk_is_not_damage(world):
     garbage = world.handle().create()
     world.handle().delete(garbage.id)
     before = sorted((path.name, path.stat().st_size) for path in world.store.glob("packs/*"))
-    fs = FaultyFileSystem(Fault(number=1, methods=frozenset({"read_at"}), errno=errno.EIO))
+    fault = Fault(methods=frozenset({"read_at"}), errno=errno.EIO, lasting=True)
 
     with pytest.raises(TreesnapError):
-        world.handle(fs=fs).gc()
+        world.handle(fs=FaultyFileSystem(fault)).gc()
 
     assert sorted((p.name, p.stat().st_size) for p in world.store.glob("packs/*")) == before
 

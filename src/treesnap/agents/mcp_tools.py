@@ -201,7 +201,7 @@ class Tools:
     ) -> SnapshotPage:
         """List snapshots, newest first; only those of a session if it is given."""
         found = self._handle(root).list(session=session or None)
-        return SnapshotPage.cut(found, limit, offset, damaged=len(found.damaged))
+        return SnapshotPage.cut(found, limit, offset, damaged=len(found.damaged) + len(found.newer))
 
     def show(self, *, ref: Ref, root: RootName = "") -> SnapshotFields:
         """Show one snapshot."""

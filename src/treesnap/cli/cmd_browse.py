@@ -112,8 +112,8 @@ def list_snapshots(
         gaps = _gaps(handle, session) if session is not None else ()
     wanted = {name: fact for name, fact in facts.items() if fact is not None}
     fitting = (item for item in found if wanted.items() <= stated_facts(item).items())
-    snapshots = SnapshotList(islice(fitting, limit), found.damaged)
-    if not snapshots and not snapshots.damaged:
+    snapshots = SnapshotList(islice(fitting, limit), found.damaged, found.newer)
+    if not (snapshots or snapshots.damaged or snapshots.newer):
         which = "No such snapshots" if wanted or session or tag or since or kind else "No snapshots"
         of_root = "" if all_roots or remote else f" of {handle.root}"
         place = handle.store_path if remote is None else printable(remote)
@@ -130,6 +130,7 @@ def list_snapshots(
         lambda: {
             "snapshots": snapshots,
             "damaged": snapshots.damaged,
+            "newer": snapshots.newer,
             "gaps": gaps,
         },
         list_table(snapshots, terminal, with_roots=all_roots)

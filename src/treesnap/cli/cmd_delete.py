@@ -35,8 +35,8 @@ def delete(invocation: Invocation, *, refs: Sequence[str]) -> None:
         removed = handle.delete(*[invocation.resolve(handle, ref) for ref in refs])
     output.result(
         "delete",
-        lambda: {"snapshots": removed, "damaged": removed.damaged},
-        [*(snapshot.id for snapshot in removed), *removed.damaged],
+        lambda: {"snapshots": removed, "damaged": removed.damaged, "newer": removed.newer},
+        [*(snapshot.id for snapshot in removed), *removed.damaged, *removed.newer],
     )
     output.note(f"To free their space: {invocation.command_text('gc')}")
 

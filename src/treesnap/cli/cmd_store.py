@@ -166,7 +166,7 @@ def verify(
 
     Without --read-data or --sample, damage in the content of files is not looked for.
     Exits 7 when there is damage, and names the paths that cannot be restored, and what
-    to type next.
+    to type next; 3 when a newer treesnap wrote something that this one cannot judge.
     """
     if remote is not None and sample is not None:
         raise click.UsageError("--remote excludes --sample")
@@ -188,6 +188,8 @@ def verify(
             for why, words in next_steps(result, repair=repair)
         )
     )
+    if result.ok and result.newer:
+        click.get_current_context().exit(ExitCode.REFUSED)
     if not result.ok:
         click.get_current_context().exit(ExitCode.DAMAGED)
 
@@ -203,6 +205,8 @@ def verify_lines(result: VerifyResult) -> Iterator[str]:
         message, where = map(_with_short_ids, (problem.message, problem.where))
         place = "" if where in message else f", {where}"
         yield f"problem: {message} [{problem.code}{place}]"
+    for place in result.newer:
+        yield f"not judged: {_with_short_ids(place)} was written by a newer treesnap"
     read = f"{size_text(result.read_bytes)} read" if result.content_read else "content not read"
     checked = (
         f"{count_text(result.snapshots, 'snapshot')}, {count_text(result.objects, 'object')}, "
@@ -241,6 +245,8 @@ def _with_short_ids(text: str) -> str:
 
 def next_steps(result: VerifyResult, *, repair: bool) -> Iterator[tuple[str, list[str]]]:
     """Yields what to do next: why, and the words of the command."""
+    if result.newer:
+        yield "To judge what a newer treesnap wrote, install that version and run", ["verify"]
     if repair and result.partial:
         copies = (
             "Put copies of lost files back into their roots, if there are any, and repair again"

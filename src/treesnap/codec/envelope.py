@@ -19,7 +19,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Generic, TypeVar
 
-from treesnap.errors import Corrupt, InvalidArgument, UnsupportedFormat
+from treesnap.errors import Corrupt, InvalidArgument, NewerVersion, UnsupportedFormat
 from treesnap.hashing import checksum
 from treesnap.named_tuple import NamedTuple
 
@@ -33,6 +33,7 @@ SEALED_SIZE_MAX = 256 << 20
 """The largest sealed file that is read: a journal of about a million steps."""
 
 _HEADER = struct.Struct("<8sBBBB4x")
+_VERSION_AT = 9
 _LENGTH = struct.Struct("<Q")
 
 T = TypeVar("T")
@@ -141,8 +142,29 @@ def seal(kind: FileKind, payload: bytes) -> bytes:
 
 
 def unseal(data: bytes, kind: FileKind, where: str) -> bytes:
-    """Returns the payload of a sealed file, or raises Corrupt or UnsupportedFormat."""
-    check_header(data, kind, where)
+    """Returns the payload of a sealed file, or raises Corrupt or UnsupportedFormat.
+
+    NewerVersion where the frame, which later versions keep, proves that the file is whole.
+    """
+    try:
+        check_header(data, kind, where)
+    except UnsupportedFormat as error:
+        if data[_VERSION_AT] > 1 and _is_whole(data, where):
+            raise NewerVersion(error.message, path=where) from error
+        raise
+    return _payload(data, where)
+
+
+def _is_whole(data: bytes, where: str) -> bool:
+    try:
+        _payload(data, where)
+    except Corrupt:
+        return False
+    return True
+
+
+def _payload(data: bytes, where: str) -> bytes:
+    """Returns the payload in a frame with some header, or raises Corrupt."""
     start = HEADER_SIZE + _LENGTH.size
     if len(data) < start + CHECKSUM_SIZE:
         raise Corrupt(f"File {where!r} is cut short", path=where)

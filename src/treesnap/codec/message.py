@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]  # the library has no types
 
-from treesnap.errors import Corrupt, InvalidArgument
+from treesnap.errors import Corrupt, InvalidArgument, NewerVersion
 
 ARRAY_LENGTH_MAX = 8192
 """Items of one array in a stored object."""
@@ -188,8 +188,12 @@ class Fields:
         return decode_time(self._value.get(name), f"{self._what}, field {name},")
 
     def require_version(self, version: int) -> None:
-        """Raises Corrupt unless the map says that it has this version."""
+        """Raises Corrupt unless the map says that it has this version; NewerVersion for a newer."""
         found = self.get("version", int)
+        if found > version:
+            raise NewerVersion(
+                f"Stored {self._what} has version {found}, and this treesnap reads {version}"
+            )
         require(found == version, self._what, f"its version {found} is unknown")
 
     def size(self, name: str) -> int:

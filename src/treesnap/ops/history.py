@@ -9,6 +9,7 @@ from treesnap.errors import (
     Corrupt,
     ErrorCode,
     InvalidArgument,
+    NewerVersion,
     NotFound,
     Refused,
     StoreMissing,
@@ -35,10 +36,11 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
         with opened(context, "list snapshots") as session:
             root_ids = session.store.snapshots.root_ids() if all_roots else [session.root.id]
             damaged: list[SnapshotName] = []
+            newer: list[SnapshotName] = []
             found = [
                 item
                 for each in root_ids
-                for item in session.store.snapshots.readable(each, damaged)
+                for item in session.store.snapshots.readable(each, damaged, newer=newer)
             ]
     except StoreMissing:
         return SnapshotList()
@@ -46,9 +48,15 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
         context.monitor.warn(
             WarningCode.SNAPSHOT_DAMAGED, f"Snapshot {name.id[:12]} is damaged and cannot be listed"
         )
+    for name in newer:
+        context.monitor.warn(
+            WarningCode.SNAPSHOT_NEWER,
+            f"Snapshot {name.id[:12]} was written by a newer treesnap and cannot be listed",
+        )
     if all_roots:
         found.sort(key=lambda item: item.record.created_at_ns, reverse=True)
-    return SnapshotList(filter(wanted.fits, found), [name.id for name in damaged])
+    unread = ([name.id for name in names] for names in (damaged, newer))
+    return SnapshotList(filter(wanted.fits, found), *unread)
 
 
 def snapshot_names(context: Context) -> tuple[SnapshotName, ...]:
@@ -64,15 +72,18 @@ def load_snapshots(context: Context, names: Sequence[SnapshotName]) -> SnapshotL
     """Returns the snapshots of some names, in their order, without those that were deleted."""
     found: list[Snapshot] = []
     damaged: list[SnapshotId] = []
+    newer: list[SnapshotId] = []
     with opened(context, "read snapshots") as session:
         for name in names:
             try:
                 found.append(session.store.snapshots.load(session.root.id, name))
             except NotFound:
                 continue
+            except NewerVersion:
+                newer.append(name.id)
             except Corrupt:
                 damaged.append(name.id)
-    return SnapshotList(found, damaged)
+    return SnapshotList(found, damaged, newer)
 
 
 def history_mark(context: Context) -> str:
@@ -102,7 +113,8 @@ def resolve(
 def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
     """Removes snapshots, all or none, and returns them.
 
-    One that is damaged is named by its id or the beginning of it, and is a warning as well.
+    One that cannot be read, because it is damaged or of a newer version, is named by its id or the
+    beginning of it, and is a warning as well.
     """
     try:
         with (
@@ -113,14 +125,17 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
             held = session.root.holds()
             chosen: dict[SnapshotId, Snapshot] = {}
             names: dict[SnapshotId, SnapshotName] = {}
+            newer: set[SnapshotId] = set()
             for ref in refs:
                 try:
                     snapshot = resolve_in(session, ref)
                     chosen[snapshot.id] = snapshot
                     names[snapshot.id] = SnapshotName(snapshot.sequence, snapshot.id)
-                except Corrupt:
-                    damaged = by_beginning(session.store.snapshots.names(session.root.id), ref)
-                    names[damaged.id] = damaged
+                except Corrupt as error:
+                    unread = by_beginning(session.store.snapshots.names(session.root.id), ref)
+                    names[unread.id] = unread
+                    if isinstance(error, NewerVersion):
+                        newer.add(unread.id)
             for identity in names:
                 if session.store.snapshots.state(identity).pinned:
                     raise Refused(f"Snapshot {identity[:12]} is pinned", code=ErrorCode.PINNED)
@@ -135,13 +150,18 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
                     purpose = record.purpose if record is not None else "needs"
                     raise Busy(f"Snapshot {identity[:12]} is what {user} {purpose}")
             session.store.snapshots.remove(session.root.id, list(names.values()))
-            damaged_ids = [identity for identity in names if identity not in chosen]
+            damaged_ids = [each for each in names if each not in chosen and each not in newer]
             for identity in damaged_ids:
                 context.monitor.warn(
                     WarningCode.DAMAGED_SNAPSHOT_DELETED,
                     f"Removed the damaged snapshot {identity[:12]}",
                 )
-            return SnapshotList(chosen.values(), damaged_ids)
+            for identity in sorted(newer):
+                context.monitor.warn(
+                    WarningCode.SNAPSHOT_NEWER,
+                    f"Removed snapshot {identity[:12]}, which a newer treesnap had written",
+                )
+            return SnapshotList(chosen.values(), damaged_ids, sorted(newer))
     except StoreMissing as error:
         raise unknown(refs[0] if refs else "") from error
 

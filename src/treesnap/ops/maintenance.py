@@ -46,7 +46,7 @@ from treesnap.ops.access import alone, locked_root, opened, remove_displaced
 from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.context import Context, Session, context_at
 from treesnap.ops.known_changes import remove_dead_sockets
-from treesnap.quantities import first_few
+from treesnap.quantities import count_text, first_few
 from treesnap.results import GcResult, PolicySource, PrunePolicy, PruneResult, StatsResult
 from treesnap.store.collector import read_collected_size
 from treesnap.store.lock import is_held
@@ -498,4 +498,10 @@ def _collect(context: Context, *, wait_s: float) -> None:
         context.monitor.warn(
             WarningCode.GARBAGE_KEPT,
             f"No garbage was collected, because snapshots are damaged: {shown}",
+        )
+    elif result.newer:
+        context.monitor.warn(
+            WarningCode.SNAPSHOT_NEWER,
+            "No garbage was collected, because a newer treesnap wrote "
+            f"{count_text(result.newer, 'snapshot')}",
         )

@@ -109,6 +109,7 @@ def _result(found: Checker, left: Checker, repair: Repair | None = None) -> Veri
         objects=len(left.checked),
         read_bytes=found.read_bytes,
         content_read=found.reads_data,
+        newer=tuple(left.newer),
     )
 
 

@@ -43,7 +43,7 @@ from contextlib import suppress
 from treesnap.codec.envelope import FileKind, Format
 from treesnap.codec.message import Fields, pack, require, unpack
 from treesnap.codec.pack import PACK_ID_SIZE
-from treesnap.errors import Busy, Corrupt
+from treesnap.errors import Busy, Corrupt, NewerVersion
 from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.named_tuple import NamedTuple
 from treesnap.store.layout import Layout
@@ -145,6 +145,8 @@ def rebuild_state(store: Store) -> str | None:
         if state.epoch >= oldest_epoch_possible(fs, layout):
             return None
         needed = max(needed, state.epoch)
+    except NewerVersion:
+        return None
     except Corrupt:
         pass
     epoch = min(needed + LEAP, _LEAP_MAX)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Generic, Self, TypeVar
 
 from treesnap.codec.envelope import Format
-from treesnap.errors import Corrupt, UnsupportedFormat
+from treesnap.errors import Corrupt, NewerVersion, UnsupportedFormat
 from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import (
     create_locked,
@@ -29,13 +29,15 @@ T = TypeVar("T")
 def read_record(fs: ReadingFileSystem, path: str, format_: Format[T]) -> T | None:
     """Returns the record in a file, or None when there is no file.
 
-    Raises Corrupt, for an unknown version too: the store's format file admitted us; and for an
-    error of the disk.
+    Raises Corrupt, for an error of the disk too; NewerVersion for a whole file of a newer
+    version. What has an unknown version otherwise is damaged: the store's format file admitted us.
     """
     try:
         return format_.unseal(read_file(fs, path, format_.size_max), path)
     except FileNotFoundError:
         return None
+    except NewerVersion as error:
+        raise NewerVersion(error.message, path=path) from error
     except UnsupportedFormat as error:
         raise Corrupt(error.message, path=path) from error
     except OSError as error:

@@ -30,7 +30,7 @@ from treesnap.codec.snapshot import (
     state_format,
     state_hash,
 )
-from treesnap.errors import Corrupt, NotFound, UnsupportedFormat
+from treesnap.errors import Corrupt, NewerVersion, NotFound, UnsupportedFormat
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     add_directory,
@@ -98,6 +98,8 @@ def restored_ref(safety: Snapshot) -> str | None:
 def _decoded(path: str, expected: SnapshotId | None, data: bytes) -> SnapshotRecord:
     try:
         payload = unseal(data, FileKind.SNAPSHOT, path)
+    except NewerVersion:
+        raise
     except UnsupportedFormat as error:
         raise Corrupt(error.message, path=path) from error
     if expected is not None and snapshot_id(payload) != expected:
@@ -247,9 +249,11 @@ class SnapshotLog:
         damaged: list[SnapshotName] | None = None,
         may_matter: Callable[[bytes], bool] = lambda _: True,
         cache: RecordCache | None = None,
+        newer: list[SnapshotName] | None = None,
     ) -> Iterator[Snapshot]:
         """Yields the readable snapshots of a root, newest first; adds the others to ``damaged``.
 
+        Those that a newer treesnap wrote are added to ``newer`` where that is given.
         Leaves out those whose file does not matter by its bytes, in which texts stand as they are:
         a look at them takes an eighth of the time. Reads no file that the cache has.
         """
@@ -264,18 +268,17 @@ class SnapshotLog:
                     yield self._snapshot(root_id, name, data)
             except NotFound:
                 continue
-            except Corrupt:
+            except Corrupt as error:
                 if cache is not None:
                     cache.discard(name.id)
-                if damaged is not None:
-                    damaged.append(name)
+                unread = damaged
+                if newer is not None and isinstance(error, NewerVersion):
+                    unread = newer
+                if unread is not None:
+                    unread.append(name)
 
     def load_record(self, path: str, expected: SnapshotId | None) -> SnapshotRecord:
-        """Returns the record in a snapshot's file; raises Corrupt or NotFound.
-
-        An unknown version is damage too: a program that writes newer files into a store
-        first says so in its format file.
-        """
+        """Returns the record in a snapshot's file; raises Corrupt, NewerVersion or NotFound."""
         return _decoded(path, expected, self._read(path, expected))
 
     def payload(self, root_id: str, name: SnapshotName) -> bytes:
@@ -299,9 +302,18 @@ class SnapshotLog:
 
     def state(self, identity: SnapshotId) -> SnapshotState:
         """Returns a snapshot's mutable state. A damaged one counts as pinned: nothing is lost."""
+        try:
+            return self._state(identity)
+        except NewerVersion:
+            return SnapshotState(pinned=True)
+
+    def _state(self, identity: SnapshotId) -> SnapshotState:
+        """Does the same for a caller that replaces it: raises NewerVersion."""
         path = self._layout.state(identity)
         try:
             return read_record(self._fs, path, state_format(identity)) or SnapshotState()
+        except NewerVersion:
+            raise
         except (Corrupt, PermissionError):
             return SnapshotState(pinned=True)
 
@@ -311,10 +323,11 @@ class SnapshotLog:
         """Changes a snapshot's mutable state, durably, and returns what it is afterwards.
 
         ``change`` gets what the state is by then, whichever root has changed it. The caller holds
-        the lock of a root that has the snapshot. Raises Busy.
+        the lock of a root that has the snapshot. Raises Busy, and NewerVersion: what this version
+        does not know of a state would be lost.
         """
         with locked_roots(self._fs, self._layout):
-            state = change(self.state(identity))
+            state = change(self._state(identity))
             self.write_state(identity, state)
         return state
 

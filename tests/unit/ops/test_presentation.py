@@ -168,7 +168,7 @@ def test_a_list_names_what_is_damaged():
 
     assert repr(found) == "<SnapshotList of 0>\ndamaged: abababababab"
     assert "damaged: abababababab" in found._repr_html_()
-    assert found.to_dict() == {"snapshots": [], "damaged": ["ab" * 32]}
+    assert found.to_dict() == {"snapshots": [], "damaged": ["ab" * 32], "newer": []}
 
 
 def test_every_public_record_can_become_json():

@@ -4,7 +4,8 @@ The order, and why it is safe beside any number of writers, is in
 :mod:`treesnap.store.collector`. What a readable record or tree refers to is never deleted.
 If one is damaged, every object whose id still stands in its bytes counts as needed, the result
 names the snapshot, and the collection goes on; see ``docs/adr``. An automatic collection deletes
-nothing then. A disk error is not damage: it stops the collection.
+nothing then. A disk error is not damage: it stops the collection. What a record of a newer
+version needs is not known: beside one, no collection deletes anything.
 
 A damaged or torn pack is rewritten only if every object that snapshots need was found: then
 nothing needed can be hidden in it. A pack whose needed content turns out to be damaged while it
@@ -29,7 +30,7 @@ from contextlib import suppress
 
 from treesnap.codec.pack import Block, IndexEntry
 from treesnap.codec.snapshot import RECORD_SIZE_MAX
-from treesnap.errors import Busy, Corrupt, NotFound
+from treesnap.errors import Busy, Corrupt, NewerVersion, NotFound
 from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import read_file, sweep_temporary
 from treesnap.fs.os_errors import is_full
@@ -88,6 +89,8 @@ class _Collection:
         self._reachable = Reachability(store, around_damage=True)
         self._is_automatic = is_automatic
         self._damaged: dict[SnapshotId, None] = {}
+        self._newer: set[str] = set()
+        """Records of a newer version, by path."""
         self._marked: set[str] = set()
         self._new: list[ObjectId] = []
         """What snapshots need that were not there, or not published, when packs were read."""
@@ -110,8 +113,8 @@ class _Collection:
         usage = StoreUsage(store, self._reachable.seen)
         kept = len(self._reachable.seen)
         if dry_run:
-            going = [*usage.dead, *usage.rewritten]
-            self._copied_bytes = sum(pack.needed_bytes for pack in usage.rewritten)
+            going = [] if self._must_not_delete() else [*usage.dead, *usage.rewritten]
+            self._copied_bytes = sum(pack.needed_bytes for pack in going)
         elif self._must_not_delete():
             going = []
             # The next automatic collection waits until the store has grown from here.
@@ -119,7 +122,10 @@ class _Collection:
         else:
             self._sweep(usage, old_parts)
             going = [pack for pack in usage.packs.values() if pack.id in self._deleted]
-        if not dry_run and self._must_not_delete():
+        if self._newer:
+            written = count_text(len(self._newer), "snapshot was", "snapshots were")
+            self._postponed.append(f"{written} written by a newer treesnap")
+        elif not dry_run and self._must_not_delete():
             self._postponed.append(
                 f"{count_text(len(self._damaged), 'snapshot is', 'snapshots are')} damaged"
             )
@@ -138,6 +144,7 @@ class _Collection:
             kept_objects=kept,
             dry_run=dry_run,
             damaged=tuple(self._damaged),
+            newer=len(self._newer),
             postponed=" and ".join([*usage.postponed, *self._postponed]) or None,
         )
 
@@ -158,6 +165,9 @@ class _Collection:
                 record = log.load_record(path, None)
             except NotFound:
                 continue
+            except NewerVersion:
+                self._newer.add(path)
+                continue
             for reference in self._reachable.add(record):
                 yield reference.id
         for root_id, snapshot_name in list(log.all_names()):
@@ -166,6 +176,9 @@ class _Collection:
             try:
                 record = log.load_record(log.path(root_id, snapshot_name), snapshot_name.id)
             except NotFound:
+                continue
+            except NewerVersion:
+                self._newer.add(log.path(root_id, snapshot_name))
                 continue
             except Corrupt:
                 self._damaged[snapshot_name.id] = None
@@ -232,8 +245,10 @@ class _Collection:
         write_collected_size(self._fs, self._store.layout, self._store.size_bytes())
 
     def _must_not_delete(self) -> bool:
-        """Returns whether nothing may go: an automatic collection does not decide about damage."""
-        return self._is_automatic and bool(self._damaged)
+        """Returns whether nothing may go: an automatic collection does not decide about damage,
+        and none about what is not known.
+        """
+        return bool(self._newer) or (self._is_automatic and bool(self._damaged))
 
     def _fitting(self, packs: list[PackUsage]) -> list[PackUsage]:
         """Returns the packs whose copies fit on the disk, the smallest copies first."""

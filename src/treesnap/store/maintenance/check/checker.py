@@ -14,7 +14,7 @@ from itertools import islice
 from treesnap import treepath
 from treesnap.codec.pack import IndexEntry
 from treesnap.codec.reader import Reference, TreeReader, root_references
-from treesnap.errors import Corrupt, NotFound, TreesnapError
+from treesnap.errors import Corrupt, NewerVersion, NotFound, TreesnapError
 from treesnap.events import Phase
 from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotRecord
 from treesnap.named_tuple import NamedTuple
@@ -77,6 +77,8 @@ class Checker:
         self.partial: list[Partial] = []
         self.findings: list[Finding] = []
         """Metadata files that are damaged, with what mends each."""
+        self.newer: list[str] = []
+        """Files of a newer version, by path in the store; they cannot be judged."""
         self.checked: dict[ObjectId, str | None] = {}
         """Every object that was looked at, with what is wrong with it, or None."""
         self.damaged: list[Damaged] = []
@@ -103,7 +105,9 @@ class Checker:
             self._check_packs()
         self.monitor.begin(Phase.VERIFY, None, None)
         self._check_snapshots()
-        self.findings += MetadataFiles(self._store, self._place).findings()
+        files = MetadataFiles(self._store, self._place)
+        self.findings += files.findings()
+        self.newer += dict.fromkeys(files.newer)
         self.problems += [finding.problem for finding in self.findings]
         self._forget_deleted()
         self._attribute()
@@ -194,8 +198,11 @@ class Checker:
             except NotFound:
                 continue
             except TreesnapError as error:
-                self.bad_snapshots.append(BadSnapshot(root_id, name))
                 where = os.path.relpath(log.path(root_id, name), self._store.path)
+                if isinstance(error, NewerVersion):
+                    self.newer.append(where)
+                    continue
+                self.bad_snapshots.append(BadSnapshot(root_id, name))
                 self.problems.append(
                     Problem(
                         code="bad-snapshot",

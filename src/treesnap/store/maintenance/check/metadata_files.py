@@ -14,7 +14,7 @@ from typing import Any
 from treesnap.codec.envelope import Format
 from treesnap.codec.root_files import GAPS, HISTORY, PLAN_PAYLOAD
 from treesnap.codec.snapshot import state_format
-from treesnap.errors import Corrupt, TreesnapError, printable
+from treesnap.errors import Corrupt, NewerVersion, TreesnapError, printable
 from treesnap.events import Monitor
 from treesnap.fs.durable import read_file
 from treesnap.hashing import root_id
@@ -82,6 +82,8 @@ class MetadataFiles:
         self._fs = store.fs
         self._store = store
         self._layout = store.layout
+        self.newer: list[str] = []
+        """Files of a newer version that :meth:`findings` came to, by path in the store."""
 
     def findings(self) -> Iterator[Finding]:
         """Yields what is damaged."""
@@ -105,6 +107,9 @@ class MetadataFiles:
             if read_state(self._fs, self._layout).epoch >= needed:
                 return
             message = "The collector state is older than a writer that is at work"
+        except NewerVersion:
+            self.newer.append(where)
+            return
         except Corrupt as error:
             message = error.message
         yield _finding("bad-collector", message, where, rebuild_state)
@@ -126,6 +131,9 @@ class MetadataFiles:
             try:
                 if read_record(self._fs, path, state_format(identity)) is None:
                     continue
+            except NewerVersion:
+                self.newer.append(where)
+                continue
             except Corrupt as error:
                 message = f"{error.message}: the snapshot counts as pinned"
             if identity not in known:
@@ -140,10 +148,14 @@ class MetadataFiles:
         path = self._layout.root_file(name, "root")
         where = f"roots/{name}/root"
         recorded = reason = None
+        is_newer = False
         # Before the record is read: a root has its record before its first snapshot.
         had_snapshots = self._has_snapshots(name)
         try:
             recorded = recorded_root(self._fs, self._layout, name)
+        except NewerVersion:
+            self.newer.append(where)
+            is_newer = True
         except Corrupt as error:
             reason = error.message
         known = recorded or self._record_of(name)
@@ -152,7 +164,8 @@ class MetadataFiles:
             yield _finding("bad-root", message, where, _registering(name, recorded))
         # Without snapshots a missing record comes from a killed command, or from one that forgot
         # the root meanwhile, and is not damage.
-        if recorded is None and reason is None and had_snapshots and self._has_snapshots(name):
+        is_absent = recorded is None and reason is None and not is_newer
+        if is_absent and had_snapshots and self._has_snapshots(name):
             reason = f"File {path!r} is missing"
         if reason is not None:
             yield _finding("bad-root", reason, where, _registering(name, known))
@@ -198,13 +211,19 @@ class MetadataFiles:
         path = self._layout.root_file(name, file_name)
         try:
             read_record(self._fs, path, sort.format)
+        except NewerVersion:
+            self.newer.append(f"roots/{name}/{file_name}")
         except Corrupt as error:
             message = f"{error.message}: {sort.consequence}"
             mend = _taking(name, file_name, sort, self._place.wait_s)
             yield _finding(sort.code, message, f"roots/{name}/{file_name}", mend)
 
     def _journal(self, root: Root) -> Iterator[Finding]:
-        reason = _why_unfinishable(self._store, root)
+        try:
+            reason = _why_unfinishable(self._store, root)
+        except NewerVersion:  # it, or a snapshot that it needs
+            self.newer.append(f"roots/{root.id}/journal")
+            return
         if reason is not None:
             message = (
                 f"A restore of {printable(root.path)!r} was interrupted and cannot be finished: "
@@ -215,16 +234,23 @@ class MetadataFiles:
 
 
 def _why_unfinishable(store: Store, root: Root) -> str | None:
-    """Returns why no recovery of a root can work, or None."""
+    """Returns why no recovery of a root can work, or None.
+
+    Raises NewerVersion where another treesnap can judge that, and this one cannot.
+    """
     try:
         needed = needed_snapshots(root)
         names = {name.id: name for name in store.snapshots.names(root.id)}
         for identity in sorted(needed):
             try:
                 store.snapshots.load(root.id, names[identity])
+            except NewerVersion:
+                raise
             except (KeyError, TreesnapError):
                 if needed_snapshots(root) == needed:  # the restore may have ended meanwhile
                     return f"snapshot {identity[:12]}, which it needs, is gone or damaged"
+    except NewerVersion:
+        raise
     except Corrupt as error:
         return error.message
     return None
@@ -238,6 +264,8 @@ def _taking(name: str, file_name: str, sort: _Sort, wait_s: float) -> Mend:
         with _files_locked(store, root, sort, wait_s):
             try:
                 root.read(file_name, sort.format)
+                return None
+            except NewerVersion:
                 return None
             except Corrupt:
                 return _taken(store, root.file(file_name), sort.what)
@@ -283,9 +311,13 @@ def _pinning(identity: SnapshotId) -> Mend:
     def mend(store: Store) -> str | None:
         path = store.layout.state(identity)
         with locked_roots(store.writing_fs, store.layout):
-            with suppress(Corrupt):
+            try:
                 read_record(store.fs, path, state_format(identity))
                 return None
+            except NewerVersion:
+                return None
+            except Corrupt:
+                pass
             kept = Quarantine(store.writing_fs, store.layout).keep_copy(path)
             store.snapshots.write_state(identity, SnapshotState(pinned=True))
         old = f"; the old state is {kept}" if kept else ""

@@ -20,7 +20,7 @@ from treesnap.codec.snapshot import (
     records_in,
     snapshot_id,
 )
-from treesnap.errors import Corrupt, NotFound, TreesnapError, WarningCode
+from treesnap.errors import Corrupt, NewerVersion, NotFound, TreesnapError, WarningCode
 from treesnap.events import Monitor, Phase
 from treesnap.fs.durable import read_readable, replace_file, unlink_if_present
 from treesnap.fs.os_errors import error_text, is_unreadable
@@ -219,7 +219,7 @@ class Repair:
         try:
             log.load(bad.root_id, bad.name)
             return None
-        except NotFound:
+        except (NotFound, NewerVersion):
             return None
         except TreesnapError:
             pass

@@ -1,0 +1,228 @@
+"""What a newer treesnap wrote is not damage: it is named and kept, with all that it may need."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from calling import run_forked
+from treesnap.codec.envelope import CHECKSUM_SIZE, FileKind, header, seal, unseal
+from treesnap.codec.journal import VERSION
+from treesnap.codec.message import pack, unpack
+from treesnap.codec.snapshot import snapshot_id
+from treesnap.errors import Refused, UnsupportedFormat, WarningCode
+from treesnap.events import CollectingMonitor
+from treesnap.hashing import checksum
+from treesnap.store.maintenance.retention import Policy
+from world import World, damage
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(tmp_path)
+
+
+def make_newer(path: Path) -> None:
+    """Gives a sealed file the header that a newer version would write."""
+    data = path.read_bytes()
+    body = header(FileKind(data[8]), 2) + data[16:-CHECKSUM_SIZE]
+    path.write_bytes(body + checksum(body, CHECKSUM_SIZE))
+
+
+def in_header(world: World) -> Path:
+    """Makes a snapshot newer by the version of its file."""
+    path = world.only(f"snapshots/*/*-{world.handle().resolve('second').id}")
+    make_newer(path)
+    return path
+
+
+def in_record(world: World) -> Path:
+    """Makes a snapshot newer by the version of its record, of which it has the id."""
+    path = world.only(f"snapshots/*/*-{world.handle().resolve('second').id}")
+    fields = unpack(unseal(path.read_bytes(), FileKind.SNAPSHOT, "x"), "snapshot")
+    payload = pack(fields | {"version": 2})
+    number, _, old = path.name.partition("-")
+    state = world.store / "states" / old
+    identity = snapshot_id(payload)
+    newer = path.with_name(f"{number}-{identity}")
+    newer.write_bytes(seal(FileKind.SNAPSHOT, payload))
+    path.unlink()
+    if state.exists():
+        state.unlink()
+        world.store.joinpath("states", identity).write_bytes(
+            seal(
+                FileKind.SNAPSHOT_STATE,
+                pack({"version": 1, "pinned": True, "tags": {}, "snapshot": identity}),
+            )
+        )
+    return newer
+
+
+HOWS = pytest.mark.parametrize("make", [in_header, in_record])
+
+
+def id_of(path: Path) -> str:
+    return path.name.partition("-")[2]
+
+
+def packs(world: World) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in world.store.glob("packs/*")}
+
+
+@HOWS
+class TestSnapshot:
+    def test_a_check_names_it_and_says_that_it_cannot_be_judged(self, world, make, tmp_path):
+        path = make(world)
+
+        result = world.handle().verify(read_data=True)
+        ended = run_forked(
+            ["--store", str(world.store), "verify", "--read-data"],
+            cwd=world.root,
+            variables={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        )
+
+        assert result.ok
+        assert result.newer == (str(path.relative_to(world.store)),)
+        assert ended.code == 3
+        assert "was written by a newer treesnap" in ended.out
+        assert id_of(path)[:12] in ended.out
+
+    def test_a_repair_of_something_else_leaves_it_and_its_pin_alone(self, world, make):
+        world.handle().pin("second")
+        path = make(world)
+        before = path.read_bytes()
+        (state,) = world.store.glob(f"states/{id_of(path)}")
+        pin = state.read_bytes()
+        for part in world.store.glob("index/*[0-9a-f]"):
+            damage(part, "zeros")
+
+        result = world.handle().verify(repair=True)
+
+        assert result.left == ()
+        assert result.newer == (str(path.relative_to(world.store)),)
+        assert path.read_bytes() == before
+        assert state.read_bytes() == pin
+
+    def test_a_collection_keeps_all_that_it_may_need(self, world, make):
+        (world.root / "more").write_bytes(os.urandom(5000))
+        world.handle().delete(world.handle().create().id)
+        make(world)
+        before = packs(world)
+
+        planned = world.handle().gc(dry_run=True)
+        collected = world.handle().gc()
+
+        assert (planned.freed_bytes, planned.removed_objects) == (0, 0)
+        assert (collected.freed_bytes, collected.removed_objects) == (0, 0)
+        assert collected.newer == planned.newer == 1
+        assert "written by a newer treesnap" in (collected.postponed or "")
+        assert collected.damaged == ()
+        assert packs(world) == before
+
+    def test_a_list_names_it(self, world, make):
+        path = make(world)
+        monitor = CollectingMonitor()
+
+        found = world.handle(monitor=monitor).list()
+
+        assert (found.damaged, found.newer) == ((), (id_of(path),))
+        assert monitor.codes == [WarningCode.SNAPSHOT_NEWER]
+        assert id_of(path)[:12] in monitor.warnings[0]
+        assert "second" not in {item.name for item in found}
+
+    def test_whoever_names_it_is_told_to_use_that_version(self, world, make):
+        path = make(world)
+
+        for call in (world.handle().resolve, world.handle().restore, world.handle().pin):
+            with pytest.raises(UnsupportedFormat):
+                call(id_of(path))
+        assert world.restores("first")
+
+    def test_a_policy_keeps_it(self, world, make):
+        path = make(world)
+
+        world.handle().prune(Policy(keep_last=1))
+
+        assert path.exists()
+
+    def test_it_is_deleted_only_by_name_and_without_a_pin(self, world, make):
+        world.handle().pin("second")
+        path = make(world)
+        identity = id_of(path)
+        with pytest.raises(Refused, match="pinned"):
+            world.handle().delete(identity)
+        (world.store / "states" / identity).unlink()
+
+        removed = world.handle().delete(identity)
+
+        assert (removed, removed.damaged, removed.newer) == ((), (), (identity,))
+        assert not path.exists()
+        assert world.handle().gc().newer == 0
+
+
+def test_a_damaged_version_in_a_header_is_damage(world):
+    """Its frame is not whole, and the record in it is: that is mended."""
+    path = world.only(f"snapshots/*/*-{world.handle().resolve('second').id}")
+    before = path.read_bytes()
+    damage(path, "version")
+
+    result = world.handle().verify(repair=True)
+
+    assert [item.code for item in result.problems] == ["bad-snapshot"]
+    assert path.read_bytes() == before
+
+
+FILES = {
+    "state": "states/*",
+    "root": "roots/*/root",
+    "history": "roots/*/history",
+    "collector": "collector/state",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_other_files_of_a_newer_version_are_left_alone(world, name):
+    world.handle().pin("second")
+    world.handle().delete("first")
+    world.handle().gc()
+    path = world.only(FILES[name])
+    make_newer(path)
+    before = path.read_bytes()
+    for part in world.store.glob("index/*[0-9a-f]"):
+        damage(part, "zeros")
+
+    result = world.handle().verify(repair=True)
+
+    assert str(path.relative_to(world.store)) in result.newer
+    assert {item.code for item in result.problems} == {"bad-index"}
+    assert path.read_bytes() == before
+
+
+def test_the_journal_of_a_newer_version_is_not_given_up(world):
+    path = world.only("roots/*/root").with_name("journal")
+    path.write_bytes(seal(FileKind.JOURNAL, pack({"version": VERSION + 1})))
+    before = path.read_bytes()
+    for part in world.store.glob("index/*[0-9a-f]"):
+        damage(part, "zeros")
+
+    result = world.handle().verify(repair=True)
+
+    assert result.newer == (str(path.relative_to(world.store)),)
+    assert {item.code for item in result.problems} == {"bad-index"}
+    assert path.read_bytes() == before
+    with pytest.raises(UnsupportedFormat):
+        world.handle().create()
+
+
+def test_a_pin_of_a_newer_version_is_not_replaced(world):
+    world.handle().pin("second")
+    path = world.only("states/*")
+    make_newer(path)
+    before = path.read_bytes()
+
+    assert world.handle().resolve("second").pinned
+    with pytest.raises(UnsupportedFormat):
+        world.handle().unpin("second")
+    assert path.read_bytes() == before
