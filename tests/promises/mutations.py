@@ -461,8 +461,8 @@ MUTATIONS = (
         "store/snapshots.py",
         (
             (
-                "            except Corrupt as error:\n                if cache is not None:\n",
-                "            except UnsupportedFormat as error:\n                if cache is not None:\n",
+                "            except Corrupt as error:\n                if cache",
+                "            except UnsupportedFormat as error:\n                if cache",
             ),
         ),
         {"P11": ("damage/test_snapshots.py", "damage/test_store.py")},
