@@ -343,6 +343,16 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
+def test_a_file_that_is_no_archive_is_named(tmp_path, handle, data):
+    (tmp_path / "a\n.tar").write_bytes(data)
+
+    with pytest.raises(InvalidArgument, match=r"^Could not import '.*/a\\\\n\.tar': ") as error:
+        handle.import_from(tmp_path / "a\n.tar")
+
+    assert (error.value.code, error.value.path) == ("invalid-archive", str(tmp_path / "a\n.tar"))
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
 def test_an_archive_that_is_not_whole_is_refused(handle, data):
     with pytest.raises(InvalidArgument) as error:
         handle.import_from(io.BytesIO(data))

@@ -95,6 +95,7 @@ def test_import_refuses_what_is_no_archive(snap, root, tmp_path):
     fields = snap("import", tmp_path / "a.tar", "--json")
 
     assert told.code == 2
+    assert f"Could not import '{tmp_path / 'a.tar'}': " in told.err
     assert "hint: nothing was imported" in told.err
     assert fields.json["code"] == "invalid-archive"
     assert snap("import", tmp_path / "absent.tar").code == 5

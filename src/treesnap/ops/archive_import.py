@@ -319,8 +319,18 @@ class _File:
 
 @contextmanager
 def _opened_file(fs: FileSystem, path: str) -> Iterator[_File]:
+    """Yields an archive; what is wrong with it is said with its name."""
     with opened_file(fs, os.path.realpath(path), os.O_RDONLY) as fd:
-        yield _File(fs, fd)
+        try:
+            yield _File(fs, fd)
+        except InvalidArgument as error:
+            if error.code != ErrorCode.INVALID_ARCHIVE:
+                raise
+            raise InvalidArgument(
+                f"Could not import {quoted(path)}: {error.message}",
+                code=error.code,
+                path=path if error.path is None else error.path,
+            ) from error
 
 
 def _as_utf8(text: str) -> str:
