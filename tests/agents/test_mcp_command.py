@@ -133,6 +133,39 @@ def test_a_host_talks_to_it_over_its_streams(environment, tmp_path, root):
     assert tree_state(root) == before
 
 
+def test_a_request_that_cannot_be_read_is_answered(environment, root):
+    """A client waits for the answer to each id; what has none, and an answer, gets none."""
+    label = r'{"name": "checkpoint", "arguments": {"label": "\ud800"}}'
+    lines = [
+        '{"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}',
+        '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": ' + label + "}",
+        '{"jsonrpc": "2.0", "id": "three"}',
+        r'{"jsonrpc": "2.0", "id": "\ud800"}',
+        '{"jsonrpc": "2.0", "id": true, "method": 5}',
+        '{"jsonrpc": "2.0", "id": 4, "result": 5}',
+        "[1]",
+        '{"jsonrpc": "2.0", "id": 9, "method": "server/discover", "params": {}}',
+    ]
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "treesnap", "mcp", str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdin.write("\n".join([*lines, ""]).encode())
+        process.stdin.flush()
+        answers = [json.loads(process.stdout.readline()) for _ in range(4)]
+        rest, complaints = process.communicate(timeout=TIMEOUT_S)
+
+    found = {answer["id"]: answer for answer in answers}
+    assert found.keys() == {1, 2, "three", 9}
+    for number in (2, "three"):
+        assert "The request cannot be read: " in found[number]["error"]["message"]
+    assert (rest, process.returncode) == (b"", 0)
+    assert b"Traceback" not in complaints
+
+
 def test_ctrl_c_ends_it_at_once(environment, root):
     """Although a thread waits for the host's next line."""
     hello = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}

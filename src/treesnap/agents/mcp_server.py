@@ -15,14 +15,17 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import anyio
+import mcp_types
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError, UnexpectedToolError
 from mcp.server.mcpserver.resources import ResourceSecurity
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from mcp_types import (
     INVALID_PARAMS,
     CallToolResult,
@@ -128,6 +131,13 @@ class HistoryServer(MCPServer[Any]):
         roots = " or ".join(map(quoted, self._tools.roots))
         return f"Tell me to run `snap undo` in {roots}. Do not put files back in any other way."
 
+    async def run_stdio_async(self) -> None:
+        """Serves what comes on standard input, and answers every request there."""
+        async with stdio_server() as (messages, answers):
+            server = self._lowlevel_server
+            options = server.create_initialization_options()
+            await server.run(_Answered(messages, answers.send), answers, options)
+
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
@@ -208,6 +218,71 @@ class HistoryServer(MCPServer[Any]):
     def _failure(self, error: BaseException, warnings: Iterable[str]) -> CallToolResult:
         described = json.dumps(self._describe(_cause(error)), ensure_ascii=False)
         return CallToolResult(content=_texts(described, warnings), is_error=True)
+
+
+class _Answered:
+    """The messages of a client, without requests that are none: these get an error as answer.
+
+    The SDK only logs them, so that a host would wait for ever. Text with half of a pair of
+    surrogates is one, which Python and JavaScript write as JSON and other readers refuse.
+    """
+
+    def __init__(self, messages: Any, answer: Callable[[SessionMessage], Any]) -> None:
+        self._messages = messages
+        self._answer = answer
+
+    @property
+    def last_context(self) -> Any:
+        """The context in which the last message was sent."""
+        return self._messages.last_context
+
+    async def receive(self) -> Any:
+        """Returns the next message."""
+        while isinstance(item := await self._messages.receive(), ValidationError):
+            problem = item.errors(include_url=False)[0]
+            request_id = _request_id(problem["input"])
+            if request_id is not None:
+                error = mcp_types.ErrorData(
+                    code=mcp_types.INVALID_REQUEST,
+                    message=f"The request cannot be read: {problem['msg']}",
+                )
+                answer = mcp_types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+                await self._answer(SessionMessage(answer))
+        return item
+
+    async def aclose(self) -> None:
+        """Closes the stream of messages."""
+        await self._messages.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+
+def _request_id(message: object) -> int | str | None:
+    """Returns the id of a request that is not valid, or None where nothing asks for an answer."""
+    if isinstance(message, str):
+        try:
+            message = json.loads(message)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(message, dict) or message.keys() & {"result", "error"}:
+        return None
+    found = message.get("id")
+    if isinstance(found, str):
+        return found if found.isprintable() else None  # a lone surrogate is not
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def _texts(answer: str, warnings: Iterable[str]) -> list[ContentBlock]:
