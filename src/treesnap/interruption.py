@@ -120,8 +120,9 @@ class Guard:
         """
         if not _is_main_thread():
             return
-        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _MASKED)
+        mask = _mask()
         try:
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _MASKED)
             for number in _MASKED:
                 handler = _signal.getsignal(number)
                 is_silent = handler == _signal.SIG_DFL and ending and number in ENDING
@@ -176,8 +177,10 @@ class Guard:
     def _take_away(self) -> None:
         numbers, self._numbers = self._numbers, set()
         is_main = _is_main_thread()
-        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, numbers) if is_main else None
+        mask = _mask() if is_main else None
         try:
+            if is_main:
+                _signal.pthread_sigmask(_signal.SIG_BLOCK, numbers)
             for number in numbers:
                 _guards[number] -= 1
                 if is_main and not _guards[number] and _signal.getsignal(number) is _arrived:
@@ -341,6 +344,16 @@ def _marked(frame: FrameType | None, codes: set[CodeType]) -> FrameType | None:
 
 def _running() -> FrameType:
     return sys._getframe(1)  # noqa: SLF001 - as inspect.currentframe, which takes long to import
+
+
+def _mask() -> set[int]:
+    """Returns which signals are blocked.
+
+    The call that blocks more of them does not always return that: it calls handlers for what has
+    arrived already, and these may raise.
+    """
+    found: set[int] = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+    return found
 
 
 def _is_outermost() -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import _signal
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,27 @@ def test_it_ends_the_program_at_once_in_the_body(file):
         in_child(be_ended)
 
     assert file.read_text() == "after"
+
+
+def test_one_that_raises_as_signals_are_being_blocked_leaves_none_blocked(file, monkeypatch):
+    """The call first blocks them, then calls the handlers of what came just before."""
+    handle, _ = opened(file, signal.SIGINT)
+    block_in_the_kernel = _signal.pthread_sigmask
+
+    def block(how: int, numbers: Collection[int]) -> set[int]:
+        before = block_in_the_kernel(how, numbers)
+        if numbers:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return before
+
+    monkeypatch.setattr(_signal, "pthread_sigmask", block)
+    with pytest.raises(KeyboardInterrupt), handle.rollback_on_error():
+        file.write_text("after")
+
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert file.read_text() == "before"
 
 
 def test_blocks_in_blocks_leave_the_handler_of_the_program(file):

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -405,6 +405,134 @@ def test_a_signal_without_a_handler_ends_the_process_when_all_blocks_are_left():
 
     assert ended.stdout == b"first\nsecond\n", ended
     assert ended.returncode == -signal.SIGTERM, ended
+
+
+class LoopInBlock:
+    """A synchronous block around a whole loop, with a main task and another one beside it."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self.ended: dict[str, str] = {}
+        self.files_at_end: set[str] = set()
+
+    def run(self, work: Callable[[], Awaitable[object]]) -> None:
+        with self._scene.handle.rollback_on_error():
+            self._scene.file.write_text("after")
+            asyncio.run(self._main(work))
+
+    async def _main(self, work: Callable[[], Awaitable[object]]) -> None:
+        begun = asyncio.Event()
+        beside = asyncio.create_task(self._noted("beside", lambda: wait_for_ever(begun)))
+        await begun.wait()
+        await self._noted("main", work)
+        await beside
+
+    async def _noted(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except BaseException as error:
+            self.ended[name] = type(error).__name__
+            self.files_at_end.add(self._scene.file.read_text())
+            raise
+
+
+async def wait_for_ever(begun: asyncio.Event) -> None:
+    begun.set()
+    await asyncio.Event().wait()
+
+
+async def be_interrupted() -> None:
+    signal.raise_signal(signal.SIGINT)
+    await asyncio.Event().wait()
+
+
+async def be_interrupted_between_tasks() -> None:
+    asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("work", "ended"),
+    [
+        (be_interrupted, {"main": "KeyboardInterrupt", "beside": "CancelledError"}),
+        (be_interrupted_between_tasks, {"main": "CancelledError", "beside": "CancelledError"}),
+    ],
+)
+def test_a_loop_inside_a_block_is_interrupted_where_it_is_and_its_tasks_end_first(
+    scene, work, ended
+):
+    """The loop does not put its handler in the place of ours, which cancels the main task."""
+    loop = LoopInBlock(scene)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(work)
+
+    assert loop.ended == ended
+    assert loop.files_at_end == {"after"}
+    assert scene.file.read_text() == "before"
+
+
+def test_a_second_interruption_ends_the_wait_for_tasks_inside_a_block(scene):
+    cancelled = []
+
+    async def go_on_for_ever(begun: asyncio.Event) -> None:
+        try:
+            await wait_for_ever(begun)
+        except asyncio.CancelledError:
+            cancelled.append(scene.file.read_text())
+            asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+            await asyncio.Event().wait()
+
+    async def work() -> None:
+        begun = asyncio.Event()
+        stubborn = asyncio.create_task(go_on_for_ever(begun))
+        await begun.wait()
+        await be_interrupted()
+        await stubborn
+
+    with pytest.raises(KeyboardInterrupt):
+        LoopInBlock(scene).run(work)
+
+    assert cancelled == ["after"]
+    assert scene.file.read_text() == "before"
+
+
+def test_a_block_of_a_loop_inside_a_block_is_left_before_it(scene):
+    found = []
+
+    async def work() -> None:
+        try:
+            async with scene.aio.rollback_on_error():
+                scene.file.write_text("inside")
+                await be_interrupted()
+        finally:
+            found.append(scene.file.read_text())
+
+    with pytest.raises(KeyboardInterrupt):
+        LoopInBlock(scene).run(work)
+
+    assert found == ["after"]
+    assert scene.file.read_text() == "before"
+
+
+def test_a_handler_of_the_loop_takes_the_place_of_ours_until_the_block_is_left(scene):
+    seen = []
+
+    async def work() -> None:
+        asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, asked.set)
+        signal.raise_signal(signal.SIGINT)
+        await asked.wait()
+        loop.remove_signal_handler(signal.SIGINT)
+        seen.append(signal.getsignal(signal.SIGINT))
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        LoopInBlock(scene).run(work)
+
+    assert seen == [signal.default_int_handler]
+    assert scene.file.read_text() == "before"
 
 
 INTERRUPTED = """

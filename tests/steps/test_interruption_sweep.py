@@ -23,9 +23,16 @@ import pytest
 import treesnap
 from sampling import sized
 from treesnap.events import CollectingMonitor
+from treesnap.ops.checkpoint import CheckpointBlock
 
 SOURCE = os.path.dirname(treesnap.__file__)
-CORE = ("/ops/checkpoint.py", "/interruption.py", "/ops/claim.py", "/ops/handle.py")
+CORE = (
+    "/ops/checkpoint.py",
+    "/interruption.py",
+    "/ops/claim.py",
+    "/ops/handle.py",
+    "/ops/rollback.py",
+)
 """Where each position is tried in each run; of the others a sample, or in full size all."""
 SAMPLE = 5
 
@@ -62,6 +69,14 @@ class Scene:
         with self.handle.rollback_on_error():
             self.has_begun = True
             self.file.write_text("after")
+            raise ZeroDivisionError
+
+    def fail_without_our_handler(self) -> None:
+        """Does what asyncio does when a handler of ``loop.add_signal_handler`` is removed."""
+        with self.handle.rollback_on_error():
+            self.has_begun = True
+            self.file.write_text("after")
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             raise ZeroDivisionError
 
     def be_interrupted(self) -> None:
@@ -186,16 +201,10 @@ def spread(found: list[Position], count: int) -> list[Position]:
     return found[::step]
 
 
-@pytest.mark.parametrize("gap", [None, 1, 40], ids=["once", "twice", "twice later"])
-@pytest.mark.parametrize("name", ["end_well", "fail", "be_interrupted"])
-def test_a_block_is_left_wherever_it_is_interrupted(scene, name, gap, record_property):
-    work = getattr(scene, name)
-    scene.begin()
-    found = positions(work, is_ours)
-    core = [each for each in found if each[0].co_filename.endswith(CORE)]
-    others = [each for each in found if not each[0].co_filename.endswith(CORE)]
-    tried = sized(spread(core, SAMPLE), core) + sized(spread(others, SAMPLE), others)
-
+def interrupted_at(
+    scene: Scene, work: Callable[[], None], tried: list[Position], gap: int | None
+) -> tuple[dict[str, list[str]], int]:
+    """Returns what is not as it has to be, by position, and how many positions were reached."""
     left, reached = {}, 0
     for code, offset in tried:
         sender = Sender((code, offset), gap)
@@ -204,6 +213,34 @@ def test_a_block_is_left_wherever_it_is_interrupted(scene, name, gap, record_pro
         if wrong:
             left[f"{code.co_qualname} at {offset}"] = wrong
 
+    return left, reached
+
+
+@pytest.mark.parametrize("gap", [None, 1, 40], ids=["once", "twice", "twice later"])
+@pytest.mark.parametrize("name", ["end_well", "fail", "fail_without_our_handler", "be_interrupted"])
+def test_a_block_is_left_wherever_it_is_interrupted(scene, name, gap, record_property):
+    work = getattr(scene, name)
+    scene.begin()
+    found = positions(work, is_ours)
+    core = [each for each in found if each[0].co_filename.endswith(CORE)]
+    others = [each for each in found if not each[0].co_filename.endswith(CORE)]
+    tried = sized(spread(core, SAMPLE), core) + sized(spread(others, SAMPLE), others)
+
+    left, reached = interrupted_at(scene, work, tried, gap)
+
     record_property("positions", f"{reached} of {len(found)}, {len(left)} left")
     assert left == {}
     assert reached >= SAMPLE
+
+
+@pytest.mark.parametrize("gap", [None, 1], ids=["once", "twice"])
+def test_a_block_is_left_though_its_body_has_put_our_handler_away(scene, gap):
+    """Interrupted before ours stands again, the block rolls back, or warns that it does not."""
+    leaving = CheckpointBlock.__exit__.__code__
+    scene.begin()
+    tried = positions(scene.fail_without_our_handler, lambda code: code is leaving)
+
+    left, reached = interrupted_at(scene, scene.fail_without_our_handler, tried, gap)
+
+    assert left == {}
+    assert reached == len(tried) > SAMPLE

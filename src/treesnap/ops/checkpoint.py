@@ -224,9 +224,15 @@ class CheckpointBlock(Generic[Value]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        interruption: BaseException | None = None
+        while True:  # the body may have put another handler in the place of ours, as asyncio does
+            try:
+                self._guard.stand(ending=True)
+                break
+            except BaseException as raised:  # noqa: BLE001 - it is raised when the block is left
+                interruption = raised
         begun = self._begun
         try:
-            self._guard.stand(ending=True)
             if error is not None and begun is not None and begun.held.claim.is_ours:
                 begun.note_failure(error)  # where the body went back by itself
                 try:
@@ -237,6 +243,8 @@ class CheckpointBlock(Generic[Value]):
         finally:
             del begun  # the last one but that of the block
             self._leave()
+            if interruption is not None:
+                raise interruption
 
     @uninterrupted
     def abandon(self) -> None:
