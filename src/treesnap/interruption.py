@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from weakref import ref
 
 from treesnap.ending_signals import ENDING
 
@@ -228,11 +229,12 @@ def left_in_thread(result: Future[Any]) -> Iterator[None]:
     if not _is_main_thread():
         yield
         return
-    _state.leaves.add(result)
+    leave = ref(result)
+    _state.leaves.add(leave)
     try:
         yield
     finally:
-        _state.leaves.discard(result)
+        _state.leaves.discard(leave)
 
 
 def wait_until_left(result: Future[Any]) -> None:
@@ -249,7 +251,8 @@ def _wait_for_leaves() -> None:
 
 def _being_left() -> frozenset[Future[Any]]:
     """Returns what threads are leaving; a task whose loop was stopped learns of no end."""
-    return frozenset(leave for leave in _state.leaves if not leave.done())
+    leaves = [leave() for leave in tuple(_state.leaves)]
+    return frozenset(leave for leave in leaves if leave is not None and not leave.done())
 
 
 _MASKED = tuple(
@@ -290,8 +293,11 @@ class _State:
     """Of the main thread."""
 
     def __init__(self) -> None:
-        self.leaves: set[Future[Any]] = set()
-        """What threads leave, each of which a task waits for."""
+        self.leaves: set[ref[Future[Any]]] = set()
+        """What threads leave, each of which a task waits for.
+
+        A future has its task, which must be collected if its loop was stopped, to end its guard.
+        """
 
     first: FirstSignal | None = None
     """Gets the signals that would end the program."""

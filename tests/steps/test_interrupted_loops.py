@@ -63,14 +63,21 @@ class Scene:
             pass
 
 
+@pytest.fixture(autouse=True)
+def no_guard_is_left() -> Iterator[None]:
+    """Tasks of a loop that was closed keep their guards until they are collected."""
+    yield
+    gc.collect()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     found = Scene(tmp_path)
     yield found
     found.monitor.act = lambda: None
     found.refuse_nothing()
-    gc.collect()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
