@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from treesnap.extras import brought_by
+from treesnap.features import brought_by
 from treesnap.ops.context import current_directory, default_store_path, find_root
 from treesnap.ops.handle import Handle
 from treesnap.ops.handle import open as open_handle

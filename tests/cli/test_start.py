@@ -44,7 +44,7 @@ def test_start_imports_only_click_and_the_command_line(words, environment, root)
 
     ours = {name for name in modules if name.startswith("treesnap.")}
     assert set() == modules & HEAVY
-    below = {"treesnap.errors", "treesnap.named_tuple", "treesnap.own_process"}
+    below = {f"treesnap.{name}" for name in ("errors", "features", "named_tuple", "own_process")}
     assert {name for name in ours if not name.startswith("treesnap.cli")} == below
     assert [name for name in ours if ".cmd_" in name or "completion" in name] == []
 
@@ -152,10 +152,9 @@ def {name}(invocation):
     monkeypatch.syspath_prepend(tmp_path)
     yield LazyGroup(
         "top",
-        package="lazy_commands",
         commands_by_section={
-            "Near": {"outer": ("cmd_outer", "One word.")},
-            "Far": {"inner": ("cmd_inner", "Two words.")},
+            "Near": {"outer": ("lazy_commands.cmd_outer", "One word.")},
+            "Far": {"inner": ("lazy_commands.cmd_inner", "Two words.")},
         },
     )
     for name in [name for name in sys.modules if name.startswith("lazy_commands")]:

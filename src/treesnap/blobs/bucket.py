@@ -352,7 +352,7 @@ def _obstore() -> Any:
         import obstore.exceptions
         import obstore.store
     except ImportError as error:
-        from treesnap.extras import missing_text
+        from treesnap.features import missing_text
 
         raise InvalidArgument(missing_text(error, "remote")) from error
     return obstore

@@ -40,7 +40,7 @@ def mcp(invocation: Invocation, *, directories: Sequence[str], allow_restore: bo
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("treesnap"):
             raise
-        from treesnap.extras import missing_text
+        from treesnap.features import missing_text
 
         raise OperationFailed(missing_text(error, "mcp")) from error
     handles: list[Handle] = []

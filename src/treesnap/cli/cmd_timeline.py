@@ -55,7 +55,7 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("treesnap"):
             raise
-        from treesnap.extras import missing_text
+        from treesnap.features import missing_text
 
         raise OperationFailed(missing_text(error, "ui")) from error
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

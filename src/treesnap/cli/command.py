@@ -16,6 +16,7 @@ import click
 from treesnap.cli.failure import ExitCode, advised
 from treesnap.cli.invocation import WAIT_DEFAULT_S, Invocation
 from treesnap.errors import WarningCode
+from treesnap.features import Commands
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -177,19 +178,17 @@ class SnapGroup(click.Group):
 class LazyGroup(SnapGroup):
     """A group that imports the module of a command when the command is asked for.
 
-    ``commands_by_section`` has, for each command, the module in ``package`` that defines it
-    and the first sentence of its help.
+    ``commands_by_section`` has, for each command, the module that defines it and the first
+    sentence of its help.
     """
 
     def __init__(
         self,
         *args: Any,
-        package: str,
-        commands_by_section: Mapping[str, Mapping[str, tuple[str, str]]],
+        commands_by_section: Commands,
         **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
-        self._package = package
         self._sections = commands_by_section
 
     def sections(self) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -205,7 +204,7 @@ class LazyGroup(SnapGroup):
         """Returns a command, or None when there is none of that name."""
         for listed in self._sections.values():
             if cmd_name in listed:
-                module = import_module(f"{self._package}.{listed[cmd_name][0]}")
+                module = import_module(listed[cmd_name][0])
                 return next(
                     item
                     for item in vars(module).values()

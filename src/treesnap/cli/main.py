@@ -16,99 +16,103 @@ from treesnap.cli import streams
 from treesnap.cli.command import LazyGroup
 from treesnap.cli.failure import ExitCode, from_error
 from treesnap.cli.invocation import Invocation
+from treesnap.features import Commands, with_features
 
-COMMANDS = {
+_OF_THE_CORE: Commands = {
     "Everyday": {
-        "create": ("cmd_create", "Capture the root, or only PATHs of it."),
-        "list": ("cmd_browse", "List the root's snapshots, newest first."),
-        "log": ("cmd_log", "Show the history of the root or of a path, and what changed."),
-        "status": ("cmd_changes", "Show what changed since the newest snapshot, or since REF."),
+        "create": ("treesnap.cli.cmd_create", "Capture the root, or only PATHs of it."),
+        "list": ("treesnap.cli.cmd_browse", "List the root's snapshots, newest first."),
+        "log": (
+            "treesnap.cli.cmd_log",
+            "Show the history of the root or of a path, and what changed.",
+        ),
+        "status": (
+            "treesnap.cli.cmd_changes",
+            "Show what changed since the newest snapshot, or since REF.",
+        ),
         "diff": (
-            "cmd_changes",
+            "treesnap.cli.cmd_changes",
             "Show changes between two snapshots, or a snapshot and the live tree.",
         ),
-        "restore": ("cmd_restore", "Restore a snapshot, or only PATHs of it."),
+        "restore": ("treesnap.cli.cmd_restore", "Restore a snapshot, or only PATHs of it."),
         "revert": (
-            "cmd_revert",
+            "treesnap.cli.cmd_revert",
             "Undo what happened between two snapshots, and keep everything since.",
         ),
         "adopt": (
-            "cmd_revert",
+            "treesnap.cli.cmd_revert",
             "Bring what was done in the fork DIR into the root that it was forked from.",
         ),
-        "undo": ("cmd_restore", "Undo the newest restore."),
-        "redo": ("cmd_restore", "Undo the newest undo."),
-        "run": ("cmd_restore", "Run a command, and roll back what it did if it fails."),
-        "fork": ("cmd_fork", "Make working copies of a snapshot that share its blocks."),
+        "undo": ("treesnap.cli.cmd_restore", "Undo the newest restore."),
+        "redo": ("treesnap.cli.cmd_restore", "Undo the newest undo."),
+        "run": (
+            "treesnap.cli.cmd_restore",
+            "Run a command, and roll back what it did if it fails.",
+        ),
+        "fork": (
+            "treesnap.cli.cmd_fork",
+            "Make working copies of a snapshot that share its blocks.",
+        ),
     },
     "History": {
-        "timeline": (
-            "cmd_timeline",
-            "Look through the history: snapshots, what each changed, and how.",
+        "show": ("treesnap.cli.cmd_browse", "Show the metadata of a snapshot."),
+        "ls": ("treesnap.cli.cmd_browse", "List a directory of a snapshot."),
+        "cat": ("treesnap.cli.cmd_browse", "Print a file of a snapshot."),
+        "find": ("treesnap.cli.cmd_browse", "Find paths in all snapshots, or in one."),
+        "grep": (
+            "treesnap.cli.cmd_grep",
+            "Print the lines of files in snapshots that match a pattern.",
         ),
-        "mount": ("cmd_mount", "Show the history as directories at DIR, read-only, until Ctrl-C."),
-        "umount": ("cmd_mount", "End 'snap mount' at DIR, or clear what a killed one left."),
-        "show": ("cmd_browse", "Show the metadata of a snapshot."),
-        "ls": ("cmd_browse", "List a directory of a snapshot."),
-        "cat": ("cmd_browse", "Print a file of a snapshot."),
-        "find": ("cmd_browse", "Find paths in all snapshots, or in one."),
-        "grep": ("cmd_grep", "Print the lines of files in snapshots that match a pattern."),
-        "blame": ("cmd_blame", "Show which snapshot brought each line of a file."),
-        "archive": ("cmd_archive", "Write a snapshot, or one path of it, to a tar archive."),
-        "import": ("cmd_archive", "Make a snapshot of a tar archive or of another directory."),
-        "describe": ("cmd_describe", "Give a snapshot another label."),
-        "tag": ("cmd_describe", "Set tags of a snapshot, or remove them."),
-        "pin": ("cmd_delete", "Protect a snapshot from deletion."),
-        "unpin": ("cmd_delete", "End the protection of a snapshot."),
-        "delete": ("cmd_delete", "Delete snapshots; 'snap gc' then frees their space."),
+        "blame": ("treesnap.cli.cmd_blame", "Show which snapshot brought each line of a file."),
+        "archive": (
+            "treesnap.cli.cmd_archive",
+            "Write a snapshot, or one path of it, to a tar archive.",
+        ),
+        "import": (
+            "treesnap.cli.cmd_archive",
+            "Make a snapshot of a tar archive or of another directory.",
+        ),
+        "describe": ("treesnap.cli.cmd_describe", "Give a snapshot another label."),
+        "tag": ("treesnap.cli.cmd_describe", "Set tags of a snapshot, or remove them."),
+        "pin": ("treesnap.cli.cmd_delete", "Protect a snapshot from deletion."),
+        "unpin": ("treesnap.cli.cmd_delete", "End the protection of a snapshot."),
+        "delete": (
+            "treesnap.cli.cmd_delete",
+            "Delete snapshots; 'snap gc' then frees their space.",
+        ),
     },
     "Space and maintenance": {
-        "prune": ("cmd_delete", "Delete the root's snapshots that no rule keeps."),
-        "gc": ("cmd_store", "Free the space of everything that no snapshot needs."),
-        "stats": ("cmd_store", "Show the sizes of the store, its roots, and this root's history."),
-        "du": ("cmd_du", "Show the space that a snapshot takes, by path."),
-        "verify": ("cmd_store", "Check the store, and repair it if asked."),
-        "doctor": ("cmd_doctor", "Show interrupted work in all roots, and what becomes of it."),
-        "config": ("cmd_config", "Show or change the settings of the store, or of one root."),
-        "store": ("cmd_store_place", "Show where the store is, copy it, or move it."),
-        "root": ("cmd_root", "List, move and forget the roots of a store."),
+        "prune": ("treesnap.cli.cmd_delete", "Delete the root's snapshots that no rule keeps."),
+        "gc": ("treesnap.cli.cmd_store", "Free the space of everything that no snapshot needs."),
+        "stats": (
+            "treesnap.cli.cmd_store",
+            "Show the sizes of the store, its roots, and this root's history.",
+        ),
+        "du": ("treesnap.cli.cmd_du", "Show the space that a snapshot takes, by path."),
+        "verify": ("treesnap.cli.cmd_store", "Check the store, and repair it if asked."),
+        "doctor": (
+            "treesnap.cli.cmd_doctor",
+            "Show interrupted work in all roots, and what becomes of it.",
+        ),
+        "config": (
+            "treesnap.cli.cmd_config",
+            "Show or change the settings of the store, or of one root.",
+        ),
+        "store": ("treesnap.cli.cmd_store_place", "Show where the store is, copy it, or move it."),
+        "root": ("treesnap.cli.cmd_root", "List, move and forget the roots of a store."),
         "completion": (
-            "cmd_completion",
+            "treesnap.cli.cmd_completion",
             "Print a script with which a shell completes commands, options and REFs.",
         ),
     },
     "Automation": {
         "watch": (
-            "cmd_watch",
+            "treesnap.cli.cmd_watch",
             "Watch the root for changes, and make automatic snapshots if asked.",
         ),
-        "schedule": ("cmd_schedule", "Take snapshots of the root regularly, by systemd or cron."),
-        "plan": ("cmd_plan", "Run steps in order, with checkpoints to go back to."),
-    },
-    "Remotes": {
-        "remote": ("cmd_remote", "Keep history on object storage or on another disk."),
-        "push": ("cmd_remote", "Store snapshots of the root on a remote."),
-        "fetch": ("cmd_remote", "Bring a history of another machine into the store."),
-        "pull": ("cmd_remote", "Bring what another machine changed into the root."),
-        "clone": ("cmd_remote", "Make a directory of a history on a remote."),
-    },
-    "Agents": {
-        "agent": ("cmd_agent", "Install hooks in the hosts of agents, and show their state."),
-        "hook": ("cmd_hook", "Capture the root before an agent's prompt or tool."),
-        "rewind": (
-            "cmd_rewind",
-            "Undo what an agent did since its newest prompt, or since STEP.",
-        ),
-        "mcp": (
-            "cmd_mcp",
-            "Serve the history of directories to a model, by the Model Context Protocol.",
-        ),
-    },
-    "Compatibility": {
-        "session": ("cmd_session", "Make and use the checkpoints of Maestro sessions."),
-        "maker": ("cmd_maker", "Carry out one operation block of MAKER from standard input."),
     },
 }
+COMMANDS = with_features(_OF_THE_CORE)
 """The commands by section of the help, each with its module and the first sentence of its help."""
 
 _COLLECTION_THRESHOLD = 50_000
@@ -118,7 +122,6 @@ live objects are modules, which stay to the end."""
 
 @click.group(
     cls=LazyGroup,
-    package="treesnap.cli",
     commands_by_section=COMMANDS,
     invoke_without_command=True,
 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from treesnap.features import feature_of
+
 ALIASES = {
     "annotate": "blame",
     "backup": "create",
@@ -76,6 +78,8 @@ def hint_for(name: str, group: str, commands: Iterable[str], *, is_top: bool) ->
     """
     if is_top and name in HINTS:
         return HINTS[name].replace("'snap ", f"'{group} ")
+    if is_top and (feature := feature_of(name)) is not None:
+        return f"this treesnap was installed without its part {feature!r}: install it whole"
     known = {command: command for command in commands}
     if is_top:
         known |= {alias: command for alias, command in ALIASES.items() if len(alias) > 2}

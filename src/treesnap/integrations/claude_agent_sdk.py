@@ -11,7 +11,7 @@ from typing import Any, Literal
 from treesnap.agents.hook import respond, with_deadline
 from treesnap.agents.hosts.base import Payload
 from treesnap.agents.hosts.table import host_named
-from treesnap.extras import brought_by
+from treesnap.features import brought_by
 from treesnap.ops.context import Context, check_root, is_disabled_for_agents
 from treesnap.ops.handle import Handle
 

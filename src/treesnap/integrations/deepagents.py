@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from treesnap.agents.event import EventPhase
-from treesnap.extras import brought_by
+from treesnap.features import brought_by
 from treesnap.integrations.recorder import Recorder
 from treesnap.ops.handle import Handle
 

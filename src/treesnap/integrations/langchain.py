@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from treesnap.agents.event import EventPhase
-from treesnap.extras import brought_by
+from treesnap.features import brought_by
 from treesnap.integrations.langgraph import HOST, KEY
 from treesnap.integrations.recorder import Recorder
 from treesnap.ops.handle import Handle

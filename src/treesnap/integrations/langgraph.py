@@ -15,7 +15,7 @@ from treesnap.agents.rewind import RewindRequest
 from treesnap.agents.rewind import rewind as rewind_session
 from treesnap.agents.sessions import agent_sessions
 from treesnap.errors import NotFound, quoted
-from treesnap.extras import brought_by
+from treesnap.features import brought_by
 from treesnap.ops.handle import Handle
 from treesnap.results import RestoreResult
 

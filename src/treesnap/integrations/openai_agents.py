@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from treesnap.agents.event import EventPhase
-from treesnap.extras import brought_by
+from treesnap.features import brought_by
 from treesnap.integrations.recorder import Recorder
 from treesnap.ops.handle import Handle
 

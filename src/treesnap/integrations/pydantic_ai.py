@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from treesnap.agents.event import EventPhase
-from treesnap.extras import brought_by
+from treesnap.features import brought_by
 from treesnap.integrations.recorder import Recorder
 from treesnap.ops.handle import Handle
 

@@ -165,7 +165,7 @@ def _library() -> _Library:
         from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
     except ModuleNotFoundError as error:
-        from treesnap.extras import missing_text
+        from treesnap.features import missing_text
 
         raise OperationFailed(missing_text(error, "remote")) from error
     return _Library(
