@@ -112,12 +112,19 @@ class Scene:
         assert self.ordinary("restore", "one")[0] == 0
         assert self.ordinary("undo")[0] == 0
         (self.root / "new").write_text("new")
-        os.symlink(self.served / "fork-server", self.store / "fork-server")
         self.place.rename(self.template)
 
     def reset(self) -> None:
+        """Makes root and store anew, with the socket of the server."""
         shutil.rmtree(self.place, ignore_errors=True)
         shutil.copytree(self.template, self.place, symlinks=True)
+        self.be_served_at(self.served)
+
+    def be_served_at(self, place: Path) -> None:
+        """Puts the socket of a server that listens elsewhere into the store, by another name."""
+        directory = self.store / "fork-server"
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(place / "fork-server", directory, copy_function=os.link)
 
     def ordinary(
         self, *words: str, cwd: Path | None = None, **more: str
@@ -474,9 +481,7 @@ def test_a_server_whose_socket_was_replaced_ends_and_leaves_the_new_one(place, t
 
 def test_a_server_runs_a_bounded_number_of_commands(place, tmp_path, held_root):
     with serving(tmp_path, place.variables, children_max=1) as server:
-        shutil.rmtree(place.store / "fork-server", ignore_errors=True)
-        (place.store / "fork-server").unlink(missing_ok=True)
-        (place.store / "fork-server").symlink_to(tmp_path / "fork-server")
+        place.be_served_at(tmp_path)
         process = started(place, "create", "-q")
         assert place.by_server("status")[0] == FELL_BACK
         fcntl.flock(held_root, fcntl.LOCK_UN)
@@ -494,8 +499,7 @@ def test_a_moved_store_keeps_its_server(place):
 
 def test_a_killed_server_leaves_its_commands_alone(place, tmp_path, held_root):
     with serving(tmp_path, place.variables) as server:
-        (place.store / "fork-server").unlink()
-        (place.store / "fork-server").symlink_to(tmp_path / "fork-server")
+        place.be_served_at(tmp_path)
         process = started(place, "create", "-q")
         server.kill()
         assert place.by_server("status")[0] == FELL_BACK
@@ -511,8 +515,7 @@ def test_a_suspended_server_does_not_hold_up_the_end_of_a_command(
 ):
     monkeypatch.setattr(serving_module, "CLIENT", f"{SOON}{CLIENT}")
     with serving(tmp_path, place.variables) as server:
-        (place.store / "fork-server").unlink()
-        (place.store / "fork-server").symlink_to(tmp_path / "fork-server")
+        place.be_served_at(tmp_path)
         process = started(place, "create", "-q")
         (child,) = children_of(server.pid)
         os.kill(server.pid, signal.SIGSTOP)
@@ -534,8 +537,7 @@ def test_a_suspended_server_does_not_hold_up_the_end_of_a_command(
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_command_that_is_killed_with_its_server_is_reported(place, tmp_path, held_root, form):
     with serving(tmp_path, place.variables) as server:
-        (place.store / "fork-server").unlink()
-        (place.store / "fork-server").symlink_to(tmp_path / "fork-server")
+        place.be_served_at(tmp_path)
         process = started(place, "create", *form)
         (child,) = children_of(server.pid)
         server.kill()
@@ -631,7 +633,7 @@ def test_the_first_command_starts_a_server_and_the_setting_ends_it(place):
     def prepare() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
-    (place.store / "fork-server").unlink()
+    shutil.rmtree(place.store / "fork-server")
     words = [sys.executable, "-m", "treesnap"]
     options = {"cwd": place.root, "env": place.variables, "timeout": TIMEOUT_S}
     subprocess.run(
@@ -648,7 +650,7 @@ def test_the_first_command_starts_a_server_and_the_setting_ends_it(place):
 
 
 def test_no_server_is_started_where_none_could_listen(place):
-    (place.store / "fork-server").unlink()
+    shutil.rmtree(place.store / "fork-server")
     (place.store / "fork-server" / "socket").mkdir(parents=True)
     words = [sys.executable, "-m", "treesnap", "config", "fork-server", "true"]
 
