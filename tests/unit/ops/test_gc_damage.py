@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from blocks import damaging
 from garbage import add_garbage, add_garbage_to_pack, pack_files, use_new_pack
+from treesnap.errors import Corrupt
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import ObjectKind
 from treesnap.ops.maintenance import gc
@@ -102,6 +104,28 @@ def test_damaged_content_stops_neither_other_packs_nor_is_it_copied(
     assert {item.where for item in handle.verify(read_data=True).problems} == {
         item.where for item in damaged
     }
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "damaged"])
+def test_a_damaged_state_is_named_when_a_pack_is_to_be_rewritten(handle, store, root, kind):
+    for _ in range(3):
+        add_garbage_to_pack(handle, root)
+    state = Path(store.layout.collector_state)
+    state.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(state)
+    elif kind == "directory":
+        state.mkdir()
+    else:
+        state.write_bytes(b"damaged")
+
+    with pytest.raises(Corrupt) as damage:
+        handle.gc()
+
+    assert str(state) in damage.value.message
+    handle.verify(repair=True)
+    assert handle.gc().rewritten_packs == 1
+    assert handle.verify(read_data=True).ok
 
 
 @pytest.mark.sampled(2)

@@ -99,6 +99,8 @@ class _Collection:
         self._emptied_bytes = 0
         """What the disk got back of packs that there was no room to rewrite at first."""
         self._postponed: list[str] = []
+        self._copying: PackUsage | None = None
+        """The pack that is read at the moment, to be written into others."""
         self._spared: set[bytes] = set()
         """Packs that stay because snapshots came to need something of them."""
 
@@ -215,6 +217,8 @@ class _Collection:
             try:
                 self._copy(fitting, going)
             except Corrupt:
+                if self._copying is None:
+                    raise  # not of a pack, such as the collector's state
                 self._copying.is_damaged = True
                 rewritten = [pack for pack in [*fitting, *rewritten] if not pack.is_damaged]
                 continue
@@ -273,6 +277,7 @@ class _Collection:
         """
         if not packs:
             return
+        self._copying = None
         wanted = sum(pack.needed_count for pack in packs)
         self._monitor.begin(Phase.REWRITE, wanted, None)
         with Writer(self._store) as writer:
@@ -283,6 +288,7 @@ class _Collection:
         for pack in packs:
             self._copying = pack
             yield from pack.needed
+        self._copying = None
 
     def _delete(self, condemned: frozenset[bytes]) -> None:
         """Deletes packs but those that something new needs. Copies are durable before."""
