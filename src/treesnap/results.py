@@ -509,6 +509,12 @@ class GcResult(Record):
     """Snapshots in which damage was met; ``verify`` names all that it concerns."""
     newer: int = 0
     """Snapshots that a newer treesnap wrote. What they need is not known: nothing was deleted."""
+    snapshots: int = 0
+    """Snapshots that need what was kept, of all roots and of histories that were fetched."""
+    roots: int = 0
+    """How many roots and histories these are of."""
+    waste_bytes: int = 0
+    """Garbage in packs that are left alone, because most of each is needed."""
 
 
 class RootDirectory(StrEnum):

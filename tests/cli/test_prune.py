@@ -59,6 +59,36 @@ def test_without_a_rule_removes_nothing_that_was_made_by_hand(snap, history):
     assert "last" in reasons["safety"]
 
 
+class TestNothingRemoved:
+    """Each says why, and what to do."""
+
+    def test_without_a_rule(self, snap, history):
+        result = snap("prune", "--dry-run")
+
+        *_, why, advice = result.err.splitlines()
+        assert why == (
+            "No snapshot would be removed: 2 are kept by the rules, "
+            "4 are made by hand (the rules leave these alone)"
+        )
+        assert advice.endswith("by hand too: snap prune --keep-last 10 --dry-run")
+
+    def test_with_rules_that_keep_everything(self, snap, history):
+        snap("pin", history[-1])
+
+        result = snap("prune", "--keep-last", "10")
+
+        why, advice = result.err.splitlines()
+        assert why == "No snapshot was removed: 5 are kept by the rules, 1 is pinned"
+        assert advice.endswith("to remove one snapshot: snap delete REF")
+
+    def test_of_a_session_that_has_none(self, snap, history):
+        result = snap("prune", "--session", "absent", "--keep-last", "1")
+
+        why, advice = result.err.splitlines()
+        assert why == "No snapshot was removed: 6 are of another session"
+        assert advice.endswith(": snap list")
+
+
 class TestConfiguredPolicy:
     @pytest.fixture
     def automatic(self, snap, root: Path) -> list[str]:

@@ -59,6 +59,45 @@ def test_gc_as_json(snap, history):
     assert {"removed_packs", "rewritten_packs", "kept_objects", "postponed"} <= set(did)
 
 
+def test_gc_that_frees_nothing_says_what_keeps_it(snap, history, store):
+    result = snap("--store", store, "gc")
+
+    assert result.out.startswith("Freed 0 B: ")
+    *_, why, advice = result.err.splitlines()
+    assert why == "6 objects are needed by 2 snapshots of 1 root"
+    assert advice.endswith(f": snap --store {store} prune --dry-run")
+    assert snap("gc", "--dry-run").err.splitlines()[0] == why
+    document = snap("gc", "--json").json
+    assert (document["snapshots"], document["roots"], document["waste_bytes"]) == (2, 1, 0)
+
+
+def test_gc_says_that_little_waste_stays(snap, history, root):
+    (root / "tenth").write_bytes(os.urandom(30_000))
+    snap("create", "--name", "tenth")
+    snap("delete", "tenth")
+    snap("gc")
+    (root / "large").write_bytes(os.urandom(300_000))
+    (root / "tenth").write_bytes(os.urandom(30_000))
+    snap("create", "--name", "both")
+    (root / "tenth").unlink()
+    snap("create", "--name", "one")
+    snap("delete", "both")
+
+    result = snap("gc")
+
+    assert result.out.startswith("Freed 0 B: ")
+    assert "KiB in the store is not needed, and stays until it is a fifth of " in result.err
+    assert snap("gc", "--json").json["waste_bytes"] >= 30_000
+
+
+def test_gc_of_a_store_without_snapshots_says_so(snap, history):
+    for _ in range(2):
+        snap("delete", "latest")
+    snap("gc")
+
+    assert snap("gc").err == "The store has no snapshots, and nothing to free\n"
+
+
 def test_verify_of_a_good_store(snap, history):
     result = snap("verify")
 

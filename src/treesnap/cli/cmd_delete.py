@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,8 @@ def prune(
     output.result("prune", result.to_dict, _prune_lines(result))
     if result.policy.source != PolicySource.GIVEN:
         output.note(f"The rules are {_policy_text(result.policy)}")
+    if not result.removed:
+        output.note(*_what_keeps(invocation, result, remote))
     if result.removed and not dry_run:
         words = ["gc"] if remote is None else ["remote", "gc", remote]
         output.note(f"To free their space: {invocation.command_text(*words)}")
@@ -154,6 +157,46 @@ def _policy_text(policy: PrunePolicy) -> str:
             words.append(f"keep.{name} {','.join(value) if isinstance(value, tuple) else value}")
     where = "of 'snap config'" if policy.source == PolicySource.SETTINGS else "the default ones"
     return f"{where}: {', '.join(words)}"
+
+
+_KEPT_BECAUSE = {
+    "pinned": "pinned",
+    "named": "named",
+    "manual": "made by hand (the rules leave these alone)",
+    "another session": "of another session",
+    "no rule": "small enough together",
+    "interrupted restore": "needed by an interrupted restore",
+    "in use": "needed by what is at work in the root",
+    "undo": "what 'snap undo' goes back to",
+    "redo": "what 'snap redo' goes to",
+    "position": "the state in which the root was put",
+    "checkpoint": "checkpoints of a plan",
+    "newest": "the newest",
+}
+"""What words of a result mean; all others are names of rules."""
+
+
+def _what_keeps(
+    invocation: Invocation, result: PruneResult | RemotePruneResult, remote: str | None
+) -> Iterator[str]:
+    """Yields why no snapshot goes, and what to do."""
+    if not result.kept:
+        yield "This directory has no snapshots here; 'snap root list' shows those that have some"
+        return
+    counts = Counter(
+        _KEPT_BECAUSE.get(words[0], "kept by the rules") for words in result.reasons.values()
+    )
+    why = [f"{count:,} {'is' if count == 1 else 'are'} {words}" for words, count in counts.items()]
+    yield f"No snapshot {'would be' if result.dry_run else 'was'} removed: {', '.join(why)}"
+    if all(words == ("another session",) for words in result.reasons.values()):
+        yield f"The sessions of the snapshots: {invocation.command_text('list')}"
+    elif result.policy.source != PolicySource.GIVEN:
+        words = ["prune", "--keep-last", "10", "--dry-run"]
+        command_text = invocation.command_text(*words, *(["--remote", remote] if remote else []))
+        yield f"Rules of your own can remove what was made by hand too: {command_text}"
+    elif remote is None:
+        command_text = invocation.command_text("delete", "REF")
+        yield f"Rules that keep less remove more; to remove one snapshot: {command_text}"
 
 
 def _prune_lines(result: PruneResult | RemotePruneResult) -> Iterator[str]:

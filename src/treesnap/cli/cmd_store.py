@@ -37,7 +37,7 @@ def gc(invocation: Invocation, *, dry_run: bool) -> None:
     with invocation.open(needs_root=False) as handle:
         result = handle.gc(dry_run=dry_run)
     if result.postponed is not None:
-        invocation.output.note(result.postponed)
+        invocation.output.note(f"Some of what is not needed stays for now: {result.postponed}")
     if result.damaged:
         shown = ", ".join(map(short_id, result.damaged))
         invocation.output.note(
@@ -45,6 +45,8 @@ def gc(invocation: Invocation, *, dry_run: bool) -> None:
             "'snap verify --repair' is next"
         )
     invocation.output.result("gc", result.to_dict, [_gc_line(result)])
+    if not result.freed_bytes:
+        invocation.output.note(*_what_keeps(result, invocation.command_text("prune", "--dry-run")))
 
 
 def _gc_line(result: GcResult) -> str:
@@ -56,6 +58,25 @@ def _gc_line(result: GcResult) -> str:
         f"{count_text(result.rewritten_packs, 'pack')} rewritten, "
         f"{count_text(result.kept_objects, 'object')} kept"
     )
+
+
+def _what_keeps(result: GcResult, prune: str) -> Iterator[str]:
+    """Yields why a collection freed nothing, and what to do."""
+    if result.newer:
+        yield "To free anything, update treesnap: what a newer one wrote may need everything"
+        return
+    if result.waste_bytes:
+        yield (
+            f"{size_text(result.waste_bytes)} in the store is not needed, and stays until it is a "
+            "fifth of the pack in which it lies"
+        )
+    if result.snapshots:
+        objects = count_text(result.kept_objects, "object is", "objects are")
+        snapshots = count_text(result.snapshots, "snapshot")
+        yield f"{objects} needed by {snapshots} of {count_text(result.roots, 'root')}"
+        yield f"To free more, remove snapshots first; which ones could go: {prune}"
+    else:
+        yield "The store has no snapshots, and nothing to free"
 
 
 @command(

@@ -92,6 +92,8 @@ class _Collection:
         self._newer: set[str] = set()
         """Records of a newer version, by path."""
         self._marked: set[str] = set()
+        self._roots: set[str] = set()
+        """The roots of snapshots that need something."""
         self._new: list[ObjectId] = []
         """What snapshots need that were not there, or not published, when packs were read."""
         self._deleted: set[bytes] = set()
@@ -147,6 +149,9 @@ class _Collection:
             dry_run=dry_run,
             damaged=tuple(self._damaged),
             newer=len(self._newer),
+            snapshots=len(self._marked | self._damaged.keys()),
+            roots=len(self._roots),
+            waste_bytes=sum(pack.waste_bytes for pack in usage.kept),
             postponed=" and ".join([*usage.postponed, *self._postponed]) or None,
         )
 
@@ -173,6 +178,7 @@ class _Collection:
             for reference in self._reachable.add(record):
                 yield reference.id
         for root_id, snapshot_name in list(log.all_names()):
+            self._roots.add(root_id)
             if snapshot_name.id in self._marked:
                 continue
             try:

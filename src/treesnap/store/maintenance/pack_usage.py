@@ -94,6 +94,11 @@ class PackUsage:
         return self.is_busy or self.is_damaged
 
     @property
+    def waste_bytes(self) -> int:
+        """Bytes of objects that are not needed from here."""
+        return self.object_bytes - self.needed_bytes
+
+    @property
     def is_wasteful(self) -> bool:
         """Whether so much of it is waste that it should be rewritten."""
         return self.needed_bytes < (1 - WASTE_SHARE_MIN) * self.object_bytes
@@ -135,6 +140,13 @@ class StoreUsage:
         """Packs that can go once what is needed of them was copied."""
         self._read()
         self._judge()
+
+    @property
+    def kept(self) -> list[PackUsage]:
+        """The packs that stay because most of each is needed."""
+        going = {pack.id for pack in [*self.dead, *self.rewritten]}
+        packs = self.packs.values()
+        return [pack for pack in packs if not pack.is_untouchable and pack.id not in going]
 
     @property
     def postponed(self) -> list[str]:
