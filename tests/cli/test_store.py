@@ -63,7 +63,7 @@ def test_gc_that_frees_nothing_says_what_keeps_it(snap, history, store):
     result = snap("--store", store, "gc")
 
     assert result.out.startswith("Freed 0 B: ")
-    *_, why, advice = result.err.splitlines()
+    why, advice = result.err.splitlines()
     assert why == "6 objects are needed by 2 snapshots of 1 root"
     assert advice.endswith(f": snap --store {store} prune --dry-run")
     assert snap("gc", "--dry-run").err.splitlines()[0] == why

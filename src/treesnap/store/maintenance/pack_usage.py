@@ -95,8 +95,16 @@ class PackUsage:
 
     @property
     def waste_bytes(self) -> int:
-        """Bytes of objects that are not needed from here."""
-        return self.object_bytes - self.needed_bytes
+        """Bytes of objects that are not needed from here; second copies count as the first ones."""
+        if self.needed_count == self.count:
+            return 0
+        wasted = 0
+        places = zip(self, self._is_needed, strict=True)
+        for _, group in groupby(places, key=lambda place: place[0].id):
+            copies = list(group)
+            if not any(is_needed for _, is_needed in copies):
+                wasted += sum(entry.size_bytes for entry, _ in copies)
+        return wasted
 
     @property
     def is_wasteful(self) -> bool:
