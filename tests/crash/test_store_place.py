@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.errors import ErrorCode, OperationFailed, Refused, TreesnapError
+from treesnap.errors import Busy, ErrorCode, OperationFailed, Refused, TreesnapError
+from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.doubles import (
@@ -78,7 +79,9 @@ def world(tmp_path) -> World:
     return World(tmp_path)
 
 
-def test_a_copy_that_is_killed_is_whole_or_absent(world):
+def test_a_copy_that_is_killed_is_whole_or_absent_and_the_next_one_needs_no_help(world):
+    """Only just before the renaming it is whole without its name: then the next one says so."""
+    refused = 0
     for number in count(1):
         world.reset()
         handle, fs = world.handle(kill_at(number))
@@ -87,9 +90,121 @@ def test_a_copy_that_is_killed_is_whole_or_absent(world):
         world.assert_whole(world.store)
         if os.path.lexists(world.new):
             world.assert_whole(world.new)
+        else:
+            refusal = None
+            try:
+                world.handle()[0].store_copy(world.new)
+            except Refused as error:
+                refusal = error
+            if refusal is not None:
+                assert refusal.code == ErrorCode.TARGET_NOT_EMPTY
+                assert f"rename it to '{world.new}'" in refusal.message
+                os.rename(f"{world.new}.partial", world.new)
+                refused += 1
+            world.assert_whole(world.new)
+            assert not [name for name in os.listdir(world.new) if name.startswith(".")]
+        assert not os.path.lexists(f"{world.new}.partial")
         if not fs.is_dead:
-            assert number > 20
+            assert (number > 20, refused) == (True, 1)
             return
+
+
+class TestRemains:
+    """A directory in the place of a copy that is not whole: only what is proven goes."""
+
+    @pytest.fixture
+    def partial(self, world) -> Path:
+        world.reset()
+        partial = world.new.with_name("new.partial")
+        (partial / "packs").mkdir(parents=True)
+        (partial / "packs" / ("0" * 32)).write_bytes(b"half a pack")
+        return partial
+
+    def mark(self, partial: Path) -> Path:
+        mark = partial / ".treesnap-copy-0123456789abcdef"
+        mark.touch()
+        return mark
+
+    def copied(self, world) -> None:
+        world.handle()[0].store_copy(world.new)
+
+    def test_with_a_mark_go(self, world, partial):
+        self.mark(partial)
+
+        self.copied(world)
+
+        world.assert_whole(world.new)
+        assert not partial.exists()
+
+    def test_without_a_mark_stay(self, world, partial):
+        with pytest.raises(Refused, match=r"new\.partial.*remove it"):
+            self.copied(world)
+
+        assert (partial / "packs" / ("0" * 32)).exists()
+
+    @pytest.mark.parametrize("name", ["mine", ".treesnap-copy-other", "quarantine"])
+    def test_with_anything_else_stay(self, world, partial, name):
+        self.mark(partial)
+        (partial / name).write_text("mine")
+
+        with pytest.raises(Refused, match=r"new\.partial.*remove it"):
+            self.copied(world)
+
+        assert (partial / "packs" / ("0" * 32)).exists()
+
+    def test_that_others_may_write_to_stay(self, world, partial):
+        self.mark(partial)
+        partial.chmod(0o777)
+
+        with pytest.raises(Refused, match=r"new\.partial.*remove it"):
+            self.copied(world)
+
+        assert (partial / "packs" / ("0" * 32)).exists()
+
+    def test_of_a_copy_at_work_stay(self, world, partial):
+        mark = self.mark(partial)
+        fs = LocalFileSystem()
+        fd = fs.open(str(mark), os.O_RDWR)
+        assert fs.lock(fd, exclusive=True)
+
+        with pytest.raises(Busy, match="by another copy"):
+            self.copied(world)
+        fs.close(fd)
+
+        assert (partial / "packs" / ("0" * 32)).exists()
+
+    def test_of_a_copy_that_ends_just_now_stay(self, world, partial):
+        """Its mark goes between the look at the names and the lock."""
+        mark = self.mark(partial)
+
+        class Ending(WrappedFileSystem):
+            def around(self, call):
+                result = call.proceed()
+                if call.method == "open" and call.path.endswith(mark.name):
+                    mark.unlink()
+                return result
+
+        fs = Ending(UnsyncedFileSystem())
+        with pytest.raises(Busy, match="by another copy"):
+            Handle(context_at(world.root, str(world.store), fs=fs)).store_copy(world.new)
+
+        assert (partial / "packs" / ("0" * 32)).exists()
+
+    def test_that_are_removed_by_a_process_that_is_killed_can_be_removed_later(self, world):
+        for number in count(1):
+            world.reset()
+            partial = world.new.with_name("new.partial")
+            for name in ("packs", "index", "snapshots"):
+                (partial / name).mkdir(parents=True)
+                (partial / name / ("0" * 32)).touch()
+            self.mark(partial)
+            handle, _ = world.handle(kill_at(number))
+            with contextlib.suppress(Killed):
+                handle.store_copy(world.new)
+            if number > 10:
+                return
+            self.copied(world)
+            world.assert_whole(world.new)
 
 
 def test_a_copy_that_fails_leaves_nothing(world):

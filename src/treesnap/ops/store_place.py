@@ -12,6 +12,11 @@ Roots may be forgotten or moved meanwhile, and then the copy has half of what is
 the check finds is looked for again behind the closed gate, in a copy that was brought up to date:
 only what is still wrong is damage.
 
+While ``DIR.partial`` is written, it holds a *mark*: a file that its writer has locked, made before
+all others and removed after them. So a mark that is not locked says that a killed copy left the
+directory, and the next one removes it. It is removed before the renaming, or a whole store could
+be taken for such remains.
+
 A copy leaves out what belongs to processes at work and what can be made anew: locks, stat caches,
 sockets, quarantine, and journals, because two stores must not finish the same restore.
 
@@ -43,6 +48,7 @@ from treesnap.errors import (
 from treesnap.events import Phase
 from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import (
+    Temporary,
     ensure_directories,
     is_there,
     opened_file,
@@ -68,7 +74,7 @@ from treesnap.store.moving import NotedMove, note_move
 from treesnap.store.ownership import WRITABLE_BY_OTHERS, is_controlled, note_made_here
 from treesnap.store.roots import registered_records
 from treesnap.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store, store_id
-from treesnap.worktree.apply.removal import remove_below, remove_directories
+from treesnap.worktree.apply.removal import remove_directories, remove_paths
 
 _PIECE_SIZE = 1 << 20
 _ATTEMPTS = 10
@@ -77,6 +83,10 @@ _ROOT_FILES = frozenset({"root", "config.toml", "history", "elsewhere", "gaps"})
 _SMALL_FILES = ("snapshots", "states", "roots", "index")
 """Directories of which a move copies everything again when the store is closed."""
 _COPIES_OF_RECORDS = ("path-", "inode-")
+_COPIED = frozenset({*DIRECTORIES, "format", "made-here", "moving", "config.toml", "remotes"})
+"""All that a copy has in its top directory, but for its mark."""
+_MARK = ".treesnap-copy-"
+_MARK_DIGITS = 16
 
 
 def store_info(context: Context) -> StoreInfo:
@@ -303,9 +313,39 @@ def _is_own_link(path: str) -> bool:
 
 
 def _refuse_taken(path: str) -> None:
-    for each in (path, f"{path}.partial"):
-        if os.path.lexists(each) and not (os.path.isdir(each) and not os.listdir(each)):
-            raise _taken(each)
+    if _is_taken(path):
+        raise _taken(path)
+    partial = f"{path}.partial"
+    if _is_taken(partial) and not _is_leftover(os.lstat(partial), os.listdir(partial)):
+        what = "is not what a copy leaves that is killed: rename it or remove it"
+        if os.path.lexists(Layout(partial).format):
+            what = f"is a store, perhaps a whole copy: rename it to {quoted(path)} or remove it"
+        raise Refused(
+            f"{quoted(path)} would be made in {quoted(partial)}, which {what}",
+            code=ErrorCode.TARGET_NOT_EMPTY,
+            path=partial,
+        )
+
+
+def _is_taken(path: str) -> bool:
+    return os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
+
+
+def _is_leftover(status: os.stat_result, names: list[str]) -> bool:
+    """Returns whether a directory can be what a killed copy of this user left: it has its mark."""
+    marks = _marks(names)
+    return _is_ours(status) and bool(marks) and {*names} - {*marks} <= _COPIED
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    """Returns whether it is a directory into which no other user writes."""
+    is_own = status.st_uid == os.geteuid() and not status.st_mode & WRITABLE_BY_OTHERS
+    return is_own and stat.S_ISDIR(status.st_mode)
+
+
+def _marks(names: list[str]) -> list[str]:
+    found = [name for name in names if name.startswith(_MARK)]
+    return [name for name in found if is_hex(name.removeprefix(_MARK), _MARK_DIGITS)]
 
 
 def _taken(path: str) -> Refused:
@@ -388,14 +428,44 @@ def _free_name(path: str) -> str:
     return found
 
 
-class _Partial(NamedTuple):
+class _Partial:
     """The directory of a copy, opened: its name may be another one's at any moment."""
 
-    fs: FileSystem
-    """In which the path is the opened directory, wherever its name leads."""
-    path: str
-    fd: int
-    above_fd: int
+    def __init__(self, fs: FileSystem, path: str, fd: int, above_fd: int) -> None:
+        self.fs = pinned(fs, path, fd)
+        """In which the path is the opened directory, wherever its name leads."""
+        self.path = path
+        self.fd = fd
+        self.above_fd = above_fd
+        self._mark: Temporary | None = None
+
+    def mark(self) -> None:
+        """Says that it is a copy that is not whole, for as long as this process lives."""
+        mark = Temporary(self.fs, self.path, prefix=_MARK)
+        if not mark.is_held:  # another process takes it for what a killed one left
+            mark.discard()
+            raise _taken(self.path)
+        self._mark = mark
+
+    def unmark(self) -> None:
+        """Takes that back."""
+        if self._mark is not None:
+            unlink_if_present(self.fs, self._mark.path)
+            self.close()
+
+    def close(self) -> None:
+        """Leaves the mark, if there is one, to the next copy."""
+        if self._mark is not None:
+            self._mark.close()
+            self._mark = None
+
+    def remove(self) -> None:
+        """Removes it if it still has its first name; raises Refused if not."""
+        name = os.path.basename(self.path)
+        self.refuse_replaced(name)
+        _remove_copied(self.fs, self.fd, self.fs.list_names(self.path))
+        self.unmark()
+        self.fs.remove_directory(name, dir_fd=self.above_fd)
 
     def refuse_replaced(self, name: str) -> None:
         """Raises Refused where a name beside the copy, or its own, is not that of the copy."""
@@ -531,6 +601,7 @@ def _partial(fs: FileSystem, path: str) -> Iterator[_Partial]:
     ensure_directories(fs, above)
     with opened_real(fs, above) as above_fd:
         with suppress(FileNotFoundError), _refused_if_taken(partial):
+            _remove_leftover(fs, partial, above_fd)
             fs.remove_directory(name, dir_fd=above_fd)
         with _refused_if_taken(partial):
             fs.make_directory(name, dir_fd=above_fd)
@@ -538,30 +609,55 @@ def _partial(fs: FileSystem, path: str) -> Iterator[_Partial]:
             _refused_if_taken(partial),
             opened_file(fs, name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=above_fd) as fd,
         ):
-            made = _Partial(pinned(fs, partial, fd), partial, fd, above_fd)
-            _refuse_not_new(made)
+            made = _Partial(fs, partial, fd, above_fd)
+            if not _is_ours(fs.fstat(fd)) or made.fs.list_names(partial):
+                raise _taken(partial)  # it is not the one that was made
             try:
+                made.mark()
                 yield made
             except BaseException:  # Ctrl-C leaves no second store either
                 with suppress(OSError, Refused):
-                    made.refuse_replaced(name)  # nor does one that has its name already go
-                    remove_below(fs, fd)
-                    fs.remove_directory(name, dir_fd=above_fd)
+                    made.remove()
                 raise
+            finally:
+                made.close()
 
 
-def _refuse_not_new(partial: _Partial) -> None:
-    """Raises Refused where what was opened is not the empty directory that was made."""
-    found = partial.fs.fstat(partial.fd)
-    is_own = found.st_uid == os.geteuid() and not found.st_mode & WRITABLE_BY_OTHERS
-    if not is_own or partial.fs.list_names(partial.path):
-        raise _taken(partial.path)
+def _remove_leftover(fs: FileSystem, path: str, above_fd: int) -> None:
+    """Empties the directory that a killed copy left at a path; raises Busy for one at work.
+
+    Leaves anything else there as it is.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    with (
+        opened_file(fs, os.path.basename(path), flags, dir_fd=above_fd) as fd,
+        ExitStack() as locks,
+    ):
+        names = pinned(fs, path, fd).list_names(path)
+        if not _is_leftover(fs.fstat(fd), names):
+            return
+        marks = _marks(names)
+        for name in marks:
+            mark = locks.enter_context(opened_file(fs, name, os.O_RDWR, dir_fd=fd))
+            # One that is gone was removed by a copy that has just ended.
+            if not fs.lock(mark, exclusive=True) or not fs.fstat(mark).st_nlink:
+                raise Busy(f"{quoted(path)} is being written by another copy", path=path)
+            locks.callback(fs.unlock, mark)
+        _remove_copied(fs, fd, names)
+        for name in marks:
+            fs.unlink(name, dir_fd=fd)
+
+
+def _remove_copied(fs: FileSystem, fd: int, names: list[str]) -> None:
+    """Removes all that a copy has in its directory, but for the mark."""
+    remove_paths(fs, fd, [os.fsencode(name) for name in names if name in _COPIED])
 
 
 def _put_in_place(partial: _Partial, path: str) -> None:
     """Gives a copy its name; raises Refused where another process replaced it before or after."""
     source, target = os.path.basename(partial.path), os.path.basename(path)
     partial.refuse_replaced(source)
+    partial.unmark()
     with _refused_if_taken(path):
         partial.fs.rename(
             source, target, source_dir_fd=partial.above_fd, target_dir_fd=partial.above_fd
