@@ -36,10 +36,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import ref
 
 from treesnap.ending_signals import ENDING
+from treesnap.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
