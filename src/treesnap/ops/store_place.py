@@ -31,8 +31,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from errno import EEXIST, EINVAL, ENOSYS, ENOTDIR, ENOTEMPTY, EXDEV
 from itertools import chain
 
@@ -67,7 +67,7 @@ from treesnap.ops.context import Context, Session, absolute
 from treesnap.ops.trust import real_target, refuse_foreign, refuse_foreign_place
 from treesnap.ops.verify import verify
 from treesnap.results import StoreCopy, StoreInfo, StoreMove, VerifyResult
-from treesnap.store.fence import collector_held, mark_moved
+from treesnap.store.fence import collector_held, collector_kept_out, mark_moved
 from treesnap.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
 from treesnap.store.lock import closed_gate, is_held
 from treesnap.store.moving import NotedMove, note_move
@@ -145,7 +145,7 @@ def _size(fs: ReadingFileSystem, top: str) -> tuple[int, int]:
 def copy_store(context: Context, target: str) -> StoreCopy:
     """Makes a second store like this one; see :meth:`treesnap.Handle.store_copy`."""
     path = _target(context, target)
-    with _beside_writers(context, "copy") as session:
+    with _beside_writers(context, "copy", collector_kept_out) as session:
         _refuse_taken(path)  # by the process that had the lock first
         return _copy(session, path)
 
@@ -153,7 +153,7 @@ def copy_store(context: Context, target: str) -> StoreCopy:
 def move_store(context: Context, target: str) -> StoreMove:
     """Moves a store, and leaves a link; see :meth:`treesnap.Handle.store_move`."""
     path = _target(context, target, may_be_link=True)
-    with _beside_writers(context, "move") as session:
+    with _beside_writers(context, "move", collector_held) as session:
         if not _is_own_link(path):
             _refuse_taken(path)  # by the process that had the lock first
         old = os.path.realpath(context.store_path)
@@ -164,14 +164,16 @@ def move_store(context: Context, target: str) -> StoreMove:
 
 
 @contextmanager
-def _beside_writers(context: Context, operation: str) -> Iterator[Session]:
+def _beside_writers(
+    context: Context, operation: str, lock: Callable[..., AbstractContextManager[object]]
+) -> Iterator[Session]:
     """Opens the store with the collector's lock, outside the gate; raises Busy."""
     doing = f"{operation} the store"
     refuse_foreign(context)
     with reported(doing):
         layout = Store.open(context.fs, context.store_path, writing=True).layout
         with (
-            collector_held(context.fs, layout, operation=operation, wait_s=context.wait_s),
+            lock(context.fs, layout, operation=operation, wait_s=context.wait_s),
             opened(context, doing, recover=False) as session,
         ):
             yield session

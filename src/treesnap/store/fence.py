@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from errno import EROFS
 
 from treesnap.codec.pack import Block, filler
 from treesnap.errors import Corrupt
@@ -186,6 +187,37 @@ def collector_held(
     what = "The garbage collector"
     with held(fs, lock_path, operation=operation, what=what, wait_s=wait_s):
         yield CollectorHeld()
+
+
+@contextmanager
+def collector_kept_out(
+    fs: FileSystem, layout: Layout, *, operation: str, wait_s: float
+) -> Iterator[None]:
+    """Does the same for a process that changes nothing, also in a store that is mounted read-only.
+
+    Such a file system may be mounted writable at another place, where processes have the same lock.
+    Where there is no lock file, no process has collected yet; a collection that begins is not
+    kept out then.
+    """
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(collector_held(fs, layout, operation=operation, wait_s=wait_s))
+        except OSError as error:
+            if error.errno != EROFS:
+                raise
+            path, what = layout.collector_lock, "The garbage collector"
+            with suppress(FileNotFoundError):
+                lock.enter_context(
+                    held(
+                        fs,
+                        path,
+                        operation=operation,
+                        what=what,
+                        wait_s=wait_s,
+                        open_file=open_regular,
+                    )
+                )
+        yield
 
 
 @contextmanager

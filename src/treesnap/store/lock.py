@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import get_ident
 
@@ -56,16 +56,25 @@ def _holder(fs: ReadingFileSystem, fd: int) -> str:
 
 
 @contextmanager
-def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float) -> Iterator[None]:
+def held(
+    fs: FileSystem,
+    path: str,
+    *,
+    operation: str,
+    what: str,
+    wait_s: float,
+    open_file: Callable[[FileSystem, str], int] = open_lock,
+) -> Iterator[None]:
     """Holds an exclusive lock on a file while the body runs.
 
     Waits at most ``wait_s``, then raises Busy naming the holder. ``what`` is the
-    thing that is locked, in words. The file is the one at the path when the body begins.
+    thing that is locked, in words. The file is the one at the path when the body begins; it is
+    made if absent, unless ``open_file`` opens it otherwise.
     """
     deadline = time.monotonic() + wait_s
 
     while True:
-        fd = open_lock(fs, path)
+        fd = open_file(fs, path)
         try:
             while not fs.lock(fd, exclusive=True):
                 if not time.monotonic() < deadline:  # not a number, so no time either
@@ -73,7 +82,7 @@ def held(fs: FileSystem, path: str, *, operation: str, what: str, wait_s: float)
                 pause(_PAUSE_S)
             try:
                 if _is_at(fs, fs.fstat(fd), path):
-                    with suppress(OSError):  # a lock on a full disk does not say who holds it
+                    with suppress(OSError):  # on a full or read-only disk it does not say who
                         _write_note(fs, fd, operation)
                     yield
                     return
