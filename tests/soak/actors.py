@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import Random
 from threading import Thread
@@ -22,7 +22,17 @@ import treesnap
 from oracle import record
 from soak.damages import LOST, SECOND, TREE
 from soak.ledger import Log, RootLedger
-from soak.place import LEFT, NOTHING, REMOVED, SETTING, Place, removed_afterwards
+from soak.place import (
+    LEFT,
+    MOVED,
+    NOTHING,
+    REMOVED,
+    RENAMED,
+    SETTING,
+    Place,
+    remove_if_there,
+    removed_afterwards,
+)
 from treesnap import plans
 from treesnap.codec.root_files import HoldRecord
 from treesnap.errors import Busy, ErrorCode, NotFound, OperationFailed, Refused, StoreMissing
@@ -33,9 +43,12 @@ from treesnap.store.maintenance.retention import Policy
 
 WRITER_WAIT_S = 15.0
 DELETER_WAIT_S = 1.0
-MOVER_WAIT_S = 0.3
+MOVER_WAIT_S, MOVER_LONG_WAIT_S = 0.3, 10.0
+"""While the store cannot be moved for long, and while it can."""
 ATTEMPTS = 20
 """Of one move: others are at work most of the time."""
+LEFT_STORES_MAX = 3
+"""So many of the stores that moves left stay: readers may have them open."""
 NEWCOMERS_MAX = 6
 PLAN_STEPS = 3
 CONTENTS = (b"one thing ", b"another ", b"a third ")
@@ -63,6 +76,10 @@ class Actor:
 
     role = ""
     wait_s = WRITER_WAIT_S
+    keeps_store = False
+    """Whether it needs the store where it is, for longer than one command."""
+    takes_turns = True
+    """Whether it lets others go first while the store can be moved."""
 
     def __init__(self, place: Place, number: int, random: Random) -> None:
         self.place = place
@@ -74,15 +91,23 @@ class Actor:
         """Does rounds until the soak is over."""
         self.place.count(self.name, "began")
         while not self.place.stop_file.exists():
-            try:
-                self.round()
-            except StoreMissing:
-                time.sleep(PAUSE_S)  # nobody has made it yet
-            except Busy as error:
-                self.place.count(self.name, f"busy: {self.role}: {_why(error)}")
-            except Exception:  # noqa: BLE001 - whatever it is, the soak is told
-                self.place.report(self.name, traceback.format_exc())
-            self.place.count(self.name, "round")
+            rests = self.keeps_store and self.place.moves_file.exists()
+            with self.place.turn() if self.takes_turns else nullcontext(True) as has_turn:
+                if has_turn and not rests:
+                    self._one_round()
+                    continue
+            time.sleep(self.random.random() * PAUSE_S)
+
+    def _one_round(self) -> None:
+        try:
+            self.round()
+        except StoreMissing:
+            time.sleep(PAUSE_S)  # nobody has made it yet
+        except Busy as error:
+            self.place.count(self.name, f"busy: {self.role}: {_why(error)}")
+        except Exception:  # noqa: BLE001 - whatever it is, the soak is told
+            self.place.report(self.name, traceback.format_exc())
+        self.place.count(self.name, "round")
 
     def round(self) -> None:
         """Does one thing."""
@@ -390,17 +415,23 @@ class Damager(Actor):
     """Damages what it alone has, and waits until another actor repairs the store."""
 
     role = "damager"
+    takes_turns = False
 
     def round(self) -> None:
-        """Does damage, or looks at what was done; repairs it if no other actor does for long."""
+        """Does damage, or looks at what was done; repairs it if no other actor does for long.
+
+        A store with damage is not moved: while it can be, there is none.
+        """
         damages, handle = self.place.damages, self.own_handle(self.place.damages.root)
-        line = damages.doing()
-        if line is None:
+        line, is_moving = damages.doing(), self.place.moves_file.exists()
+        if line is None and is_moving:
+            time.sleep(PAUSE_S)
+        elif line is None:
             where = damages.do(handle, self.random, self.random.choice((TREE, TREE, SECOND, LOST)))
             self.place.count(self.name, f"damaged what is {where}")
         elif line["where"] == SECOND and not damages.is_whole(handle, line):
             self.place.report(self.name, f"{line['id']} cannot be read, in spite of second copies")
-        elif self.random.random() < 0.1:
+        elif is_moving or self.random.random() < 0.1:
             for problem in damages.mend(handle, line):
                 self.place.report(self.name, problem)
             self.place.count(self.name, f"mended what was {line['where']}")
@@ -413,17 +444,25 @@ class Mover(Actor):
     """Moves the store to and fro between two file systems, by one path."""
 
     role = "mover"
-    wait_s = MOVER_WAIT_S
+    takes_turns = False
+
+    @property
+    def wait_s(self) -> float:  # type: ignore[override]  # of the moment
+        """How long it waits: long only while nobody needs the store where it is."""
+        return MOVER_LONG_WAIT_S if self.place.moves_file.exists() else MOVER_WAIT_S
 
     def round(self) -> None:
         """Moves the store once, to a new place."""
-        time.sleep(self.random.random() * 4 * PAUSE_S)
-        above = self.random.choice(self.place.store_directories)
+        self._sweep()
+        above = self.place.other_directory
+        if not self.place.moves_file.exists():
+            time.sleep(self.random.random() * 4 * PAUSE_S)
+            above = self.random.choice(self.place.store_directories)
         above.mkdir(parents=True, exist_ok=True)
         mark = self.place.damages.mark()
         for _ in range(ATTEMPTS):
             try:
-                self.handle(0).store_move(above / f"store-{os.urandom(4).hex()}")
+                done = self.handle(0).store_move(above / f"store-{os.urandom(4).hex()}")
             except Refused as error:
                 if error.code != ErrorCode.RESTORE_INTERRUPTED:
                     raise
@@ -433,13 +472,23 @@ class Mover(Actor):
                 if not (self.place.damages.is_around(mark) and NOT_MOVED in error.message):
                     raise
                 self.place.count(self.name, "declined: damage")
-            except Busy:
+            except Busy as error:
+                self.place.count(self.name, f"busy: {_why_not_moved(error)}")
                 time.sleep(self.random.random() * PAUSE_S)  # else no other command gets its turn
                 continue
             else:
-                self.place.count(self.name, "moved")
+                self.place.count(self.name, MOVED if done.left is not None else RENAMED)
             return
         self.place.count(self.name, "busy")
+
+    def _sweep(self) -> None:
+        """Removes old stores that moves left, and the copies of moves that were killed."""
+        above = (self.place.directory, *self.place.store_directories)
+        left = [path for each in above for path in each.glob("store*.moved*")]
+        left.sort(key=lambda path: path.lstat().st_ctime_ns)
+        copies = [path for each in above for path in each.glob("store*.partial")]
+        for path in (*left[:-LEFT_STORES_MAX], *copies):
+            remove_if_there(path)
 
 
 class Settler(Actor):
@@ -492,6 +541,7 @@ class Holder(Actor):
     """Needs snapshots for a while, as mounts do, or pins them: they stay as long."""
 
     role = "holder"
+    keeps_store = True
 
     def __init__(self, place: Place, number: int, random: Random) -> None:
         super().__init__(place, number, random)
@@ -564,6 +614,7 @@ class Planner(Actor):
     """Runs plans and commands with a way back, in a root of its own."""
 
     role = "planner"
+    keeps_store = True
 
     def __init__(self, place: Place, number: int, random: Random) -> None:
         super().__init__(place, number, random)
@@ -685,6 +736,12 @@ def _removes(result: GcResult) -> bool:
 
 def _why(error: Busy) -> str:
     return "overtaken" if "overtaking" in error.message else "held"
+
+
+def _why_not_moved(error: Busy) -> str:
+    """Returns which of those who keep a store where it is was met."""
+    reasons = ("garbage collector", "has a snapshot", "in use by another", "at work in the store")
+    return next((reason for reason in reasons if reason in error.message), error.message)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ what one deletes, another needs, or is just about to.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
@@ -29,6 +30,10 @@ SIZE_BYTES_MAX = 3 << 20
 SETTING = "keep.yearly"
 """What is set to one value after the other; no policy of the soak uses it."""
 
+TURNS = 2
+"""So many actors are at work at once while the store can be moved."""
+MOVED, RENAMED = "moved to the other file system", "moved on one file system"
+"""How a move may end that is not refused."""
 REMOVED, LEFT, NOTHING = "collected", "left garbage", "found nothing"
 COLLECTED = frozenset({REMOVED, LEFT, NOTHING})
 """How a collection may end.
@@ -54,11 +59,40 @@ class Place:
         self.far = _far_from(directory)
         """A directory on another file system, for the store."""
         self.store_directories = (directory / "stores", self.far)
+        self.moves_file = directory / "moves"
+        """While it is there, who needs the store where it is rests, so that moves can end."""
+        self.turns = directory / "turns"
         self.roots = [directory / "roots" / f"{number}" for number in range(root_count)]
+
+    @property
+    def other_directory(self) -> Path:
+        """The directory for stores that is on the other file system than the store."""
+        is_far = self.far in self.store.resolve().parents
+        return self.store_directories[0 if is_far else 1]
+
+    @contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Yields whether an actor may do a round: while the store can be moved, few at once.
+
+        With all of them there is hardly a moment in which no process is inside its gate.
+        """
+        if not self.moves_file.exists():
+            yield True
+            return
+        for number in range(TURNS):
+            with (self.turns / f"{number}").open("a") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                yield True
+                return
+        yield False
 
     def prepare(self, seed: int) -> None:
         """Makes the directories and the pool; the roots are made by whoever comes first."""
-        for name in ("roots", "ledger", "states", "pool", "exports", "logs", "newcomers", "stores"):
+        ours = ("roots", "ledger", "states", "pool", "exports", "logs", "newcomers", "turns")
+        for name in (*ours, "stores"):
             (self.directory / name).mkdir()
         random = Random(seed)
         for number in range(POOL_COUNT):

@@ -19,8 +19,8 @@ from pathlib import Path
 from random import Random
 
 from crash.scene import environment
-from soak.ledger import Line
-from soak.place import COLLECTED, LEFT, REMOVED, Place
+from soak.ledger import Line, Log
+from soak.place import COLLECTED, LEFT, MOVED, REMOVED, Place
 
 TESTS = Path(__file__).parent.parent
 KILL_WEIGHTS = {
@@ -57,14 +57,21 @@ ATTEMPTS = 12
 """Or so many were tried: load and chance decide how much garbage there is."""
 LEFT_MAX = 9
 """More of them may not leave all the garbage that they found, if none removes any."""
-REST_LINES = 2000
-"""Of the counts between two stops: no store is moved while a writer stands in it."""
+MOVES_MIN = 2
+"""So many moves to the other file system end after each stop: there and back."""
+TRIES_MAX = 40
+"""More attempts at moves than that are not needed: few processes are at work meanwhile."""
+REST_LINES = 1000
+"""Of the counts between these moves and the next stop, with all actors at work."""
 KILLS_MAX = 2
 """So often the collector is killed while a writer stands; then it is spared, and must end."""
 ROUNDS_MAX = 4000
 """Rounds of others, within which a collector that is not killed does something."""
 WEDGED_S = 180.0
 """After this long in which no actor did anything, something must be stuck."""
+
+
+Verdict = Callable[[Sequence[Line]], tuple[bool, str | None]]
 
 
 @dataclass
@@ -82,17 +89,35 @@ class Child:
         return f"{self.role}-{self.number}"
 
 
+class Phase:
+    """What is counted since a moment."""
+
+    def __init__(self, counts: Log) -> None:
+        self._counts = counts
+        self._begun = self._seen = len(counts.lines())
+        self._seen_s = time.monotonic()
+
+    def lines(self) -> list[Line]:
+        """Returns the lines of the counts since then."""
+        lines = self._counts.lines()
+        if len(lines) > self._seen:
+            self._seen, self._seen_s = len(lines), time.monotonic()
+        return lines[self._begun :]
+
+    def judged(self, verdict: Verdict) -> tuple[bool, str | None]:
+        """Says whether the phase has to end, and what is wrong."""
+        found = verdict(self.lines())
+        if time.monotonic() > self._seen_s + WEDGED_S:
+            return True, "no actor does anything"
+        return found
+
+
 @dataclass
 class Stop:
     """A writer that stands still."""
 
     child: Child
-    begun: int
-    """Lines of the counts before it stood."""
-    seen: int
-    """Lines of the counts so far."""
-    seen_s: float
-    """When the last of them was new."""
+    phase: Phase
     kills: int = 0
     """How often the collector was killed since."""
 
@@ -123,9 +148,30 @@ def verdict(lines: Sequence[Line]) -> tuple[bool, str | None]:
     return False, None
 
 
+def moves_verdict(lines: Sequence[Line]) -> tuple[bool, str | None]:
+    """Says of what was done while the store could be moved whether that is enough, and what is
+    wrong.
+    """
+    whose = [line["who"].partition("-")[0] for line in lines]
+    tries = [line["what"] for line, who in zip(lines, whose, strict=True) if who == "mover"]
+    tries = [what for what in tries if what not in {"began", "busy", "round"}]
+    moves = tries.count(MOVED)
+    others = next((at for at, who in enumerate(reversed(whose)) if who == "mover"), len(whose))
+    if moves >= MOVES_MIN:
+        return True, None
+    if len(tries) > TRIES_MAX:
+        return True, f"nothing was proven about moves: {moves} of {len(tries)} were possible"
+    return others > ROUNDS_MAX, "a move does not end" if others > ROUNDS_MAX else None
+
+
 @dataclass
 class Soak:
-    """Starts the actors, and kills and stops them."""
+    """Starts the actors, and kills and stops them.
+
+    One phase follows another. While a writer stands, others collect, and no store is moved. Then
+    nobody stands and nobody holds a snapshot, until the store was moved to the other file system
+    and back. Then all are at work.
+    """
 
     place: Place
     random: Random
@@ -135,6 +181,8 @@ class Soak:
     done: Counter[str] = field(default_factory=Counter)
     """What was done to the actors."""
     _stop: Stop | None = None
+    _moves: Phase | None = None
+    """While the store can be moved."""
 
     def __post_init__(self) -> None:
         self._counts = self.place.counts()
@@ -146,7 +194,7 @@ class Soak:
             for number in range(count):
                 self.children.append(self._start(role, number))
         try:
-            while goes_on() or self._stop is not None:
+            while goes_on() or self._stop is not None or self._moves is not None:
                 time.sleep(self.random.uniform(*PAUSE_S))
                 self._disturb()
             self._end()
@@ -186,6 +234,8 @@ class Soak:
         line_count = len(self._counts.lines())
         if self._stop is not None:
             self._look_at_others(self._stop)
+        elif self._moves is not None:
+            self._look_at_moves(self._moves)
         elif line_count >= self._stops_at:
             self._stop_a_writer()
         stop = self._stop
@@ -235,8 +285,7 @@ class Soak:
             child.process.send_signal(signal.SIGSTOP)
             where = "in a capture" if self._phase_of(child) == "create" else "elsewhere"
         self.done[f"{role} stopped {where}"] += 1
-        begun = len(self._counts.lines())
-        self._stop = Stop(child, begun, begun, time.monotonic())
+        self._stop = Stop(child, Phase(self._counts))
 
     def _stopped_while_pending(self, writers: list[Child]) -> Child | None:
         """Stops the writer whose snapshot appears next in ``pending``, if one does soon."""
@@ -256,20 +305,26 @@ class Soak:
 
     def _look_at_others(self, stop: Stop) -> None:
         """Lets the writer that stands go on when the others have done enough, or cannot."""
-        lines = self._counts.lines()
-        if len(lines) > stop.seen:
-            stop.seen, stop.seen_s = len(lines), time.monotonic()
-        is_enough, problem = verdict(lines[stop.begun :])
-        if time.monotonic() > stop.seen_s + WEDGED_S:
-            is_enough, problem = True, "no actor does anything"
+        is_enough, problem = stop.phase.judged(verdict)
         if problem is not None:
             self.place.report("soak", f"{problem} while {stop.child.name} stands")
         if is_enough:
-            for line in lines[stop.begun :]:
+            for line in stop.phase.lines():
                 role = line["who"].partition("-")[0]
                 self.done[f"while a writer stood: {role}"] += line["what"] == "round"
             stop.child.process.send_signal(signal.SIGCONT)
-            self._stop, self._stops_at = None, len(lines) + REST_LINES
+            self._stop, self._moves = None, Phase(self._counts)
+            self.place.moves_file.touch()
+
+    def _look_at_moves(self, phase: Phase) -> None:
+        """Lets all be at work again when the store was moved often enough, or cannot be."""
+        is_enough, problem = phase.judged(moves_verdict)
+        if problem is not None:
+            self.place.report("soak", problem)
+        if is_enough:
+            self.place.moves_file.unlink()
+            self._moves, self._stops_at = None, len(self._counts.lines()) + REST_LINES
+            self.done["phases of moves"] += 1
 
     def _phase_of(self, child: Child) -> str:
         path = self.place.directory / "ledger" / f"phase-{child.name}"

@@ -11,9 +11,9 @@ import pytest
 import treesnap
 from soak.checks import Checker
 from soak.damages import LOST, SECOND, TREE
-from soak.place import COLLECTED, Place
+from soak.place import COLLECTED, MOVED, RENAMED, Place
 from soak.run_soak import soak
-from soak.soak import ROUNDS_MAX, verdict
+from soak.soak import MOVES_MIN, ROUNDS_MAX, TRIES_MAX, moves_verdict, verdict
 from treesnap.model import SnapshotKind
 
 SEED = 11
@@ -36,14 +36,17 @@ def test_many_processes_killed_and_stopped_at_random_lose_nothing(tmp_path):
     assert [what for what in happened if not counts[what]] == []
     assert any(counts[f"collector: {how}"] for how in COLLECTED)
     assert any(" stopped " in what for what in counts)
+    assert counts[f"mover: {MOVED}"] >= MOVES_MIN
+
+
+def said(who: str, *what: str, rounds: int = 0) -> list[dict[str, str]]:
+    """Returns what an actor counted, and then many rounds of another one."""
+    lines = [{"who": who, "what": each} for each in what]
+    return lines + [{"who": "writer-1", "what": "round"}] * rounds
 
 
 class TestWhileAWriterStands:
     """Load and chance decide how long it takes, so what others did is counted, not time."""
-
-    def said(self, *what: str, rounds: int = 0) -> list[dict[str, str]]:
-        lines = [{"who": "collector-0", "what": each} for each in what]
-        return lines + [{"who": "writer-1", "what": "round"}] * rounds
 
     @pytest.mark.parametrize(
         ("lines", "is_enough", "problem"),
@@ -60,14 +63,41 @@ class TestWhileAWriterStands:
         ],
     )
     def test_it_goes_on_when_collections_were_tried(self, lines, is_enough, problem):
-        assert verdict(self.said(*lines)) == (is_enough, problem)
+        assert verdict(said("collector-0", *lines)) == (is_enough, problem)
 
     def test_a_collection_that_does_not_end_is_noticed_however_slow_the_machine_is(self):
-        assert verdict(self.said("begun", rounds=ROUNDS_MAX)) == (False, None)
-        assert verdict(self.said("begun", rounds=ROUNDS_MAX + 1)) == (
-            True,
-            "a collection does not end",
-        )
+        lines = said("collector-0", "begun", rounds=ROUNDS_MAX)
+
+        assert verdict(lines) == (False, None)
+        assert verdict([*lines, lines[-1]]) == (True, "a collection does not end")
+
+
+class TestWhileTheStoreCanBeMoved:
+    BUSY = "busy: at work in the store"
+
+    @pytest.mark.parametrize(
+        ("lines", "is_enough"),
+        [
+            (("began", MOVED, "round"), False),
+            ((RENAMED, RENAMED, MOVED), False),
+            ((MOVED, "round", BUSY, MOVED), True),
+            ((BUSY,) * TRIES_MAX, False),
+        ],
+    )
+    def test_it_goes_on_when_the_store_was_moved_there_and_back(self, lines, is_enough):
+        assert moves_verdict(said("mover-0", *lines)) == (is_enough, None)
+
+    def test_moves_that_are_never_possible_are_a_problem(self):
+        is_enough, problem = moves_verdict(said("mover-0", MOVED, *[self.BUSY] * TRIES_MAX))
+
+        assert is_enough
+        assert problem == f"nothing was proven about moves: 1 of {TRIES_MAX + 1} were possible"
+
+    def test_a_move_that_does_not_end_is_a_problem(self):
+        lines = said("mover-0", "began", rounds=ROUNDS_MAX)
+
+        assert moves_verdict(lines) == (False, None)
+        assert moves_verdict([*lines, lines[-1]]) == (True, "a move does not end")
 
 
 class TestWhatIsNoticed:
