@@ -89,6 +89,8 @@ REPAIR = [*READ_TOO, "--repair"]
         ({"problems": (PROBLEM,), "left": (PROBLEM,)}, False, [REPAIR]),
         ({"problems": (PROBLEM,), "content_read": True}, True, []),
         ({"left": (PROBLEM,), "partial": (partial(b"a"),)}, True, [REPAIR]),
+        ({"left": (PROBLEM,), "partial": (partial(b""),)}, True, [["create"], READ_TOO]),
+        ({"left": (PROBLEM,), "partial": (partial(b"a", b""),)}, True, [["create"], REPAIR]),
     ],
 )
 def test_what_to_type_next(fields, repair, words):

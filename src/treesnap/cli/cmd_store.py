@@ -13,7 +13,7 @@ from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import SamplePart
 from treesnap.cli.text_output import added_text, aligned, path_text, short_id, title_of
-from treesnap.errors import WarningCode, printable
+from treesnap.errors import WarningCode, printable, quoted
 from treesnap.quantities import count_text, first_few, first_lines, size_text
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def verify(
     where = ["--remote", remote] if remote is not None else []
     invocation.output.note(
         *(
-            f"{why}: {invocation.command_text(*words, *where)}"
+            f"{why}: {invocation.command_text(*words, *(where if words[0] == 'verify' else []))}"
             for why, words in next_steps(result, repair=repair)
         )
     )
@@ -268,7 +268,13 @@ def next_steps(result: VerifyResult, *, repair: bool) -> Iterator[tuple[str, lis
     """Yields what to do next: why, and the words of the command."""
     if result.newer:
         yield "To judge what a newer treesnap wrote, install that version and run", ["verify"]
-    if repair and result.partial:
+    partial = result.partial if repair else ()
+    roots = list(dict.fromkeys(item.root for item in partial if b"" in item.paths))
+    if roots:
+        lost = f"The list of files of {first_few(roots, quoted)} ({path_text(b'')}) is lost"
+        ways = "another copy of the store may have it. To capture what is there now"
+        yield f"{lost}; {ways}", ["create"]
+    if any(path for item in partial for path in item.paths):
         copies = (
             "Put copies of lost files back into their roots, if there are any, and repair again"
         )

@@ -304,6 +304,16 @@ class TestRepair:
         (partial,) = again.partial
         assert (partial.snapshot_id, partial.paths, partial.path_count) == (ids[1], (b"new",), 1)
 
+    def test_a_repair_that_found_nothing_does_not_speak_of_recovered_objects(
+        self, handle, root, ids, store
+    ):
+        damage_content(store, place_of(handle, store, "second", "new"))
+        (root / "new").unlink()
+
+        done = handle.verify(read_data=True, repair=True).repaired[-1]
+
+        assert done.startswith("Made the next capture of each root read every file again; no live")
+
     def test_objects_that_are_captured_again_are_whole_again(self, handle, root, ids, store):
         """The pack is gone; what is still in the tree comes back with the next capture."""
         (pack_id,) = store.packs.sizes()

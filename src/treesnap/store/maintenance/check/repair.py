@@ -180,13 +180,22 @@ class Repair:
         return f"Took {count_text(added, 'intact object')} back from quarantine"
 
     def _recover_objects(self) -> str | None:
-        """Recovers lost objects from live trees; a capture after this reads every file."""
+        """Recovers lost objects from live trees; a capture after this reads every file.
+
+        Also where none was found: what a cache takes for stored may be lost, and the tree of
+        another root, which is not there now, may have it.
+        """
         if not self._found.damaged:
             return None
         self.recovered += self._find_objects()
         for root_id in self._fs.list_names(self._store.layout.roots):
             if is_hex(root_id, 32):
                 self._try(partial(self._remove_cache, self._store.root_by_id(root_id)))
+        if not self.recovered:
+            return (
+                "Made the next capture of each root read every file again; no live tree holds "
+                "what is lost"
+            )
         return (
             f"Recovered {count_text(len(self.recovered), 'lost object')} from live trees; "
             "the next capture of each root reads every file again"
