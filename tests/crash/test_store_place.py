@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.errors import Busy, ErrorCode, OperationFailed, Refused, TreesnapError
+from treesnap.errors import ErrorCode, OperationFailed, Refused, TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
@@ -167,7 +167,7 @@ class TestRemains:
         fd = fs.open(str(mark), os.O_RDWR)
         assert fs.lock(fd, exclusive=True)
 
-        with pytest.raises(Busy, match="by another copy"):
+        with pytest.raises(Refused, match="by another copy"):
             self.copied(world)
         fs.close(fd)
 
@@ -185,7 +185,7 @@ class TestRemains:
                 return result
 
         fs = Ending(UnsyncedFileSystem())
-        with pytest.raises(Busy, match="by another copy"):
+        with pytest.raises(Refused, match="by another copy"):
             Handle(context_at(world.root, str(world.store), fs=fs)).store_copy(world.new)
 
         assert (partial / "packs" / ("0" * 32)).exists()

@@ -626,7 +626,7 @@ def _partial(fs: FileSystem, path: str) -> Iterator[_Partial]:
 
 
 def _remove_leftover(fs: FileSystem, path: str, above_fd: int) -> None:
-    """Empties the directory that a killed copy left at a path; raises Busy for one at work.
+    """Empties the directory that a killed copy left at a path; raises Refused for one at work.
 
     Leaves anything else there as it is.
     """
@@ -643,7 +643,11 @@ def _remove_leftover(fs: FileSystem, path: str, above_fd: int) -> None:
             mark = locks.enter_context(opened_file(fs, name, os.O_RDWR, dir_fd=fd))
             # One that is gone was removed by a copy that has just ended.
             if not fs.lock(mark, exclusive=True) or not fs.fstat(mark).st_nlink:
-                raise Busy(f"{quoted(path)} is being written by another copy", path=path)
+                raise Refused(
+                    f"{quoted(path)} is being written by another copy",
+                    code=ErrorCode.TARGET_NOT_EMPTY,
+                    path=path,
+                )
             locks.callback(fs.unlock, mark)
         _remove_copied(fs, fd, names)
         for name in marks:
