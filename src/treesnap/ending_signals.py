@@ -24,3 +24,20 @@ _OTHERS = frozenset(
 
 ENDING: tuple[int, ...] = tuple(sorted(_signal.valid_signals() - _OTHERS))
 """In ascending order; those for real time are among them."""
+
+
+def ending_text(exit_code: int) -> str:
+    """Returns how a command failed, as ``subprocess`` tells: by a code, or negative by a signal."""
+    if exit_code >= 0:
+        return f"failed with exit code {exit_code}"
+    return f"was killed by {signal_name(-exit_code)}"
+
+
+def signal_name(number: int) -> str:
+    """Returns the name of a signal."""
+    from signal import Signals  # clients of a fork server start without it
+
+    try:
+        return Signals(number).name
+    except ValueError:  # one of those for real time
+        return f"signal {number}"

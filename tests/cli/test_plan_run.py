@@ -158,7 +158,7 @@ class TestRun:
 
     def test_of_a_signal_and_of_a_time_limit_say_so(self, snap, plan_file):
         plan_file.write_text("steps: [{name: a, run: 'kill -9 $$'}]")
-        assert "failed at step 1 of 1, a: signal 9;" in snap("plan", "run", plan_file).out
+        assert "failed at step 1 of 1, a: SIGKILL;" in snap("plan", "run", plan_file).out
 
         plan_file.write_text("steps: [{name: a, run: sleep 600, timeout: 1s}]")
         assert "failed at step 1 of 1, a: time limit;" in snap("plan", "run", plan_file).out

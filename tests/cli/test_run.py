@@ -77,6 +77,7 @@ def test_signal_is_128_and_its_number(snap, tree):
     result = snap("run", "--", "sh", "-c", "echo after > a; kill -KILL $$", **RUN)
 
     assert result.code == 128 + signal.SIGKILL
+    assert "sh was killed by SIGKILL; rolled back\n" in result.err
     assert (tree / "a").read_text() == "before\n"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from oracle import difference, record
 from plan_bench import is_alive
-from treesnap.ending_signals import ENDING
+from treesnap.ending_signals import ENDING, signal_name
 
 WAIT_S = 60.0
 """How long a command may take for one step, on a machine that is busy."""
@@ -112,8 +112,10 @@ def test_signal_ends_the_command_and_rolls_back(tree, number):
 
     process.send_signal(number)
 
-    process.communicate(timeout=WAIT_S)
+    said = process.communicate(timeout=WAIT_S)[1]
     assert process.returncode == 128 + number
+    by = "snap: Interrupted" if number == signal.SIGINT else f"Stopped by {signal_name(number)}"
+    assert f"{by}; what the command did to 1 path was rolled back, to " in said
     assert not is_alive(command)
     assert difference(before, record(tree.root)) == []
 

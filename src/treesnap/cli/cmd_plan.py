@@ -24,7 +24,7 @@ from treesnap.cli.text_output import (
     short_id,
     skipped_lines,
 )
-from treesnap.ending_signals import ENDING
+from treesnap.ending_signals import ENDING, signal_name
 from treesnap.errors import printable, quoted
 from treesnap.plans import (
     Attempt,
@@ -468,7 +468,7 @@ def _step_path(leaf: Leaf) -> str:
 def _cause(exit_code: int | None) -> str:
     if exit_code is None:
         return "time limit"
-    return f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
+    return f"exit code {exit_code}" if exit_code >= 0 else signal_name(-exit_code)
 
 
 def _checkpoint_lines(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:

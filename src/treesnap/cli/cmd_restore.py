@@ -15,7 +15,9 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.streams import stdout_to_stderr
 from treesnap.cli.text_output import change_lines, restore_line, restore_notes
+from treesnap.ending_signals import ending_text, signal_name
 from treesnap.errors import NotFound
+from treesnap.interruption import Stopped
 from treesnap.model import SkipReason
 from treesnap.treepath import is_within
 
@@ -206,12 +208,17 @@ def run(invocation: Invocation, *, words: Sequence[str], retries: int, label: st
         invocation.open(progress=False, makes_store=True) as handle,
         stdout_to_stderr() if output.as_json else nullcontext(),
     ):
-        result = handle.run(words, retries=retries, label=label)
+        try:
+            result = handle.run(words, retries=retries, label=label)
+        except Stopped as stopped:
+            why = [signal_name(stopped.signal), *getattr(stopped, "__notes__", ())]
+            output.note(f"Stopped by {'; '.join(why)}")
+            raise
     exit_code = result.exit_code if result.exit_code >= 0 else SIGNAL_BASE - result.exit_code
     restored = result.restore
     if restored is not None:
         output.note(
-            f"{words[0]} failed with exit code {exit_code}; rolled back",
+            f"{words[0]} {ending_text(result.exit_code)}; rolled back",
             restore_line(restored),
             *restore_notes(restored, invocation.command_text("undo")),
         )

@@ -335,7 +335,8 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
         hint = advice or hint
         return Failure("usage", message, ExitCode.USAGE, hint)
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        return Failure("interrupted", "Interrupted", ExitCode.INTERRUPTED)
+        message = "; ".join(filter(None, ("Interrupted", advice)))
+        return Failure("interrupted", message, ExitCode.INTERRUPTED)
     failed = ErrorCode.OPERATION_FAILED.value
     if isinstance(error, OSError):
         message = error.strerror or str(error) or type(error).__name__

@@ -35,6 +35,7 @@ from treesnap.fs.real_path import opened_real
 from treesnap.interruption import (
     FirstSignal,
     Guard,
+    Stopped,
     interrupt_here,
     interruptible,
     uninterrupted,
@@ -51,7 +52,7 @@ from treesnap.ops.claim import (
     when_alone,
 )
 from treesnap.ops.context import Context
-from treesnap.quantities import first_few
+from treesnap.quantities import count_text, first_few
 from treesnap.results import RestoreResult, RunResult
 from treesnap.worktree.apply.protection import unlock_root
 from treesnap.worktree.mounts import mount_of
@@ -89,18 +90,27 @@ def run(
     with FirstSignal() as signals:
         runs = _Runs(context, command, signals)
         block = CheckpointBlock(context, request, f"run {words}", runs.give_up, itself, overlap)
-        with block as held:
-            return runs.run(held, retries)
+        try:
+            with block as held:
+                return runs.run(held, retries)
+        except (KeyboardInterrupt, Stopped) as stopped:
+            stopped.add_note(runs.outcome)
+            raise
 
 
 class _Runs:
-    """The attempts of ``run``."""
+    """The attempts of ``run``.
+
+    Signals do not come between the end of a roll-back and the note that there was one.
+    """
 
     def __init__(self, context: Context, command: Sequence[str], signals: FirstSignal) -> None:
         self._context = context
         self._command = command
         self._signals = signals
         self._running: Command | None = None
+        self.outcome = "the command was not started, and nothing was changed"
+        """What became of what the command did, for a person whose signal ended it."""
 
     def run(self, held: HeldCheckpoint, retries: int) -> RunResult:
         from treesnap.ops.processes import Command
@@ -137,13 +147,27 @@ class _Runs:
         # A terminal has sent SIGINT and SIGQUIT to both; of the others, some end nothing there.
         asked = number if number == signal.SIGHUP else signal.SIGTERM
         running.ask_to_end(asked, lambda: self._signals.is_urgent)
-        held.go_back(running.end)
+        warn_of_untouched(self._context, self._roll_back(held, running))
 
     def _back(self, held: HeldCheckpoint, running: Command) -> RestoreResult:
+        with Guard():
+            return self._roll_back(held, running)
+
+    @uninterrupted
+    def _roll_back(self, held: HeldCheckpoint, running: Command) -> RestoreResult:
+        short = held.made.id[:12]
+        self.outcome = f"the roll-back of what the command did failed; the state before is {short}"
         try:
-            return held.go_back(running.end)
+            result = held.go_back(running.end)
         finally:
             self._running = None
+        count = result.restored + result.created + result.deleted
+        self.outcome = (
+            f"what the command did to {count_text(count, 'path')} was rolled back, to {short}"
+            if count
+            else f"the command had changed nothing since {short}"
+        )
+        return result
 
 
 class HeldCheckpoint(NamedTuple):

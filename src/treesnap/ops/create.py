@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from treesnap.arguments import checked_methods, problem_of_name
 from treesnap.codec.reader import TreeReader
 from treesnap.codec.snapshot import SNAPSHOT, state_hash
+from treesnap.ending_signals import ending_text
 from treesnap.errors import (
     ErrorCode,
     InvalidArgument,
@@ -148,8 +149,7 @@ def _validate(context: Context, line: str) -> None:
     if exit_code != 0:
         said = f": {last_line}" if last_line else ""
         raise Refused(
-            f"The command {printable(line)!r} failed with exit code {exit_code}{said}; "
-            "nothing was captured",
+            f"The command {printable(line)!r} {ending_text(exit_code)}{said}; nothing was captured",
             code=ErrorCode.VALIDATION_FAILED,
         )
 

@@ -18,6 +18,7 @@ from selectors import EVENT_READ, DefaultSelector
 from tempfile import TemporaryDirectory
 
 from treesnap import treepath
+from treesnap.ending_signals import signal_name
 from treesnap.errors import printable
 from treesnap.fs.durable import opened_file, write_all
 from treesnap.fs.local import LocalFileSystem
@@ -147,7 +148,7 @@ def _output_of(words: list[str], directory: str, size_max: int) -> bytes:
     if code != 0:
         lines = errors.strip().splitlines()
         said = f": {printable(lines[-1])}" if lines else ""
-        ended = f"exited with {code}" if code > 0 else f"was ended by signal {-code}"
+        ended = f"exited with {code}" if code > 0 else f"was killed by {signal_name(-code)}"
         raise _ConversionFailed(ended + said)
     return output
 

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import pytest
 
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, OperationFailed
 from treesnap.model import SnapshotKind
+from treesnap.ops.checkpoint import HeldCheckpoint
+from treesnap.ops.create import create
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 from treesnap.testing.state import tree_state
 
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
+
+
+@contextmanager
+def interrupted_in(function: Callable[..., object]) -> Iterator[None]:
+    """Sends SIGINT as a function begins, once."""
+    before = sys.gettrace()
+
+    def trace(frame: FrameType, _event: str, _value: object) -> None:
+        if frame.f_code is function.__code__:
+            sys.settrace(before)
+            signal.raise_signal(signal.SIGINT)
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 WRITE = "open('one', 'w').write('changed')"
@@ -92,10 +116,34 @@ class TestRun:
     def test_an_interruption_takes_back_and_goes_on(self, handle, root):
         interrupt = f"import os, signal, time; {WRITE}; os.kill(os.getppid(), signal.SIGINT)"
 
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as raised:
             handle.run(python(f"{interrupt}; time.sleep(600)"))
 
         assert (root / "one").read_bytes() == b"one"
+        (note,) = raised.value.__notes__
+        assert re.fullmatch("what the command did to 1 path was rolled back, to [0-9a-f]{12}", note)
+
+    def test_an_interruption_of_a_command_that_had_changed_nothing_says_so(self, handle):
+        interrupt = "import os, signal, time; os.kill(os.getppid(), signal.SIGINT)"
+
+        with pytest.raises(KeyboardInterrupt) as raised:
+            handle.run(python(f"{interrupt}; time.sleep(600)"))
+
+        assert raised.value.__notes__[0].startswith("the command had changed nothing since ")
+
+    def test_an_interruption_as_the_roll_back_begins_does_not_skip_it(self, handle, root):
+        with pytest.raises(KeyboardInterrupt) as raised, interrupted_in(HeldCheckpoint.go_back):
+            handle.run(python(f"{WRITE}; raise SystemExit(7)"))
+
+        assert (root / "one").read_bytes() == b"one"
+        assert "was rolled back, to " in raised.value.__notes__[0]
+
+    def test_an_interruption_before_the_command_says_that_it_was_not_started(self, handle, root):
+        with pytest.raises(KeyboardInterrupt) as raised, interrupted_in(create):
+            handle.run(python(WRITE))
+
+        assert (root / "one").read_bytes() == b"one"
+        assert raised.value.__notes__ == ["the command was not started, and nothing was changed"]
 
 
 def change_and_raise(handle, path, error: BaseException) -> None:
