@@ -21,6 +21,10 @@ NAME_SIZE_MAX = 4095
 Most Linux file systems stop at 255, those with names in UTF-16 at 765, FUSE at 1024.
 """
 
+_ABOVE_SIZE_FREE = 64 << 20
+"""What the paths above those of a stored scope may take, and so much for each byte of these:"""
+_ABOVE_SIZE_PER_BYTE = 32
+
 PathLike = str | bytes | os.PathLike[str]
 
 ROOT = b""
@@ -138,7 +142,32 @@ def parse_scope(paths: tuple[bytes, ...]) -> tuple[bytes, ...]:
     """Returns stored paths that are sorted and not nested, or raises InvalidArgument."""
     if not paths or without_nested([parse(path) for path in paths]) != paths:
         raise InvalidArgument("The paths of a scope are nested or not in order")
+    if _are_too_deep(paths):
+        raise InvalidArgument("The paths of a scope lie too deep")
     return paths
+
+
+def _are_too_deep(paths: tuple[bytes, ...]) -> bool:
+    """Returns whether the paths above some paths, which are sorted, take far more than these.
+
+    A path of a million directories is two megabytes, and those above it are a million megabytes.
+    """
+    size_max = _ABOVE_SIZE_FREE + _ABOVE_SIZE_PER_BYTE * sum(map(len, paths))
+    if sum(len(path) * path.count(b"/") for path in paths) <= size_max:
+        return False
+    size, before = 0, list[bytes]()
+    for path in paths:
+        names = path.split(b"/")
+        pairs = enumerate(zip(before, names, strict=False))
+        common = next((at for at, (old, new) in pairs if old != new), len(before))
+        length = sum(map(len, names[:common])) + common
+        for name in names[common:-1]:
+            length += len(name) + 1
+            size += length
+        if size > size_max:
+            return True
+        before = names
+    return False
 
 
 def without_nested(paths: list[bytes]) -> tuple[bytes, ...]:

@@ -15,8 +15,12 @@ import pytest
 from forge import Forge
 from frames import FRAMES, few_frames
 from memory import Ended, run_measured
-from treesnap.model import ObjectId, Totals
+from treesnap.codec.envelope import FileKind, seal
+from treesnap.codec.journal import Commit, Journal, encode_journal
+from treesnap.codec.root_files import HISTORY, RestoreHistory
+from treesnap.model import ObjectId, SnapshotId, Totals
 from treesnap.mount import HistoryView
+from treesnap.plans.plan import new_ulid
 
 PEAK_BYTES_MAX = 250 << 20
 LEVELS = 450
@@ -181,6 +185,69 @@ def test_a_list_that_is_refused_says_what_to_do(scene):
     assert "result has more paths than a store of this size" in ended.error
     assert "hint: name a PATH to take a part" in ended.error
     assert scene.snap("ls", "latest").exit_code == 0
+
+
+def journal_of(scene: Scene, path: bytes) -> bytes:
+    """Returns the journal of a restore that was to change a path, in a root with its staging."""
+    first, second = (
+        scene.forge.snapshot(scene.forge.tree(scene.forge.file(b"kept", content)))
+        for content in (b"kept\n", b"other\n")
+    )
+    stage = scene.root / ".treesnap-restore-0"
+    stage.mkdir()
+    journal = Journal(
+        root_id=scene.forge.root_id,
+        stage_name=os.fsencode(stage.name),
+        root_before=None,
+        file_system=0,
+        device=0,
+        inode=None,
+        started_at_ns=1,
+        commit=Commit(
+            target_id=SnapshotId(second),
+            safety_id=SnapshotId(first),
+            paths=(path,),
+            directories=(),
+            history=HISTORY.payload(RestoreHistory()),
+            touch=False,
+        ),
+    )
+    return seal(FileKind.JOURNAL, encode_journal(journal))
+
+
+@pytest.mark.parametrize("name", [b"d", b"d" * 250], ids=len)
+def test_a_journal_with_a_path_of_megabytes_is_refused(scene, name):
+    """The paths of all directories above it would be gigabytes."""
+    path = b"/".join([name] * (5_000_000 // (len(name) + 1)))
+    scene.forge.write_root_file("journal", journal_of(scene, path))
+
+    ended = scene.snap("status")
+
+    assert (ended.exit_code, "lie too deep" in ended.error) == (7, True)
+    assert ended.peak_bytes < PEAK_BYTES_MAX
+    assert scene.snap("doctor").exit_code == 3
+    assert scene.snap("doctor", "--forget").exit_code == 0
+    assert scene.snap("status").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["journal", "history", "plan", "snapshot"])
+def test_a_file_that_is_nearly_all_holes_is_not_read_whole(scene, name):
+    path = scene.forge.write_root_file("journal", journal_of(scene, b"kept"))
+    if name == "history":
+        path = path.rename(path.with_name("history"))
+        path.write_bytes(HISTORY.seal(RestoreHistory()))
+    elif name == "snapshot":
+        path.unlink()
+        path = next((scene.place / "store" / "snapshots").glob("*/*"))
+    elif name == "plan":
+        path = path.rename(path.with_name(f"plan-{new_ulid(1)}"))
+    os.truncate(path, 256 << 20)
+
+    for command in (("status",), ("list",), ("verify",), ("doctor",), ("plan", "list")):
+        ended = scene.snap(*command)
+
+        assert "Traceback" not in ended.error
+        assert ended.peak_bytes < PEAK_BYTES_MAX
 
 
 def test_verify_names_what_a_deep_tree_lost(scene):

@@ -111,6 +111,32 @@ def test_a_stored_scope_that_is_not_canonical_is_refused(paths):
         treepath.parse_scope(paths)
 
 
+@pytest.mark.parametrize(
+    "paths",
+    [
+        (b"/".join([b"d"] * 20_000),),
+        (b"/".join([b"d" * 255] * 2_000),),
+        tuple(b"%d/" % number + b"/".join([b"d"] * 1000) for number in range(100, 200)),
+    ],
+)
+def test_a_stored_scope_is_refused_if_what_is_above_it_is_far_longer(paths):
+    with pytest.raises(InvalidArgument, match="too deep"):
+        treepath.parse_scope(paths)
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        (b"/".join([b"d"] * 8_000),),
+        (b"/".join([b"d" * 255] * 500),),
+        tuple(b"/".join([b"d"] * 1000) + b"/%d" % number for number in range(1000, 2000)),
+        tuple(b"%04d/" % (number // 9) + b"e/" * 60 + b"%05d" % number for number in range(10**4)),
+    ],
+)
+def test_a_stored_scope_may_be_deep_and_share_what_is_above(paths):
+    assert treepath.parse_scope(paths) == paths
+
+
 def test_a_scope_is_in_the_order_of_its_components():
     scope = (b"a", b"b/c", b"b-", b"b.c")
 

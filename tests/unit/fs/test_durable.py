@@ -301,3 +301,33 @@ def test_unlinking_says_whether_there_was_something(fs, tmp_path):
     said = [unlink_if_present(fs, str(tmp_path / "file")) for _ in range(2)]
 
     assert said == [True, False]
+
+
+def test_a_large_file_is_read_as_far_as_it_takes_room(tmp_path):
+    fs = LocalFileSystem()
+    dense, holes = tmp_path / "dense", tmp_path / "holes"
+    dense.write_bytes(b"x" * (17 << 20))
+    holes.write_bytes(b"x" * 5000)
+    os.truncate(holes, 256 << 20)
+
+    assert len(read_file(fs, str(dense), 256 << 20)) == 17 << 20
+    assert len(read_file(fs, str(dense), 16 << 20)) == (16 << 20) + 1
+    assert len(read_file(fs, str(dense), 17 << 20)) == 17 << 20
+    assert len(read_file(fs, str(dense), (17 << 20) - 1)) == 17 << 20
+    assert len(read_file(fs, str(holes), 256 << 20)) < 17 << 20
+
+
+@pytest.mark.parametrize("content", [b"x", b""])
+def test_a_file_system_may_say_of_no_file_how_much_room_it_takes(tmp_path, content):
+    class Silent(WrappedFileSystem):
+        def around(self, call):
+            found = call.proceed()
+            return os.stat_result(found, {"st_blocks": 0}) if call.method == "fstat" else found
+
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    os.truncate(path, 20 << 20)
+
+    read = read_file(Silent(LocalFileSystem()), str(path), 256 << 20)
+
+    assert (len(read) == 20 << 20) == bool(content)
