@@ -578,6 +578,25 @@ def test_the_records_of_extended_headers_are_bounded_by_number(handle, kind, rec
     assert peak < 5 << 20
 
 
+def test_an_access_control_list_is_bounded_by_its_entries(handle):
+    """They are few bytes in an archive that is compressed, and a row of several objects each."""
+    words = b" SCHILY.acl.access=" + b"other::," * (1 << 20) + b"\n"
+    record = b"%d%s" % (len(words) + 7, words)
+    header = info("h", tarfile.XHDTYPE, size=len(record)).tobuf() + record
+    archive = header + bytes(-len(record) % 512) + info("a").tobuf() + bytes(1024)
+    handle.import_from(io.BytesIO(WHOLE))
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgument, match="'a' in the archive has an access control list"):
+            handle.import_from(io.BytesIO(archive))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 6 * len(record)
+
+
 def _with_lists(place: Path, *lists: str) -> Path:
     """Returns a directory with a file that has access control lists."""
     if shutil.which("setfacl") is None:

@@ -177,6 +177,14 @@ def test_a_value_that_its_explicit_tag_does_not_fit_is_named_with_its_line(value
         parse_document(text, "plan.yaml")
 
 
+@pytest.mark.parametrize("end", ["", ".5"])
+def test_a_number_of_a_megabyte_is_refused_before_it_is_computed(end):
+    text = "steps:\n  - run: make\n    retries: 1" + ":1" * 500_000 + end
+
+    with pytest.raises(InvalidArgument, match=r"line 3.*'retries' must be at most 100 characters"):
+        parse_document(text, "plan.yaml")
+
+
 def test_aliases_cannot_multiply_the_text_of_a_document():
     """What a document expands to is written with each step."""
     long = "x" * 100_000

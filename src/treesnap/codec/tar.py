@@ -59,6 +59,8 @@ _KEYS = frozenset(
 )
 """What is read of extended headers, beside the extended attributes."""
 _SPARSE_ROWS = frozenset({b"GNU.sparse.offset", b"GNU.sparse.numbytes"})
+_ENTRIES_MAX = (64 << 10) // 8
+"""Of an access control list: the size of the largest attribute, by that of an entry."""
 _LIST_TAGS = {1: "user", 2: "user", 4: "group", 8: "group", 16: "mask", 32: "other"}
 _NAMED_TAGS = frozenset({2, 8})
 _NO_ID = 0xFFFFFFFF
@@ -205,7 +207,10 @@ def _list_value(text: bytes, find_number: FindNumber = _no_number) -> bytes | No
     """Returns an access control list as the kernel has it; None for a text that is none.
 
     A user or group is a number, or a name; the number may stand behind it, and counts then.
+    A list that has more entries than fit into an attribute, see xattr(7), is none.
     """
+    if text.count(b",") + text.count(b"\n") > _ENTRIES_MAX:
+        return None
     rows = []
     for line in re.split(rb"[,\n]", text.strip()):
         word, name, letters, *number = (*line.split(b":"), b"", b"")[:4]

@@ -43,6 +43,9 @@ SIZE_BYTES_MAX = 1 << 20
 EXPANDED_SIZE_BYTES_MAX = 2 << 20
 """Bytes of all values with each alias expanded; this bounds the record, which is written whole
 each time that a step begins or ends. Twice the document, because an escape may stand for more."""
+VALUE_LENGTH_MAX = 100
+"""Characters of a number, a flag or a date."""
+_TEXT_TAG = "tag:yaml.org,2002:str"
 STANDARD_INPUT = "standard input"
 """Stands for the path of a document without one."""
 
@@ -155,6 +158,9 @@ class _Reader:
                 node,
                 f"with its aliases it has more than {EXPANDED_SIZE_BYTES_MAX >> 20} MiB of text",
             )
+        if node.tag != _TEXT_TAG and len(node.value) > VALUE_LENGTH_MAX:
+            # A number to the base of 60 takes a time that is the square of its length.
+            self._fail_as(node, f"at most {VALUE_LENGTH_MAX} characters, unless it is in quotes")
         try:
             return yaml.SafeLoader("").construct_object(node)
         except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
