@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 import treesnap
+from mounting import mounting
 from treesnap.errors import ErrorCode, OperationFailed, Refused, TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.doubles import (
+    MUTATING,
     Fault,
     FaultyFileSystem,
     Killed,
@@ -255,9 +257,80 @@ def test_a_move_that_fails_leaves_the_store_where_it_is(world, faults):
             handle.store_move(world.new)
         world.assert_whole(world.store)
         world.assert_one_is_written()
+        if not world.store.is_symlink():
+            left = {*os.listdir(world.root.parent)} - {"kept", "root", "store"}
+            if left:  # a link that could not be removed, with which a later move goes on
+                assert (left, os.readlink(world.new)) == ({"new"}, str(world.new)), number
+            assert not (world.store / "moving").exists()
         if not fs.hits_of(fault):
             assert number > 5
             return
+
+
+NO_EXCHANGE = Fault(errno=errno.EINVAL, methods=frozenset({"exchange"}), lasting=True)
+"""As if the first exchange were between two file systems, of which this one has none."""
+
+
+def test_a_far_move_where_names_cannot_be_exchanged_is_refused_before_it_begins(world):
+    world.reset()
+    touched = Fault(
+        number=10**6, kinds=MUTATING, where=lambda call: f"{world.new}.partial" in call.path
+    )
+    handle, fs = world.handle(OTHER_FILE_SYSTEM, NO_EXCHANGE, touched)
+
+    with pytest.raises(OperationFailed, match="cannot exchange two names"):
+        handle.store_move(world.new)
+
+    assert fs.seen_of(touched) == 0
+    assert sorted(os.listdir(world.root.parent)) == ["kept", "root", "store"]
+    assert not (world.store / "temporary").exists() or not os.listdir(world.store / "temporary")
+    world.assert_whole(world.store)
+
+
+def test_a_near_move_where_names_cannot_be_exchanged_leaves_the_place_as_it_was(world):
+    world.reset()
+    world.new.mkdir(mode=0o750)
+    handle, _ = world.handle(Fault(errno=errno.ENOSYS, methods=frozenset({"exchange"})))
+
+    with pytest.raises(OperationFailed, match="cannot exchange two names"):
+        handle.store_move(world.new)
+
+    assert sorted(os.listdir(world.root.parent)) == ["kept", "new", "root", "store"]
+    assert not world.new.is_symlink()
+    assert world.new.stat().st_mode & 0o777 == 0o750
+    world.assert_whole(world.store)
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EINVAL, errno.EBUSY])
+def test_a_far_move_whose_last_exchange_fails_leaves_one_store(world, number):
+    """As of a directory in the lower layer of an overlay: files can be exchanged there."""
+    world.reset()
+    last = Fault(
+        errno=number,
+        methods=frozenset({"exchange"}),
+        where=lambda call: call.arguments[0] == "store" and "store.moved" in call.arguments[1],
+    )
+    handle, fs = world.handle(OTHER_FILE_SYSTEM, last)
+
+    with pytest.raises(OperationFailed):
+        handle.store_move(world.new)
+
+    assert fs.hits_of(last) == 1
+    assert sorted(os.listdir(world.root.parent)) == ["kept", "root", "store"]
+    world.assert_whole(world.store)
+    treesnap.open(world.root, world.store).create()
+
+
+def test_a_store_that_is_a_mount_is_not_copied_in_vain(world):
+    with mounting() as mounter:
+        mounter.tmpfs(world.store)
+        treesnap.open(world.root, world.store).create()
+
+        with pytest.raises(OperationFailed, match="a file system is mounted"):
+            world.handle()[0].store_move(world.new)
+
+        assert sorted(os.listdir(world.root.parent)) == ["kept", "root", "store"]
+        treesnap.open(world.root, world.store).create()
 
 
 def _is_of_settings(call):

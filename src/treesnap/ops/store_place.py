@@ -33,7 +33,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from errno import EEXIST, EINVAL, ENOSYS, ENOTDIR, ENOTEMPTY, EXDEV
+from errno import EEXIST, EINVAL, ENOSYS, ENOTDIR, ENOTEMPTY, ENOTSUP, EOPNOTSUPP, EXDEV
 from itertools import chain
 
 from treesnap.codec.pack import PACK_ID_SIZE
@@ -43,6 +43,7 @@ from treesnap.errors import (
     InvalidArgument,
     OperationFailed,
     Refused,
+    TreesnapError,
     quoted,
 )
 from treesnap.events import Phase
@@ -83,6 +84,8 @@ _ROOT_FILES = frozenset({"root", "config.toml", "history", "elsewhere", "gaps"})
 _SMALL_FILES = ("snapshots", "states", "roots", "index")
 """Directories of which a move copies everything again when the store is closed."""
 _COPIES_OF_RECORDS = ("path-", "inode-")
+_NO_EXCHANGE = frozenset({ENOSYS, EINVAL, EOPNOTSUPP, ENOTSUP})
+"""What an exchange of two names raises where the kernel or the file system has none."""
 _COPIED = frozenset({*DIRECTORIES, "format", "made-here", "moving", "config.toml", "remotes"})
 """All that a copy has in its top directory, but for its mark."""
 _MARK = ".treesnap-copy-"
@@ -157,6 +160,7 @@ def move_store(context: Context, target: str) -> StoreMove:
         if not _is_own_link(path):
             _refuse_taken(path)  # by the process that had the lock first
         old = os.path.realpath(context.store_path)
+        _refuse_mounted(session.fs, old)
         ensure_directories(session.fs, os.path.dirname(path))
         if _move_by_exchange(session, old, path):
             return StoreMove(old=old, new=path, left=None)
@@ -187,13 +191,8 @@ def _move_by_exchange(session: Session, old: str, path: str) -> bool:
         try:
             _exchange_with_link(fs, old, link=path, target=path)
         except OSError as error:
-            if error.errno in (ENOSYS, EINVAL):
-                raise OperationFailed(
-                    f"The file system of {quoted(old)} cannot exchange two names", path=old
-                ) from error
             if error.errno != EXDEV:
                 raise
-            _remove_own_link(fs, path)
             return False
     return True
 
@@ -202,6 +201,7 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
     """Copies the store beside writers, then closes it, copies what is new, and exchanges it."""
     fs = session.fs
     _refuse_interrupted(session)
+    _refuse_no_exchange(session, old)
     with _partial(fs, path) as partial:
         made = _copied(session, partial, with_caches=True)
         with closed_gate(fs, session.store.path, session.context.wait_s):
@@ -219,11 +219,16 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
                     path=path,
                 )
             move = NotedMove(old, path)
-            note_move(partial.fs, Layout(partial.path), move)
-            note_move(fs, session.store.layout, move)
-            _put_in_place(partial, path)
-            left = _free_name(f"{old}.moved")
-            _exchange_with_link(fs, old, link=left, target=path)
+            try:
+                note_move(partial.fs, Layout(partial.path), move)
+                note_move(fs, session.store.layout, move)
+                _put_in_place(partial, path)
+                left = _free_name(f"{old}.moved")
+                _exchange_with_link(fs, old, link=left, target=path)
+            except BaseException:
+                if not os.path.islink(old):
+                    _stay(session, partial, path)
+                raise
             with suppress(OSError):  # this version sees where the store is; others do not
                 mark_moved(fs, Layout(left), path)
     return StoreMove(old=old, new=path, left=left)
@@ -400,26 +405,103 @@ def _refuse_interrupted(session: Session) -> None:
 
 
 def _exchange_with_link(fs: FileSystem, old: str, *, link: str, target: str) -> None:
-    """Makes a link to a target at one name, and exchanges it with another name, durably."""
-    if os.path.isdir(link) and not os.path.islink(link):
-        with _refused_if_taken(link):
-            fs.remove_directory(link)
+    """Makes a link to a target at one name, and exchanges it with another name, durably.
+
+    Raises OperationFailed where the file system has no exchange. Leaves the names as they were
+    when it raises, unless they were exchanged by then.
+    """
     above, name = os.path.split(link)
     with (
         opened_file(fs, above, os.O_RDONLY | os.O_DIRECTORY) as there,
         opened_file(fs, os.path.dirname(old), os.O_RDONLY | os.O_DIRECTORY) as here,
     ):
-        if not os.path.islink(link):
+        replaced = None
+        if os.path.isdir(link) and not os.path.islink(link):
             with _refused_if_taken(link):
-                fs.make_symlink(os.fsencode(target), os.fsencode(name), dir_fd=there)
-        fs.exchange(os.path.basename(old), name, source_dir_fd=here, target_dir_fd=there)
+                replaced = fs.lstat(link)
+                fs.remove_directory(link)
+        try:
+            if not os.path.islink(link):
+                with _refused_if_taken(link):
+                    fs.make_symlink(os.fsencode(target), os.fsencode(name), dir_fd=there)
+            with _no_exchange_told(old):
+                fs.exchange(os.path.basename(old), name, source_dir_fd=here, target_dir_fd=there)
+        except BaseException:
+            with suppress(OSError):
+                if os.path.islink(link):
+                    fs.unlink(link)
+                    if replaced is not None:
+                        fs.make_directory(link, stat.S_IMODE(replaced.st_mode))
+            raise
         fs.sync(there)
         fs.sync(here)
 
 
-def _remove_own_link(fs: FileSystem, path: str) -> None:
-    if os.path.islink(path):
-        fs.unlink(path)
+@contextmanager
+def _no_exchange_told(old: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_EXCHANGE:
+            raise OperationFailed(
+                f"The file system of {quoted(old)} cannot exchange two names, and the store was "
+                "not moved",
+                path=old,
+                errno=error.errno,
+            ) from error
+        raise
+
+
+def _refuse_mounted(fs: FileSystem, path: str) -> None:
+    """Raises OperationFailed where a store is a mounted file system: no link can take its place."""
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    with (
+        opened_file(fs, path, flags) as here,
+        opened_file(fs, os.path.dirname(path), flags) as above,
+    ):
+        devices = {fs.fstat(fd).st_dev for fd in (here, above)}
+        if len(devices) > 1 or fs.mount_id(here) != fs.mount_id(above):
+            raise OperationFailed(
+                f"{quoted(path)} is where a file system is mounted, and no link can take its "
+                "place: mount it elsewhere, or copy the store",
+                path=path,
+            )
+
+
+def _refuse_no_exchange(session: Session, old: str) -> None:
+    """Raises OperationFailed where names cannot be exchanged, before the store is copied.
+
+    Tries it with two files in the store, which is on the same file system as its name.
+    """
+    fs, layout = session.fs, session.store.layout
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    with opened_file(fs, layout.temporary, flags) as directory, ExitStack() as files:
+        names = []
+        for _ in range(2):
+            file = Temporary(fs, layout.temporary)
+            files.callback(file.discard)
+            names.append(os.path.basename(file.path))
+        with _no_exchange_told(old):
+            fs.exchange(*names, source_dir_fd=directory, target_dir_fd=directory)
+
+
+def _stay(session: Session, partial: _Partial, path: str) -> None:
+    """Takes back what a move has done that could not exchange the names at last.
+
+    As far as it can be; what is left then says that it is only read.
+    """
+    fs = session.fs
+    with suppress(OSError, TreesnapError):
+        source, target = os.path.basename(path), os.path.basename(partial.path)
+        above_fd = partial.above_fd
+        if partial.has_name(source):
+            with (
+                collector_held(fs, Layout(path), operation="move", wait_s=0.0),
+                closed_gate(fs, path, 0.0),
+            ):
+                fs.rename(source, target, source_dir_fd=above_fd, target_dir_fd=above_fd)
+                partial.mark()
+        unlink_if_present(fs, session.store.layout.moving)
 
 
 def _free_name(path: str) -> str:
@@ -443,7 +525,10 @@ class _Partial:
 
     def mark(self) -> None:
         """Says that it is a copy that is not whole, for as long as this process lives."""
-        mark = Temporary(self.fs, self.path, prefix=_MARK)
+        try:
+            mark = Temporary(self.fs, self.path, prefix=_MARK)
+        except FileNotFoundError as error:  # another process took it for an empty one
+            raise _taken(self.path) from error
         if not mark.is_held:  # another process takes it for what a killed one left
             mark.discard()
             raise _taken(self.path)
@@ -469,13 +554,17 @@ class _Partial:
         self.unmark()
         self.fs.remove_directory(name, dir_fd=self.above_fd)
 
-    def refuse_replaced(self, name: str) -> None:
-        """Raises Refused where a name beside the copy, or its own, is not that of the copy."""
+    def has_name(self, name: str) -> bool:
+        """Returns whether a name beside the copy, or its own, is that of the copy."""
         try:
             found = self.fs.lstat(name, dir_fd=self.above_fd)
         except FileNotFoundError:
-            found = None
-        if found is None or not os.path.samestat(found, self.fs.fstat(self.fd)):
+            return False
+        return os.path.samestat(found, self.fs.fstat(self.fd))
+
+    def refuse_replaced(self, name: str) -> None:
+        """Raises Refused where a name beside the copy, or its own, is not that of the copy."""
+        if not self.has_name(name):
             raise Refused(
                 f"{quoted(self.path)} was replaced by another process while it was written",
                 code=ErrorCode.FOREIGN_OWNER,
