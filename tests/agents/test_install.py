@@ -444,9 +444,9 @@ def test_a_change_of_another_program_in_between_is_kept(place, home):
     path.write_text("{}")
 
     class Meddling(LocalFileSystem):
-        def change_mode(self, name, mode, *, dir_fd=None):
+        def change_mode(self, fd, mode):
             path.write_text('{"theirs": 1}')
-            super().change_mode(name, mode, dir_fd=dir_fd)
+            super().change_mode(fd, mode)
 
     with pytest.raises(Conflict, match="at the same time"):
         put_in(place._replace(fs=Meddling()), "claude")

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from functools import cache
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from treesnap.fs.base import ReadingFileSystem
+from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.testing.doubles import KINDS, MUTATING
 
 PROJECT = Path(__file__).parents[2]
@@ -40,6 +41,14 @@ HOMES = {
     "os.makedirs": ["testing/*"],
     "os.truncate": [],
     "os.O_TRUNC": [],
+    "os.chmod": ["fs/local.py", "testing/*"],
+    "os.chown": ["fs/local.py", "testing/*"],
+    "os.utime": ["fs/local.py", "testing/*"],
+    "os.setxattr": ["fs/local.py", "testing/*"],
+    "os.removexattr": ["fs/local.py", "testing/*"],
+    "os.link": ["fs/local.py", "testing/*"],
+    "os.lchown": [],
+    "os.lchmod": [],
     "shutil.*": [
         "agents/install/status.py",  # looks for programs
         "cli/cmd_agent.py",  # the same
@@ -83,6 +92,8 @@ HOMES = {
 }
 """What may be named where, as patterns relative to the package."""
 
+FOLLOWING = {"chmod", "chown", "utime", "setxattr", "removexattr", "link"}
+"""Functions of ``os`` that change what a link leads to, unless they are told not to."""
 TAKING_METHODS = {"unlink", "rename", "rename_to_absent", "exchange", "remove_directory"}
 """Methods of the file system that take a name away, or give it to something else."""
 TAKERS = [
@@ -246,6 +257,23 @@ def test_only_who_changes_a_store_gets_more_of_it_than_reading():
     }
 
     assert sorted(named) == CHANGERS
+
+
+def test_no_change_follows_a_link():
+    """A call gets a descriptor, or is told not to follow; the mode is set by descriptor alone."""
+    path = PACKAGE / "fs" / "local.py"
+
+    assert [
+        f"{shown(path, node.lineno)} {ast.unparse(node)}"
+        for node in nodes_of(path)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value) == "os"
+        and node.func.attr in FOLLOWING
+        and ast.unparse(node.args[0]) not in {"fd", "_reachable(fd)"}
+        and "follow_symlinks" not in {keyword.arg for keyword in node.keywords}
+    ] == []
+    assert list(signature(FileSystem.change_mode).parameters) == ["self", "fd", "mode"]
 
 
 def test_what_only_reads_can_change_nothing():

@@ -213,8 +213,11 @@ class FileSystem(ReadingFileSystem, Protocol):
     def make_node(self, name: bytes, mode: int, device: int = 0, /, *, dir_fd: int) -> None:
         """Makes a FIFO or a device; ``mode`` holds the type."""
 
-    def change_mode(self, name: Name | int, mode: int, *, dir_fd: int | None = None) -> None:
-        """Sets the permission bits of an open file, or of a name that is not a symlink."""
+    def change_mode(self, fd: int, mode: int, /) -> None:
+        """Sets the permission bits of what a descriptor leads to, also one opened with O_PATH.
+
+        Takes no name: chmod(2) would follow a link that another process puts there.
+        """
 
     def change_owner(
         self, name: Name | int, uid: int, gid: int, *, dir_fd: int | None = None

@@ -353,9 +353,9 @@ class LocalFileSystem:
             follow_symlinks=False,
         )
 
-    def change_mode(self, name: Name | int, mode: int, *, dir_fd: int | None = None) -> None:
-        if not _changed_by_descriptor(os.fchmod, name, mode):
-            os.chmod(_reachable(name), mode, dir_fd=dir_fd)
+    def change_mode(self, fd: int, mode: int, /) -> None:
+        if not _changed_by_descriptor(os.fchmod, fd, mode):
+            os.chmod(_reachable(fd), mode)
 
     def change_owner(
         self, name: Name | int, uid: int, gid: int, *, dir_fd: int | None = None

@@ -24,7 +24,6 @@ _BY_NAME = frozenset(
         "make_directory",
         "remove_directory",
         "unlink",
-        "change_mode",
         "change_owner",
         "change_times",
     }

@@ -20,6 +20,7 @@ from treesnap.errors import ErrorCode, NotFound, OperationFailed, Refused, quote
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     ensure_directories,
+    opened_file,
     read_file,
     replace_file,
     sync_directory,
@@ -235,7 +236,8 @@ class Scheduler:
                 unlink_if_present(fs, path)
             else:
                 replace_file(fs, path, text.encode(), temporary=directory)
-                fs.change_mode(path, _UNIT_MODE)
+                with opened_file(fs, path, os.O_RDONLY | os.O_NONBLOCK) as fd:
+                    fs.change_mode(fd, _UNIT_MODE)
 
     def _paths_of(self, job_id: str) -> list[str]:
         """Returns where the units of a job may be, the timer last."""

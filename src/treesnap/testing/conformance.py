@@ -12,7 +12,8 @@ import errno
 import os
 import stat as stat_module
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 
@@ -416,6 +417,30 @@ class FileSystemTests:
         assert stat_module.S_IMODE(stat.st_mode) == 0o640
         assert stat.st_mtime_ns == 1_600_000_000_123_456_789
         assert link.st_mtime_ns == 1_500_000_000_000_000_001
+
+    def test_no_change_of_metadata_follows_a_link(self, fs: FileSystem, directory: str) -> None:
+        """By name, and by a descriptor of the link itself: what it leads to stays as it is."""
+        put_file(fs, f"{directory}/file")
+        before = fs.lstat(f"{directory}/file")
+        owner = os.geteuid(), os.getegid()
+
+        with opened(fs, directory, DIRECTORY) as directory_fd:
+            fs.make_symlink(b"file", b"link", dir_fd=directory_fd)
+            fs.change_owner(b"link", *owner, dir_fd=directory_fd)
+            fs.change_times(b"link", 1_500_000_000_000_000_001, dir_fd=directory_fd)
+            if hasattr(os, "O_PATH"):
+                with opened(fs, f"{directory}/link", os.O_PATH) as fd:
+                    fs.change_owner(fd, *owner)
+                    fs.change_times(fd, 1_500_000_000_000_000_002)
+                    with suppress(OSError):  # a link has no permissions of its own
+                        fs.change_mode(fd, 0o777)
+        for change in (partial(fs.set_xattr, value=b"1"), fs.remove_xattr):
+            with suppress(OSError):  # nor attributes of users
+                change(f"{directory}/link", "user.one")
+
+        after = fs.lstat(f"{directory}/file")
+        assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+        assert after.st_ctime_ns == before.st_ctime_ns
 
     def test_attributes_come_and_go(self, fs: FileSystem, directory: str) -> None:
         """By path and by descriptor, however it was opened; an absent one raises ENODATA."""

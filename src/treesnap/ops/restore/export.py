@@ -49,7 +49,7 @@ from treesnap.errors import (
 from treesnap.events import Phase
 from treesnap.facts import is_fork_base
 from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import read_all, write_all
+from treesnap.fs.durable import opened_file, read_all, write_all
 from treesnap.fs.os_errors import error_text
 from treesnap.fs.real_path import opened_real
 from treesnap.model import ChangeKind, Entry
@@ -66,6 +66,7 @@ from treesnap.ops.state import State, empty_state, require_paths
 from treesnap.ops.trust import real_target
 from treesnap.results import RestoreResult
 from treesnap.store.records import LockedRecord
+from treesnap.worktree.apply.preconditions import conflict
 from treesnap.worktree.apply.stage import (
     Item,
     Participant,
@@ -241,10 +242,10 @@ class Export:
         monitor = self._session.monitor
         monitor.begin(Phase.SYNC, None, None)
         fs.sync_file_system(stage_fd)
-        for entry, name, (staged,) in items:
+        for (entry, name, (staged,)), (_, inode) in zip(items, moves.moves, strict=True):
             fs.rename_to_absent(staged, name, source_dir_fd=stage_fd, target_dir_fd=place_fd)
             if entry.is_directory:
-                _finish_moved(fs, place_fd, entry, touch=self._touch)
+                _finish_moved(fs, place_fd, entry, inode, touch=self._touch)
         if not apply_metadata(fs, place_fd, root, trees.xattrs(root), touch=self._touch):
             self._degraded.append(treepath.ROOT)
         monitor.begin(Phase.SYNC, None, None)
@@ -365,13 +366,16 @@ def is_fixed(fs: FileSystem, target_path: str) -> bool:
     return fs.lstat(path).st_dev != above or Mounts(fs).is_point(os.fsencode(path))
 
 
-def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, *, touch: bool) -> None:
+def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, inode: int, *, touch: bool) -> None:
     """Sets mode and time of a directory, which needs write permission to be moved, again."""
-    found = fs.lstat(entry.name, dir_fd=place_fd)
-    if not touch and found.st_mtime_ns != entry.mtime_ns:
-        fs.change_times(entry.name, entry.mtime_ns, dir_fd=place_fd)
-    if stat_module.S_IMODE(found.st_mode) != entry.mode:
-        fs.change_mode(entry.name, entry.mode, dir_fd=place_fd)
+    with opened_file(fs, entry.name, _LOOK, place_fd) as fd:
+        found = fs.fstat(fd)
+        if found.st_ino != inode:
+            raise conflict(entry.name)
+        if not touch and found.st_mtime_ns != entry.mtime_ns:
+            fs.change_times(fd, entry.mtime_ns)
+        if stat_module.S_IMODE(found.st_mode) != entry.mode:
+            fs.change_mode(fd, entry.mode)
 
 
 def _empty_again(fs: FileSystem, place_fd: int, stage_name: bytes) -> int:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from treesnap import treepath
@@ -40,7 +40,6 @@ from treesnap.worktree.attributes import (
     apply_metadata,
     apply_owner,
     apply_xattrs,
-    path_of,
     read_xattrs,
 )
 from treesnap.worktree.directory import DirectoryChain
@@ -234,7 +233,7 @@ class Applier:
         self._fs.change_mode(fd, stat_module.S_IMODE(own.st_mode) | 0o700)
         if found is not None and stat_module.S_ISDIR(found.st_mode):
             name = treepath.split(step.path)[1]
-            with opened_file(self._fs, name, _OPEN_ANY, fd) as moved:
+            with self._opened_same(step.path, fd, name, found) as moved:
                 self._fs.change_mode(moved, stat_module.S_IMODE(found.st_mode) | 0o700)
 
     def _undo_put(self, step: RestoreStep) -> None:
@@ -277,7 +276,7 @@ class Applier:
             return
         if found.st_ino == before.inode:
             mode = stat_module.S_IMODE(before.mode)
-            self._give_back(fd, name, found, mode, before.mtime_ns)
+            self._give_back(step.path, fd, name, found, mode, before.mtime_ns)
 
     def _change_metadata_once(self, number: int) -> None:
         """Changes metadata in place, of a file with several names under the first of them."""
@@ -313,17 +312,18 @@ class Applier:
         if found is None or found.st_ino != inode:
             return
         touch = self._touch and wanted is step.new
-        if wanted.kind == EntryKind.SYMLINK:
-            permitted = apply_owner(self._fs, name, wanted.uid, wanted.gid, dir_fd=fd)
-            permitted &= apply_xattrs(self._fs, path_of(fd, name), self._xattrs(wanted))
-            if not permitted:
-                self._degraded.append(step.path)
-            if not touch:
-                self._fs.change_times(name, wanted.mtime_ns, dir_fd=fd)
-            return
         with opened_file(self._fs, name, _OPEN_ANY, fd) as opened:
-            if self._fs.fstat(opened).st_ino == inode:
-                xattrs = self._xattrs(wanted)
+            if self._fs.fstat(opened).st_ino != inode:
+                return
+            xattrs = self._xattrs(wanted)
+            if wanted.kind == EntryKind.SYMLINK:
+                permitted = apply_owner(self._fs, opened, wanted.uid, wanted.gid)
+                permitted &= apply_xattrs(self._fs, opened, xattrs)
+                if not permitted:
+                    self._degraded.append(step.path)
+                if not touch:
+                    self._fs.change_times(opened, wanted.mtime_ns)
+            else:
                 try:
                     if not apply_metadata(self._fs, opened, wanted, xattrs, touch=touch):
                         self._degraded.append(step.path)
@@ -347,15 +347,31 @@ class Applier:
         fd, name, found = self._preconditions.look(step)
         if found is not None and found.st_ino == step.inode:
             mtime_ns = found.st_mtime_ns if self._touch else step.new.mtime_ns
-            self._give_back(fd, name, found, step.new.mode, mtime_ns)
+            self._give_back(step.path, fd, name, found, step.new.mode, mtime_ns)
+
+    @contextmanager
+    def _opened_same(
+        self, path: bytes, fd: int, name: bytes, found: os.stat_result
+    ) -> Iterator[int]:
+        """Opens what was found under a name; raises Conflict if something else is there by now."""
+        with opened_file(self._fs, name, _OPEN_ANY, fd) as opened:
+            if not os.path.samestat(self._fs.fstat(opened), found):
+                raise conflict(path)
+            yield opened
 
     def _give_back(
-        self, fd: int, name: bytes, found: os.stat_result, mode: int, mtime_ns: int
+        self,
+        path: bytes,
+        fd: int,
+        name: bytes,
+        found: os.stat_result,
+        mode: int,
+        mtime_ns: int,
     ) -> None:
         """Gives a directory its permissions and its time, where they are others."""
         if (stat_module.S_IMODE(found.st_mode), found.st_mtime_ns) == (mode, mtime_ns):
             return
-        with opened_file(self._fs, name, _OPEN_ANY, fd) as moved:
+        with self._opened_same(path, fd, name, found) as moved:
             if stat_module.S_IMODE(found.st_mode) != mode:
                 self._fs.change_mode(moved, mode)
             if found.st_mtime_ns != mtime_ns:

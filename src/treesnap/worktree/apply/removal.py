@@ -12,12 +12,14 @@ from contextlib import suppress
 
 from treesnap import treepath
 from treesnap.fs.base import FileSystem
+from treesnap.fs.durable import opened_file
 from treesnap.fs.forked import helper_count, share_out
 from treesnap.worktree.apply.preconditions import blaming
 from treesnap.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
 
 HELPED_REMOVALS_MIN = 1024
 """One process removes fewer files of a directory by itself."""
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 _UNLINKED_AT_ONCE = 64
 """How many files are removed as one item of work."""
 
@@ -39,16 +41,11 @@ def _remove(fs: FileSystem, chain: DirectoryChain, path: bytes) -> None:
         if error.errno in NO_DIRECTORY:
             return
         raise
-    own = stat_module.S_IMODE(fs.fstat(parent_fd).st_mode)
-    if own & 0o300 != 0o300 and os.geteuid() != 0:
-        fs.change_mode(parent_fd, own | 0o700)  # it gets its final metadata in the end
+    _make_writable(fs, parent_fd)  # it gets its final metadata in the end
     if not stat_module.S_ISDIR(found.st_mode):
         fs.unlink(name, dir_fd=parent_fd)
         return
-    mode = stat_module.S_IMODE(found.st_mode)
-    if mode & 0o700 != 0o700:
-        fs.change_mode(name, mode | 0o700, dir_fd=parent_fd)
-    remove_below(fs, chain.open(path))
+    remove_below(fs, _opened_writable(fs, chain, treepath.components(path)))
     fs.remove_directory(name, dir_fd=chain.open(directory))
 
 
@@ -92,13 +89,37 @@ def remove_directories(fs: FileSystem, paths: Iterable[str]) -> None:
                 raise
 
 
-def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: list[bytes]) -> int:
-    if names:
+def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: Sequence[bytes]) -> int:
+    """Returns a descriptor of a directory that its owner may empty; valid until the next one.
+
+    What was opened is looked at and changed, not the name: whoever may rename things above it can
+    put something else there at any moment.
+    """
+    if not names:
+        return chain.open_names(names)
+    try:
+        fd = chain.open_names(names)
+    except PermissionError:
         parent = chain.open_names(names[:-1])
-        mode = stat_module.S_IMODE(fs.lstat(names[-1], dir_fd=parent).st_mode)
-        if mode & 0o700 != 0o700:
-            fs.change_mode(names[-1], mode | 0o700, dir_fd=parent)
-    return chain.open_names(names)
+        with opened_file(fs, names[-1], _LOOK, parent) as closed:
+            if not _make_writable(fs, closed):
+                raise
+        return chain.open_names(names)
+    _make_writable(fs, fd)
+    return fd
+
+
+def _make_writable(fs: FileSystem, fd: int) -> bool:
+    """Gives the owner of a directory all permissions; returns whether any was missing.
+
+    Not in those of other users: the superuser needs no permission there, and nobody else may.
+    """
+    found = fs.fstat(fd)
+    mode = stat_module.S_IMODE(found.st_mode)
+    if mode & 0o700 == 0o700 or found.st_uid != os.geteuid():
+        return False
+    fs.change_mode(fd, mode | 0o700)
+    return True
 
 
 def _remove_files(fs: FileSystem, fd: int) -> list[bytes]:

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.reader import Get, TreeReader, read_segments
-from treesnap.errors import Corrupt, ErrorCode, OperationFailed, quoted
+from treesnap.errors import Conflict, Corrupt, ErrorCode, OperationFailed, quoted
 from treesnap.events import ADVANCE_SIZE, LargeFileProgress, Monitor, NullMonitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import opened_file, sync_directory, write_all_at
@@ -33,6 +33,7 @@ from treesnap.fs.forked import helper_count, share_out
 from treesnap.fs.real_path import OPEN_DIRECTORY
 from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, Totals
 from treesnap.named_tuple import NamedTuple
+from treesnap.worktree.apply.preconditions import conflict
 from treesnap.worktree.apply.removal import remove_below
 from treesnap.worktree.attributes import (
     apply_owner,
@@ -57,6 +58,13 @@ _RUN_COUNT = 64
 """How many files that are built one by one make one part of the work."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _SET_IDS = stat_module.S_ISUID | stat_module.S_ISGID
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
+"""Opens a FIFO or a device without an effect on it."""
+_NODES = {
+    EntryKind.FIFO: stat_module.S_IFIFO,
+    EntryKind.CHARACTER_DEVICE: stat_module.S_IFCHR,
+    EntryKind.BLOCK_DEVICE: stat_module.S_IFBLK,
+}
 _PLAIN = frozenset({EntryKind.SYMLINK, EntryKind.FIFO})
 _PRIVILEGED_MAX = 10_000
 """How many are remembered, by each process: bounds the memory for a hostile tree."""
@@ -347,37 +355,55 @@ class Stager:
         if entry.kind == EntryKind.FILE:
             self._make_file(dir_fd, entry, path)
             return
-        if entry.kind == EntryKind.SYMLINK:
-            self._fs.make_symlink(entry.target, entry.name, dir_fd=dir_fd)
-        elif entry.kind == EntryKind.FIFO:
-            self._fs.make_node(entry.name, stat_module.S_IFIFO | 0o600, dir_fd=dir_fd)
-        else:
-            is_character = entry.kind == EntryKind.CHARACTER_DEVICE
-            kind = stat_module.S_IFCHR if is_character else stat_module.S_IFBLK
-            device = os.makedev(*entry.device)
-            try:
-                self._fs.make_node(entry.name, kind | 0o600, device, dir_fd=dir_fd)
-            except PermissionError as error:
-                raise OperationFailed(
-                    f"{quoted(path)} is a device, which only the superuser may make: "
-                    f"{error.strerror}",
-                    code=ErrorCode.NOT_PERMITTED,
-                    path=path,
-                    errno=error.errno,
-                ) from error
         if entry.kind not in _PLAIN or entry.mode & _SET_IDS or entry.xattrs is not None:
             self._note_privileged(path, entry)
-        permitted = apply_owner(self._fs, entry.name, entry.uid, entry.gid, dir_fd=dir_fd)
-        if entry.kind != EntryKind.SYMLINK:
-            self._fs.change_mode(entry.name, entry.mode, dir_fd=dir_fd)
-        if entry.xattrs is not None:
-            permitted &= apply_xattrs(
-                self._fs, path_of(dir_fd, entry.name), self._trees.xattrs(entry)
-            )
-        if not self._touch:
-            self._fs.change_times(entry.name, entry.mtime_ns, dir_fd=dir_fd)
+        if entry.kind == EntryKind.SYMLINK:
+            permitted = self._make_symlink(dir_fd, entry)
+        else:
+            permitted = self._make_node(dir_fd, entry, path)
         if not permitted:
             self._note_degraded(path)
+
+    def _make_symlink(self, dir_fd: int, entry: Entry) -> bool:
+        """Makes a symbolic link; returns whether all its metadata was permitted.
+
+        Its name is enough to set them: none of these calls follows it.
+        """
+        fs, name = self._fs, entry.name
+        fs.make_symlink(entry.target, name, dir_fd=dir_fd)
+        permitted = apply_owner(fs, name, entry.uid, entry.gid, dir_fd=dir_fd)
+        if entry.xattrs is not None:
+            permitted &= apply_xattrs(fs, path_of(dir_fd, name), self._trees.xattrs(entry))
+        if not self._touch:
+            fs.change_times(name, entry.mtime_ns, dir_fd=dir_fd)
+        return permitted
+
+    def _make_node(self, dir_fd: int, entry: Entry, path: bytes) -> bool:
+        """Makes a FIFO or a device; returns whether all its metadata was permitted."""
+        fs, kind = self._fs, _NODES[EntryKind(entry.kind)]
+        device = 0 if entry.kind == EntryKind.FIFO else os.makedev(*entry.device)
+        try:
+            fs.make_node(entry.name, kind | 0o600, device, dir_fd=dir_fd)
+        except PermissionError as error:
+            if entry.kind == EntryKind.FIFO:
+                raise
+            raise OperationFailed(
+                f"{quoted(path)} is a device, which only the superuser may make: {error.strerror}",
+                code=ErrorCode.NOT_PERMITTED,
+                path=path,
+                errno=error.errno,
+            ) from error
+        with opened_file(fs, entry.name, _LOOK, dir_fd) as fd:
+            made = fs.fstat(fd)
+            if (stat_module.S_IFMT(made.st_mode), made.st_rdev) != (kind, device):
+                raise conflict(path)
+            permitted = apply_owner(fs, fd, entry.uid, entry.gid)
+            fs.change_mode(fd, entry.mode)
+            if entry.xattrs is not None:
+                permitted &= apply_xattrs(fs, fd, self._trees.xattrs(entry))
+            if not self._touch:
+                fs.change_times(fd, entry.mtime_ns)
+        return permitted
 
     def _note_degraded(self, path: bytes) -> None:
         self.degraded.append(path)
@@ -612,16 +638,47 @@ def _foreign(fs: FileSystem, fd: int, refused: PermissionError) -> PermissionErr
 
 
 def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
+    """Returns a descriptor of a new directory, which no other user can enter from then on.
+
+    Whoever may rename things in its parent could have put another directory in its place since it
+    was made. Raises Conflict for one of another user, and for one that is not empty once nobody
+    else can make names in it.
+    """
     fd = fs.open(name, OPEN_DIRECTORY, dir_fd=parent_fd)
     try:
+        if not _is_made_by_us(fs, fd):
+            raise _replaced(fs, parent_fd, name)
         for attribute, _ in read_xattrs(fs, fd) or ():
             if attribute.startswith(b"system.posix_acl_"):
                 fs.remove_xattr(fd, os.fsdecode(attribute))
         fs.change_mode(fd, 0o700)
+        if fs.list_names(fd):
+            raise _replaced(fs, parent_fd, name)
     except BaseException:
         fs.close(fd)
         raise
     return fd
+
+
+def _is_made_by_us(fs: FileSystem, fd: int) -> bool:
+    """Returns whether an open directory can have been made by this process.
+
+    On some file systems (FAT, a share, one exported without root) all that a process makes belongs
+    to somebody else: then this shows by a file that is made for that.
+    """
+    owner_id = fs.fstat(fd).st_uid
+    if owner_id == os.geteuid():
+        return True
+    name = new_stage_name()
+    with opened_file(fs, name, _CREATE, fd) as probe_fd:
+        made = fs.fstat(probe_fd)
+    fs.unlink(name, dir_fd=fd)
+    return made.st_uid == owner_id
+
+
+def _replaced(fs: FileSystem, parent_fd: int, name: bytes) -> Conflict:
+    path = os.path.join(current_path(fs, parent_fd) or "", os.fsdecode(name))
+    return Conflict(f"Another process replaced {quoted(path)}, which was just made", path=path)
 
 
 def begin_building(fs: FileSystem, stage_fd: int) -> None:
