@@ -55,17 +55,20 @@ def as_the_other() -> Iterator[None]:
 
 
 class Other(WrappedFileSystem):
-    """The other user, who acts before the N-th call and before all later ones."""
+    """The other user, who acts before the N-th call and before all later ones.
 
-    def __init__(self, number: int, act: Callable[[bool], None]) -> None:
+    The function is told whether it has not done yet what it does once, and returns whether it has.
+    """
+
+    def __init__(self, number: int, act: Callable[[bool], bool]) -> None:
         super().__init__(UnsyncedFileSystem())
-        self.left, self._act = number, act
+        self.left, self._act, self._has_begun = number, act, False
 
     def around(self, call: Call) -> Any:
         """Makes the call."""
         self.left -= 1
         if self.left <= 0 and call.method != "close":
-            self._act(self.left == 0)
+            self._has_begun |= self._act(not self._has_begun)
         return call.proceed()
 
 
@@ -103,20 +106,24 @@ class Place:
         """Returns what a restore has made in the directory of the other user."""
         return [path for path in self.theirs.iterdir() if path.name.startswith(STAGE_PREFIX)]
 
-    def put_links(self, is_first: bool) -> None:
+    def put_links(self, is_first: bool) -> bool:
         """Puts links to the victim in the place of what a restore made, and of what it will."""
-        for path in [*self.stages(), self.theirs / "new"]:
-            if is_first or not path.is_symlink():
+        stages = self.stages()
+        for path in [*stages, self.theirs / "new"]:
+            if not path.is_symlink():
                 self.swap(path, lambda fd, name: os.symlink(self.victim, name, dir_fd=fd))
+        return is_first and bool(stages)
 
-    def put_own(self, is_first: bool) -> None:
+    def put_own(self, is_first: bool) -> bool:
         """Puts directories in its place, and links to the victim in the place of all in them."""
-        for path in self.stages():
+        stages = self.stages()
+        for path in stages:
             if is_first:
                 self.swap(path, lambda fd, name: os.mkdir(name, dir_fd=fd))
             with suppress(OSError):
                 if path.stat().st_uid == OTHER_ID:
                     self._swap_below(path)
+        return bool(stages)
 
     def _swap_below(self, path: Path) -> None:
         path.chmod(0o777)
@@ -138,7 +145,7 @@ class Place:
         os.close(above)
 
 
-TARGETS = {"beside": "new"}
+TARGETS = {"beside": "new", "below": "new/a/b"}
 ACTS = {"links": Place.put_links, "directories": Place.put_own}
 
 
@@ -185,13 +192,14 @@ def test_nor_does_one_in_a_mount_point(tmp_path, act):
             mounter.tmpfs(place.theirs)
             os.chown(place.theirs, OTHER_ID, OTHER_ID)
 
-            def meddle(first: bool, place: Place = place) -> None:
-                ACTS[act](place, first)
+            def meddle(first: bool, place: Place = place) -> bool:
+                has_begun = ACTS[act](place, first)
                 if (place.theirs / "d").is_dir() and not (place.theirs / "d").is_symlink():
                     place.swap(
                         place.theirs / "d",
                         lambda fd, name, place=place: os.symlink(place.victim, name, dir_fd=fd),
                     )
+                return has_begun
 
             fs = Other(number, meddle)
             ended(lambda fs=fs, place=place: place.handle(fs).restore("wanted", to=place.theirs))
@@ -222,13 +230,14 @@ def test_removing_a_directory_of_another_user_changes_nothing_else(tmp_path, act
         before = tree_state(victim)
         fd = os.open(evil, os.O_RDONLY | os.O_DIRECTORY)
 
-        def swap(first: bool, fd: int = fd, victim: Path = victim) -> None:
+        def swap(first: bool, fd: int = fd, victim: Path = victim) -> bool:
             with as_the_other():
                 for name in os.listdir(fd):
                     if name in {"x", "y", "z"} and (first or act == "exchange"):
                         target = victim / "secret" if name == "x" else victim
                         os.rename(name, f"{name}0", src_dir_fd=fd, dst_dir_fd=fd)
                         os.symlink(target, name, dir_fd=fd)
+            return True
 
         fs = Other(number, swap)
         ended(lambda fs=fs, fd=fd: remove_below(fs, fd))

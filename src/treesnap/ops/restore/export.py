@@ -3,7 +3,7 @@
     record in the store where the files will be built, and lock the record
     build and verify           in a directory beside the target, or beside the topmost of its
                                parents that is not there
-    move the tree out of it, into new parents, give it its own mode, sync
+    move it into new parents there, out of it with them, give it its own mode, sync
     rename it to the target    the commit point
     remove the directory, then the record
 
@@ -76,7 +76,7 @@ from treesnap.worktree.apply.stage import (
     remove_stage,
 )
 from treesnap.worktree.attributes import apply_metadata, apply_owner
-from treesnap.worktree.directory import open_directory
+from treesnap.worktree.directory import DirectoryChain, open_directory
 from treesnap.worktree.mounts import Mounts
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ if TYPE_CHECKING:
 
 _WHOLE = b"-whole"
 """Ends the name of a tree; before it is the name of the directory in which it was built."""
+_PARENTS = b"parents"
+"""The name in a stage of the topmost parent of the target that is not there."""
 _UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT})
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
@@ -139,7 +141,7 @@ class Export:
     """A tree that is written to a directory.
 
     Of a fork, ``participant`` takes part in building it, and ``before_rename`` is called with the
-    finished tree, open, before that is renamed to the target.
+    finished tree, open and durable, before that is renamed to the target.
     """
 
     def __init__(
@@ -189,10 +191,11 @@ class Export:
             except OSError as error:
                 error.filename = parent  # the name of the stage would tell people nothing
                 raise
-            whole = self._build(parent_fd, stage_fd, stage_name, names[1:])
-            if self._before_rename is not None:
-                with open_directory(fs, whole, parent_fd) as whole_fd:
-                    self._before_rename(whole_fd)
+            try:
+                whole = stage_name + _WHOLE
+                self._build(parent_fd, stage_fd, whole, [os.fsencode(name) for name in names[1:]])
+            finally:
+                fs.close(stage_fd)
             fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
             self.is_committed = True
             fs.sync(parent_fd)
@@ -279,33 +282,26 @@ class Export:
             for path, entry in stager.privileged:
                 self._given.add_given(path, entry, target.trees.xattrs(entry))
 
-    def _build(
-        self, parent_fd: int, stage_fd: int, stage_name: bytes, below: Sequence[str]
-    ) -> bytes:
-        """Builds the whole tree, durably; returns its name beside the target. Closes the stage.
+    def _build(self, parent_fd: int, stage_fd: int, whole: bytes, below: Sequence[bytes]) -> None:
+        """Builds the whole tree, durably, under a name beside the target.
 
         ``below`` are the names of new directories that the tree lies in: parents of the target
-        that do not exist yet come with it, in one rename, or not at all.
+        that do not exist yet come with it, in one rename, or not at all. They are made in the
+        stage, where nobody else can put anything in their place, and moved out of it with it.
 
         A directory without write permission can be renamed where it is, but not moved to another
-        directory. So it gets its mode between the two renames.
+        directory. So it gets its mode between the two renames, and is open since before the first.
         """
         fs, root = self._fs, self._target.root
-        whole = stage_name + _WHOLE
-        try:
-            self._put(stage_fd, [Item(root, b"", (b"n0",))])
-            place = whole
-            for name in below:
-                fs.make_directory(place, dir_fd=parent_fd)
-                place = os.path.join(place, os.fsencode(name))
-            fs.rename(b"n0", place, source_dir_fd=stage_fd, target_dir_fd=parent_fd)
-        finally:
-            fs.close(stage_fd)
-        with open_directory(fs, place, parent_fd) as moved:
-            fs.change_mode(moved, root.mode)
+        self._put(stage_fd, [Item(root, b"", (b"n0",))])
+        with open_directory(fs, b"n0", stage_fd) as tree_fd:
+            top = _put_below(fs, stage_fd, b"n0", below)
+            fs.rename(top, whole, source_dir_fd=stage_fd, target_dir_fd=parent_fd)
+            fs.change_mode(tree_fd, root.mode)
             self._session.monitor.begin(Phase.SYNC, None, None)
-            fs.sync_file_system(moved)
-        return whole
+            fs.sync_file_system(tree_fd)
+            if self._before_rename is not None:
+                self._before_rename(tree_fd)
 
     @contextmanager
     def _recorded(
@@ -364,6 +360,23 @@ def is_fixed(fs: FileSystem, target_path: str) -> bool:
     path = os.path.realpath(target_path)
     above = fs.lstat(os.path.dirname(path)).st_dev
     return fs.lstat(path).st_dev != above or Mounts(fs).is_point(os.fsencode(path))
+
+
+def _put_below(fs: FileSystem, stage_fd: int, tree: bytes, names: Sequence[bytes]) -> bytes:
+    """Moves a tree of a stage into new directories there; returns the name of the topmost.
+
+    That has a name of the stage; ``names`` are those of what is below it, the tree last.
+    """
+    if not names:
+        return tree
+    with DirectoryChain(fs, stage_fd) as chain:
+        above = [_PARENTS]
+        fs.make_directory(_PARENTS, dir_fd=stage_fd)
+        for name in names[:-1]:
+            fs.make_directory(name, dir_fd=chain.open_names(above))
+            above.append(name)
+        fs.rename(tree, names[-1], source_dir_fd=stage_fd, target_dir_fd=chain.open_names(above))
+    return _PARENTS
 
 
 def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, inode: int, *, touch: bool) -> None:
