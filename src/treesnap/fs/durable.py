@@ -285,14 +285,24 @@ def sweep_temporary(fs: FileSystem, directory: str, *, prefix: str = "") -> None
 
 
 def sweep_abandoned(fs: FileSystem, directory: str, is_ours: Callable[[str], bool]) -> None:
-    """Removes the files with names of ours that no process has locked; raises OSError."""
-    for name in fs.list_names(directory):
-        if not is_ours(name):
-            continue
+    """Removes the files with names of ours that no process has locked; raises OSError.
+
+    Only regular files of this user, and of the owner of the directory, are opened: in a directory
+    that all may write to, others could have put anything there. Waits for nobody: neither for the
+    other end of a pipe, nor for the holder of a lease, who has 45 seconds to give that up.
+    """
+    names = [name for name in fs.list_names(directory) if is_ours(name)]
+    if not names:
+        return
+    owner_ids = {os.geteuid(), fs.lstat(os.path.join(directory, ".")).st_uid}
+    for name in names:
         path = os.path.join(directory, name)
         try:
-            fd = fs.open(path, os.O_RDWR)
-        except (FileNotFoundError, PermissionError):  # another user's: its writer may live
+            found = fs.lstat(path)
+            if found.st_uid not in owner_ids or not stat_module.S_ISREG(found.st_mode):
+                continue
+            fd = fs.open(path, os.O_RDWR | os.O_NONBLOCK)
+        except (FileNotFoundError, PermissionError, BlockingIOError):  # its writer may live
             continue
         except OSError as error:
             if error.errno in _OTHER_TYPE:

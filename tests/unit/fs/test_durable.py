@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 from random import Random
 
 import pytest
@@ -237,6 +238,53 @@ def test_sweeping_skips_what_is_gone(temporary):
     sweep_temporary(Vanishing(), temporary)
 
     assert os.listdir(temporary) == []
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "link"])
+def test_sweeping_opens_nothing_but_files(temporary, kind):
+    path = os.path.join(temporary, "0" * 16)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        os.mkdir(path)
+    else:
+        os.symlink("elsewhere", path)
+    fs = RecordingFileSystem()
+
+    sweep_temporary(fs, temporary)
+
+    assert fs.calls("open") == []
+    assert os.path.lexists(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser changes owners")
+def test_sweeping_opens_no_file_of_a_third_user(temporary):
+    for number, owner_id in enumerate((0, 1234, 1235)):
+        path = os.path.join(temporary, f"{number:016x}")
+        with open(path, "wb"):
+            os.chown(path, owner_id, owner_id)
+    os.chown(temporary, 1234, 1234)
+    fs = RecordingFileSystem()
+
+    sweep_temporary(fs, temporary)
+
+    assert os.listdir(temporary) == [f"{2:016x}"]
+    assert [item.path for item in fs.calls("open") if item.path.endswith("2")] == []
+
+
+def test_sweeping_waits_for_no_holder_of_a_lease(temporary):
+    """Else the kernel lets it wait, and then takes the lease away: the file would be gone."""
+    path = os.path.join(temporary, "0" * 16)
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    try:
+        with open(path, "wb") as file:
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            sweep_temporary(LocalFileSystem(), temporary)
+            left = os.listdir(temporary)
+    finally:
+        signal.signal(signal.SIGIO, before)
+
+    assert left == ["0" * 16]
 
 
 def test_directories_are_made_with_their_parents_and_each_is_synced(fs, tmp_path):
