@@ -13,10 +13,11 @@ import treesnap
 from mounting import mounting
 from treesnap.errors import WarningCode
 from treesnap.events import NullMonitor
+from treesnap.fs.base import FileSystem
 from treesnap.ops.context import context_at
 from treesnap.plans import Planner, Step
 from treesnap.results import UnfinishedWork
-from treesnap.testing.children import in_child
+from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 
@@ -80,6 +81,37 @@ def test_the_next_operation_names_it_and_the_state_before(operation, handle, mon
         in (monitor.messages[0])
     )
     assert monitor.messages[0].endswith(checkpoint.id[:12])
+
+
+@pytest.mark.parametrize("paths", [None, ["file"]], ids=["root", "paths"])
+def test_the_restore_that_goes_back_says_nothing_and_settles_it(handle, monitor, paths):
+    kill_in_block(handle, paths)
+    (found,) = handle.doctor().unfinished
+    monitor.messages.clear()
+
+    handle.restore(found.target_id)
+    handle.status()
+
+    assert monitor.messages == []
+    assert handle.doctor().unfinished == ()
+    assert Path(handle.root, "file").read_text() == "before"
+
+
+@pytest.mark.parametrize("paths", [None, ["file"]], ids=["root", "paths"])
+def test_a_roll_back_that_was_killed_and_finished_is_one(handle, monitor, paths):
+    def be_killed(fs: FileSystem) -> None:
+        own = treesnap.Handle(context_at(handle.root, handle.store_path, fs=fs))
+        with own.rollback_on_error("risky", paths=paths):
+            Path(handle.root, "file").write_text("half done")
+            raise InterruptedError
+
+    assert killed(be_killed, Fault(methods=frozenset({"exchange"}))).was_killed
+
+    handle.status()
+
+    assert monitor.messages == []
+    assert Path(handle.root, "file").read_text() == "before"
+    assert handle.doctor().unfinished == ()
 
 
 def test_doctor_lists_it_and_changes_nothing(handle):

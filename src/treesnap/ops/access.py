@@ -21,6 +21,7 @@ from treesnap.fs.durable import unlink_if_present
 from treesnap.fs.os_errors import reported
 from treesnap.model import Snapshot, SnapshotKind
 from treesnap.named_tuple import NamedTuple
+from treesnap.ops.claim import takes_back
 from treesnap.ops.context import Context, Session, replaced_by_link
 from treesnap.ops.trust import refuse_foreign
 from treesnap.store.fence import CollectorHeld, collector_held
@@ -37,12 +38,13 @@ def opened(
     writing: bool = False,
     recover: bool = True,
     sweep: bool = False,
+    tells_steps: bool = True,
 ) -> Iterator[Session]:
     """Opens the store; finishes an interrupted restore of the root first.
 
-    Warns of steps that were killed and are still to be gone back from. That costs one listing of
-    the root's files. Operations that write, and others with ``sweep``, remove what killed restores
-    to other directories left. Those that write also remove
+    Unless the caller does that, warns of steps that were killed and are still to be gone back
+    from. That costs one listing of the root's files. Operations that write, and others with
+    ``sweep``, remove what killed restores to other directories left. Those that write also remove
     the displaced files that a killed process should have removed: another listing.
 
     While another process works in the root, there is nothing to recover yet. A restore that
@@ -58,9 +60,8 @@ def opened(
             from treesnap.ops.restore.export import sweep_exports
 
             sweep_exports(session, exports)
-        told = unfinished_steps(session, names) if recover or create or writing else ()
-        for step in told:  # a doctor lists them
-            context.monitor.warn(step.code, step.message(context.root))
+        if tells_steps and (recover or create or writing):  # a doctor lists them
+            _tell(session, unfinished_steps(session, names))
         if create or writing:
             _sweep_displaced(session)
         yield session
@@ -103,6 +104,19 @@ def unfinished_steps(session: Session, names: Iterable[str]) -> list[UnfinishedS
                 if checkpoint.record.kind == SnapshotKind.RUN:
                     found.append(UnfinishedStep(checkpoint, record.operation, record.process_id))
     return found
+
+
+def _tell(session: Session, steps: Iterable[UnfinishedStep]) -> None:
+    for step in steps:
+        session.monitor.warn(step.code, step.message(session.context.root))
+
+
+def tell_other_steps(session: Session, target: Snapshot, scope: tuple[bytes, ...] | None) -> None:
+    """Warns of steps that are still to be gone back from, but for one that a restore is about."""
+    steps = unfinished_steps(session, session.root.names())
+    if takes_back(target, scope):
+        steps = [step for step in steps if step.checkpoint.id != target.id]
+    _tell(session, steps)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from treesnap.fs.os_errors import error_text
 from treesnap.fs.process_files import process_namespace
 from treesnap.fs.real_path import opened_real
 from treesnap.interruption import pause
-from treesnap.model import SnapshotId
+from treesnap.model import Snapshot, SnapshotId
 from treesnap.ops.context import Context, Session, own_marks
 from treesnap.store.layout import Layout
 from treesnap.store.records import LockedRecord
@@ -213,3 +213,19 @@ def _ancestors(fs: FileSystem, namespace: str | None) -> set[int]:
         except (OSError, ValueError, IndexError):
             break
     return found
+
+
+def takes_back(target: Snapshot, scope: tuple[bytes, ...] | None) -> bool:
+    """Returns whether a restore of some paths takes back what a step after its target did."""
+    return scope in (None, target.record.scope)
+
+
+def settle_steps(session: Session, target: Snapshot, scope: tuple[bytes, ...] | None) -> None:
+    """Forgets the steps that a finished restore has gone back from; all, if of the whole root.
+
+    The caller holds the root's lock.
+    """
+    if scope is None:
+        session.root.forget_dead_holds()
+    elif takes_back(target, scope):
+        session.root.forget_dead_holds(target.id)

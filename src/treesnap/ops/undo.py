@@ -17,7 +17,7 @@ from treesnap.errors import (
 )
 from treesnap.model import Snapshot
 from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import locked_root, opened, recover
+from treesnap.ops.access import locked_root, opened, recover, tell_other_steps
 from treesnap.ops.claim import when_alone
 from treesnap.ops.context import Context, Session, refuse_dangerous
 from treesnap.ops.history import count_rollback
@@ -83,10 +83,11 @@ def _restore_root(context: Context, request: RestoreRequest) -> RestoreResult:
 
 
 def _restore_once(context: Context, request: RestoreRequest) -> RestoreResult:
-    with opened(context, "restore", writing=True, recover=False) as session:
+    with opened(context, "restore", writing=True, recover=False, tells_steps=False) as session:
         refuse_dangerous_restore(context, force=request.force)
         with locked_root(session, "restore"):
             goal = goal_of(session, request)
+            tell_other_steps(session, goal.snapshot, goal.scope)
             result = restore_to(session, goal)
             if not request.paths:
                 count_rollback(session, goal.snapshot, request.reason)

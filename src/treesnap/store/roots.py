@@ -535,10 +535,13 @@ class Root:
             if not hold.is_live and hold.record is not None and hold.record.scope != ()
         }
 
-    def forget_dead_holds(self) -> None:
-        """Removes the holds of dead processes. The caller holds the root's lock."""
+    def forget_dead_holds(self, identity: SnapshotId | None = None) -> None:
+        """Removes the holds of dead processes, on one snapshot or all.
+
+        The caller holds the root's lock.
+        """
         for hold in self._holds(self.names()):
-            if not hold.is_live:
+            if not hold.is_live and identity in (None, hold.identity):
                 unlink_if_present(self._fs, self.file(hold.name))
 
     def _holds(self, names: Iterable[str]) -> Iterator[_Hold]:

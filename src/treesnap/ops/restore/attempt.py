@@ -47,7 +47,7 @@ from treesnap.fs.real_path import ensure_real, opened_real
 from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import Capture, preview, publish_again
-from treesnap.ops.claim import refuse_overlap
+from treesnap.ops.claim import refuse_overlap, settle_steps
 from treesnap.ops.context import Context, Session
 from treesnap.ops.restore.plan import (
     Goal,
@@ -293,8 +293,7 @@ def restore_to(session: Session, goal: Goal) -> RestoreResult:
         try:
             restore_once = partial(_attempt, session, goal, fresh=fresh, view=view)
             result = retry_overtaken("the restore", restore_once)
-            if goal.scope is None:
-                session.root.forget_dead_holds()  # it is the way back from what they left
+            settle_steps(session, goal.snapshot, goal.scope)
             return result
         except _LookAgain as found:
             view = found.view or view

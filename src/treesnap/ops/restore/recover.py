@@ -13,15 +13,17 @@ in the staging directory and belongs to neither state goes into a snapshot befor
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from stat import S_IMODE
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.codec.journal import Commit, Finish, Journal, Subvolume
 from treesnap.codec.reader import TreeReader
+from treesnap.codec.root_files import decode_history
 from treesnap.errors import (
     Conflict,
+    Corrupt,
     ErrorCode,
     NotFound,
     Refused,
@@ -33,6 +35,7 @@ from treesnap.fs.real_path import open_real
 from treesnap.model import Entry, Snapshot, SnapshotId
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import Capture, preview
+from treesnap.ops.claim import settle_steps
 from treesnap.ops.context import Context, Session
 from treesnap.ops.privileges import wanted_state, was_captured_here
 from treesnap.ops.references import resolve_in
@@ -90,9 +93,25 @@ def recover_locked(session: Session) -> str | None:
     if journal is None:
         return None
     done = _recover(session, journal)
+    if journal.commit is not None and Transaction(session, journal).is_finished():
+        _settle(session, journal.commit)
     if done is not None:
         session.monitor.warn(WarningCode.RESTORE_RECOVERED, done[0].upper() + done[1:])
     return done
+
+
+def _settle(session: Session, commit: Commit) -> None:
+    """Forgets the steps that a finished restore has gone back from, as that would have done."""
+    history = decode_history(commit.history)
+    scopes = [
+        moment.scope
+        for moment in (*history.undo[-1:], *history.redo[-1:])
+        if moment.snapshot_id == commit.safety_id
+    ]
+    with suppress(NotFound, Corrupt):
+        target = resolve_in(session, commit.target_id, anywhere=True)
+        for scope in scopes:
+            settle_steps(session, target, scope)
 
 
 def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes, PathState]]:
