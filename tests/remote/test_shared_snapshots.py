@@ -5,6 +5,7 @@ A fetched snapshot keeps its id, so its pin, its later label and tags are those 
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -217,6 +218,25 @@ def test_a_pin_holds_that_begins_at_any_call_of_a_deletion_in_another_root(share
     for _ in interleavings(shared, delete, lambda: handle(shared, "two").pin(identity)):
         assert common(shared, "two").pinned
         assert common(shared, "two").tags["customer"] == "Ada"
+
+
+@pytest.mark.parametrize("way", ["delete", "forget"])
+def test_nothing_is_left_when_another_root_says_something_and_lets_go_at_any_call(shared, way):
+    identity = common(shared).id
+
+    def say_and_let_go() -> None:
+        handle(shared, "two").tag(identity, {"other": "yes"})
+        WAYS[way](shared, "two")
+
+    def let_go(it: Handle) -> None:
+        if way == "delete":
+            it.delete(identity)
+        else:
+            forget_root(it.context, str(shared / "one"), force=True)
+
+    for _ in interleavings(shared, let_go, say_and_let_go):
+        assert os.listdir(shared / "store" / "states") == []
+        assert treesnap.open(shared, shared / "store").verify().problems == ()
 
 
 def test_a_kill_at_any_call_of_forgetting_leaves_the_pin_of_another_root(shared):

@@ -7,7 +7,8 @@ the id in its name is damaged; it is reported, and no other snapshot is affected
 What may change about a snapshot is its *state*, a file of its own, named by the id. Several roots
 may have one snapshot, because what is fetched keeps its id; they share the state, which goes with
 the last of them. So a process that writes or removes a state holds the lock that all roots have in
-common, and so does one that removes a snapshot that has one.
+common, and so does one that removes a snapshot: even one without a state, because another root may
+give it one.
 """
 
 from __future__ import annotations
@@ -393,13 +394,15 @@ class SnapshotLog:
     def remove(self, root_id: str, names: list[SnapshotName]) -> None:
         """Removes snapshots with their states; durable after return. Raises Busy.
 
-        Costs one sync; one more when there are states, and a listing of each other root.
+        Costs the lock of all roots, and one sync; one more when there are states, and a listing of
+        each other root.
         """
+        if not names:
+            return
         with self.letting_go(names, root_id):
             for name in names:
                 unlink_if_present(self._fs, self.path(root_id, name))
-            if names:
-                sync_directory(self._fs, self._layout.root_snapshots(root_id))
+            sync_directory(self._fs, self._layout.root_snapshots(root_id))
 
     @contextmanager
     def letting_go(self, names: Iterable[SnapshotName], root_id: str | None) -> Iterator[None]:
@@ -410,12 +413,9 @@ class SnapshotLog:
         snapshot at once, one is the last: so the others are kept out until the body has ended.
         Without a root the snapshots are in none any more. Raises Busy before anything is removed.
         """
-        identities = {name.id for name in names if is_there(self._fs, self._layout.state(name.id))}
-        if not identities:
-            yield
-            return
         with locked_roots(self._fs, self._layout):
-            going = identities - self._elsewhere(identities, root_id)
+            said = {name.id for name in names if is_there(self._fs, self._layout.state(name.id))}
+            going = said - self._elsewhere(said, root_id) if said else said
             removed = [unlink_if_present(self._fs, self._layout.state(each)) for each in going]
             if any(removed):
                 sync_directory(self._fs, self._layout.states)
