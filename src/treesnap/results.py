@@ -89,6 +89,38 @@ class CreateResult(Record):
         return html_table(("not captured", "reason"), rows, above)
 
 
+class Privilege(Record):
+    """A privilege of a path in a snapshot that was restored."""
+
+    path: bytes
+    kind: str
+    """``set-user-id``, ``set-group-id``, ``device``, or the name of an extended attribute."""
+    given: bool
+    """Whether the path got it; it was left out otherwise."""
+
+
+class Privileges(Record):
+    """The privileges in what was restored, beside the user's own."""
+
+    listed: tuple[Privilege, ...] = ()
+    """The first thousand of either sort."""
+    given: int = 0
+    """How many were given, also those that are not listed."""
+    left_out: int = 0
+    """How many were left out."""
+    owners_left_out: int = 0
+    """How many paths have another owner than in the snapshot: the user, or the one they had."""
+
+    def plus(self, other: Privileges) -> Privileges:
+        """Returns both together."""
+        return Privileges(
+            self.listed + other.listed,
+            self.given + other.given,
+            self.left_out + other.left_out,
+            self.owners_left_out + other.owners_left_out,
+        )
+
+
 class StatusResult(Record):
     """How the live tree differs from a snapshot."""
 
@@ -98,6 +130,8 @@ class StatusResult(Record):
     skipped: tuple[Skipped, ...]
     recovered: str | None = None
     """What was done about an interrupted restore, or None."""
+    privileges: Privileges = Privileges()
+    """What of the snapshot is not here and was not compared, because a restore leaves it out."""
 
     def to_dict(self) -> Fields:
         """Returns what ``snap status --json`` prints; ``json.dumps`` takes it."""
@@ -221,38 +255,6 @@ class OpenFile(Record):
     def path_text(self) -> str:
         """The path as text that Python's file functions take."""
         return path_text(self.path)
-
-
-class Privilege(Record):
-    """A privilege of a path in a snapshot that was restored."""
-
-    path: bytes
-    kind: str
-    """``set-user-id``, ``set-group-id``, ``device``, or the name of an extended attribute."""
-    given: bool
-    """Whether the path got it; it was left out otherwise."""
-
-
-class Privileges(Record):
-    """The privileges in what was restored, beside the user's own."""
-
-    listed: tuple[Privilege, ...] = ()
-    """The first thousand of either sort."""
-    given: int = 0
-    """How many were given, also those that are not listed."""
-    left_out: int = 0
-    """How many were left out."""
-    owners_left_out: int = 0
-    """How many paths have another owner than in the snapshot: the user, or the one they had."""
-
-    def plus(self, other: Privileges) -> Privileges:
-        """Returns both together."""
-        return Privileges(
-            self.listed + other.listed,
-            self.given + other.given,
-            self.left_out + other.left_out,
-            self.owners_left_out + other.owners_left_out,
-        )
 
 
 class RestoreResult(Record):

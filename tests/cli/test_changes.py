@@ -1,9 +1,12 @@
 """``snap status`` and ``snap diff``."""
 
 import os
+import shutil
 import subprocess
 
 import pytest
+
+from treesnap.testing.children import in_child
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def test_status_as_json(snap, damaged):
 
     document = snap("status", "--json").json
 
-    assert set(document) == {"schema", "id", "changes", "skipped", "recovered"}
+    assert set(document) == {"schema", "id", "changes", "skipped", "recovered", "privileges"}
     assert (document["schema"], document["id"]) == ("treesnap.status/1", identity)
     changes = {item["path"]: item for item in document["changes"]}
     assert changes["mode only"]["change"] == "metadata"
@@ -488,3 +491,28 @@ def on_a_terminal(words, root, environment):
     os.close(leader)
     assert process.wait(timeout=30) == 0
     return received
+
+
+def test_status_says_what_a_restore_left_out(snap, root, store, tmp_path):
+    (root / "tool").write_text("x")
+    (root / "tool").chmod(0o4755)
+    in_child(lambda: snap("create"))  # what this process captured is its own, wherever it lies
+    identity = snap("show", "latest", "--json").json["id"]
+    copy = tmp_path / "copied by other means"
+    shutil.copytree(store, copy)
+    (root / "tool").unlink()
+    snap("--store", copy, "restore", identity)
+
+    result = snap("--store", copy, "status")
+
+    restore = f"snap --store '{copy}' restore {identity[:12]} --privileged"
+    assert result.err.splitlines() == [
+        f"Nothing changed since {identity[:12]}",
+        "Not compared, because the snapshot may come from elsewhere: 1 of",
+        "  tool (set-user-id)",
+        f"To restore these too: {restore}",
+    ]
+    assert snap("--store", copy, "status", "--json").json["privileges"]["left_out"] == 1
+    assert "Some of its privileges or owners are not here: " in snap("--store", copy).out
+    snap("--store", copy, "store", "trust")
+    assert "tool" in snap("--store", copy, "status").out

@@ -15,6 +15,7 @@ from treesnap.ops import privileges
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.remote import Remotes
+from treesnap.results import Privileges
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import kill_at
 
@@ -187,13 +188,15 @@ def test_a_fetched_snapshot_is_restored_without_privileges(remote, tmp_path):
 
     assert done.privileges == shown.privileges
     check_left_out(tmp_path / "elsewhere", done.privileges)
-    assert here.status(fetched.ref).changes == ()
+    status = here.status(fetched.ref)
+    assert (status.changes, status.privileges) == ((), done.privileges)
     assert here.restore(fetched.ref).safety_id is None
     here.undo()
     assert os.listdir(tmp_path / "elsewhere") == []
     here.redo()
     assert powers(tmp_path / "elsewhere") == {}
     given = here.restore(fetched.ref, privileged=True)
+    assert here.status(fetched.ref).privileges == Privileges()
     assert kinds(given.privileges, given=True) == EXPECTED
     here.undo()
     assert powers(tmp_path / "elsewhere") == {}

@@ -21,7 +21,14 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields
 from treesnap.cli.parameters import SIZE
 from treesnap.cli.streams import is_terminal
-from treesnap.cli.text_output import change_lines, scope_text, short_id, skipped_lines, titled
+from treesnap.cli.text_output import (
+    change_lines,
+    privilege_lines,
+    scope_text,
+    short_id,
+    skipped_lines,
+    titled,
+)
 from treesnap.errors import ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.model import CONTENT_SIZE_MAX, SkipReason
 from treesnap.named_tuple import NamedTuple
@@ -76,6 +83,8 @@ def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> N
             again = invocation.command_text("status", short_id(position.id))
             output.note(f"Changed since latest, {titled(result.snapshot)}")
             output.note(f"The root stands at {titled(position)}; to compare with that: {again}")
+        way = invocation.command_text("restore", short_id(result.snapshot.id), "--privileged")
+        output.note(*privilege_lines(result.privileges, done="Not compared", way=way))
     output.note(*_unreadable_lines(result.skipped))
     output.result(
         "status",

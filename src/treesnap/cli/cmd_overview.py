@@ -115,6 +115,9 @@ def _change_lines(
     yield from ways_back_lines(invocation, recent)
     if not status.changes:
         yield f"Nothing changed since {since}"
+        if status.privileges.left_out or status.privileges.owners_left_out:
+            status_text = invocation.command_text("status", short_id(status.snapshot.id))
+            yield f"Some of its privileges or owners are not here: {status_text}"
         return
     yield f"{count_text(len(status.changes), 'path')} changed since {since}:"
     for line in first_lines_of_changes(

@@ -254,18 +254,20 @@ def restore_notes(result: RestoreResult, undo: str) -> Iterator[str]:
         yield f"To undo this: {undo}"
 
 
-def privilege_lines(privileges: Privileges) -> Iterator[str]:
+def privilege_lines(
+    privileges: Privileges, *, done: str = "Left out", way: str = "--privileged"
+) -> Iterator[str]:
     """Yields what a snapshot from elsewhere was not allowed to bring, and how to get it."""
     left = [item for item in privileges.listed if not item.given]
     if left:
-        yield f"Left out, because the snapshot may come from elsewhere: {privileges.left_out:,} of"
+        yield f"{done}, because the snapshot may come from elsewhere: {privileges.left_out:,} of"
         texts = [f"{path_text(item.path)} ({printable(item.kind)})" for item in left]
         yield from (f"  {text}" for text in first_lines(texts, str, SKIPPED_SHOWN_MAX))
     if privileges.owners_left_out:
         count = count_text(privileges.owners_left_out, "path")
         yield f"Owner left out of {count}: files that were not there before are yours"
     if left or privileges.owners_left_out:
-        yield "To restore these too: --privileged"
+        yield f"To restore these too: {way}"
 
 
 def gap_text(gap: Gap) -> str:

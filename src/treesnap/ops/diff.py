@@ -22,7 +22,7 @@ from treesnap.ops.state import (
     recorded_state,
     require_paths,
 )
-from treesnap.results import StatusResult
+from treesnap.results import Privileges, StatusResult
 
 
 def status(context: Context, ref: str | None = None) -> StatusResult:
@@ -37,7 +37,7 @@ def status(context: Context, ref: str | None = None) -> StatusResult:
                 return StatusResult(snapshot=None, changes=(), skipped=(), recovered=recovered)
             scope = effective_scope(snapshot, None)
             seen = preview(session, scope, snapshot.record.rules)
-            recorded = _as_restored(session, snapshot, scope, seen.state)
+            recorded, left_out = _as_restored(session, snapshot, scope, seen.state)
             return StatusResult(
                 snapshot=snapshot,
                 changes=compared(
@@ -45,6 +45,7 @@ def status(context: Context, ref: str | None = None) -> StatusResult:
                 ),
                 skipped=seen.result.skipped,
                 recovered=recovered,
+                privileges=left_out,
             )
     except StoreMissing:
         if ref is not None:
@@ -54,10 +55,10 @@ def status(context: Context, ref: str | None = None) -> StatusResult:
 
 def _as_restored(
     session: Session, snapshot: Snapshot, scope: tuple[bytes, ...] | None, live: State
-) -> State:
-    """Returns what a restore of a snapshot would lead to: what it leaves out is no change."""
+) -> tuple[State, Privileges]:
+    """Returns what a restore of a snapshot would lead to, and what it leaves out: no change."""
     record, privileged = snapshot.record, is_own(session, snapshot)
-    return wanted_state(session, record, scope, live, privileged=privileged)[0]
+    return wanted_state(session, record, scope, live, privileged=privileged)
 
 
 def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...]) -> ChangeList:
@@ -74,7 +75,7 @@ def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...
             left = recorded_state(session, old.record, scope)
         else:
             right = live_state(session, scope, old.record.rules)
-            left = _as_restored(session, old, scope, right)
+            left, _ = _as_restored(session, old, scope, right)
         require_paths(paths, left, right)
         return compared(left, right, scope, session.path_budget(), is_new_live=new is None)
 
