@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_said(snap, captured, tmp_path):
 def test_a_file_that_cannot_be_written_is_an_error(snap, captured, tmp_path):
     result = snap("timeline", "--html", tmp_path / "absent" / "page.html", "--json")
 
-    assert (result.code, result.json["code"]) == (1, "operation-failed")
+    assert (result.code, result.json["code"]) == (5, "path-not-found")
 
 
 def test_without_a_terminal_it_says_what_to_do(snap, captured):

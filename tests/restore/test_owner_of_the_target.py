@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mounting import mounting
+from other_user import OTHER_ID, Other, as_the_other, replace_by
 from sampling import sized
 from treesnap.errors import TreesnapError
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
-from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
+from treesnap.testing.doubles import UnsyncedFileSystem, WrappedFileSystem
 from treesnap.testing.state import differences, tree_state
 from treesnap.worktree.apply.removal import remove_below
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user")
 
-OTHER_ID = 61234
 CALLS_MAX = 5000
 STAGE_PREFIX = ".treesnap"
 
@@ -36,40 +35,6 @@ STAGE_PREFIX = ".treesnap"
 def no_safe_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names no directory as safe, as most users do."""
     monkeypatch.delenv("SNAP_SAFE_DIRECTORIES", raising=False)
-
-
-@contextmanager
-def as_the_other() -> Iterator[None]:
-    """Lets this process have only the rights of the other user; ignores what these forbid."""
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(OTHER_ID)
-    os.seteuid(OTHER_ID)
-    try:
-        with suppress(OSError):
-            yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
-
-
-class Other(WrappedFileSystem):
-    """The other user, who acts before the N-th call and before all later ones.
-
-    The function is told whether it has not done yet what it does once, and returns whether it has.
-    """
-
-    def __init__(self, number: int, act: Callable[[bool], bool]) -> None:
-        super().__init__(UnsyncedFileSystem())
-        self.left, self._act, self._has_begun = number, act, False
-
-    def around(self, call: Call) -> Any:
-        """Makes the call."""
-        self.left -= 1
-        if self.left <= 0 and call.method != "close":
-            self._has_begun |= self._act(not self._has_begun)
-        return call.proceed()
 
 
 class Place:
@@ -135,14 +100,7 @@ class Place:
     def swap(self, path: Path, put: Callable[[int, str], None]) -> None:
         """Moves away what has a name, if anything, and puts something else there."""
         self._swaps += 1
-        fd = os.open(path.parent, os.O_PATH)  # pytest lets nobody else pass
-        above = os.open(self.theirs, os.O_PATH)
-        with as_the_other():
-            with suppress(FileNotFoundError):
-                os.rename(path.name, f"x{self._swaps}", src_dir_fd=fd, dst_dir_fd=above)
-            put(fd, path.name)
-        os.close(fd)
-        os.close(above)
+        replace_by(path, self.theirs / f"x{self._swaps}", put)
 
 
 TARGETS = {"beside": "new", "below": "new/a/b"}

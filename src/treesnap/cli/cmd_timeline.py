@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from io import BytesIO
-from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 import click
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from treesnap.events import Monitor
-    from treesnap.fs.base import FileSystem
     from treesnap.model import Change
     from treesnap.ops.handle import Handle
 
@@ -80,16 +78,17 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
 def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
     from treesnap.fs.os_errors import reported
     from treesnap.ops.context import absolute
-    from treesnap.ops.trust import real_target
+    from treesnap.ops.output_file import opened_place, write_output
     from treesnap.ui.page import HistoryPage
 
-    above, name = os.path.split(os.path.abspath(absolute(file)))
+    path = os.path.abspath(absolute(file))
     with invocation.open() as handle:
-        path = os.path.join(real_target(above), name)
+        with reported("write the page"), opened_place(handle.context.fs, path):
+            pass  # what is wrong with the place is said before the work
         made = HistoryPage(handle, lines_of_patches, max_size_bytes=max_size_bytes)
         content = "".join(made.pieces()).encode()
         with reported("write the page"):
-            _write(handle.context.fs, path, content)
+            write_output(handle.context.fs, path, content)
         line = (
             f"Wrote {printable(file)}: {count_text(made.snapshots, 'snapshot')}, "
             f"{count_text(made.differences, 'difference')}, {size_text(len(content))}"
@@ -105,21 +104,6 @@ def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
         invocation.output.result("timeline", lambda: fields, [line])
         if made.left_out:
             invocation.output.note(f"Left out: {made.left_out}; --max-size SIZE allows more")
-
-
-def _write(fs: FileSystem, path: str, content: bytes) -> None:
-    """Writes a file whole or not at all; into a device or a pipe that is there."""
-    from treesnap.fs.durable import opened_file, replace_file, write_all
-
-    try:
-        is_file = S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        is_file = True
-    if is_file:
-        replace_file(fs, path, content, temporary=os.path.dirname(path), durable=False)
-        return
-    with opened_file(fs, os.path.realpath(path), os.O_WRONLY) as fd:  # as of /dev/stdout
-        write_all(fs, fd, content)
 
 
 def lines_of_patches(

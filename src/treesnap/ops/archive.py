@@ -14,28 +14,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from enum import StrEnum
+from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
 from treesnap import treepath
 from treesnap.codec import tar
 from treesnap.codec.journal import is_reserved_path
 from treesnap.codec.reader import Get, TreeReader, read_content, read_segments
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, quoted
+from treesnap.errors import ErrorCode, InvalidArgument, Refused, quoted
 from treesnap.events import Phase
-from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import (
-    Temporary,
-    is_there,
-    opened_file,
-    sweep_temporary,
-    sync_directory,
-    write_all,
-)
+from treesnap.fs.durable import Temporary, sweep_temporary, write_all
 from treesnap.fs.os_errors import reported
 from treesnap.model import Device, Entry, EntryKind, FileContent, ObjectKind, Snapshot
 from treesnap.ops.access import opened
 from treesnap.ops.browse import walk
 from treesnap.ops.context import Context, Session
+from treesnap.ops.output_file import OutputPlace, opened_place
 from treesnap.ops.references import reading, resolve_in
 from treesnap.ops.state import entry_at, subset_groups
 from treesnap.ops.trust import real_target
@@ -86,37 +80,30 @@ def archive(context: Context, ref: str, path: bytes, target: str, *, force: bool
     """
     compression = compression_of(os.path.basename(target))
     _refuse_inside_store(context, target)
-    fs, (directory, name) = context.fs, os.path.split(target)
-    with reported("write the archive"):
-        try:
-            sweep_temporary(fs, directory, prefix=_PREFIX)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotFound(
-                f"There is no directory {quoted(directory)}",
-                code=ErrorCode.PATH_NOT_FOUND,
-                path=directory,
-            ) from None
-        if not force and is_there(fs, target):
+    with reported("write the archive"), opened_place(context.fs, target) as place:
+        fs = place.fs
+        sweep_temporary(fs, place.directory, prefix=_PREFIX)
+        found = place.look()
+        if found is not None and not force:
             raise _exists(target)
-        if os.path.isdir(target):
+        if found is not None and S_ISDIR(found.st_mode):
             raise Refused(
                 f"{quoted(target)} is a directory", code=ErrorCode.FILE_EXISTS, path=target
             )
-    made = _Archive(context, ref, path)
-    with reported("write the archive"):
-        file = Temporary(fs, directory, prefix=_PREFIX, mode=0o666)
+        made = _Archive(context, ref, path)
+        file = Temporary(fs, place.directory, prefix=_PREFIX, mode=0o666)
         try:
             size = 0
             for piece in made.pieces(compression):
                 write_all(fs, file.fd, piece)
                 size += len(piece)
             fs.sync_data(file.fd)
-            _publish(fs, file, directory, name, force=force)
+            _publish(file, place, target, force=force)
         except BaseException:
             file.discard()
             raise
         file.close()
-        sync_directory(fs, directory)
+        fs.sync(place.fd)
     return made.result(target, size)
 
 
@@ -124,18 +111,16 @@ def _exists(target: str) -> Refused:
     return Refused(f"{quoted(target)} exists", code=ErrorCode.FILE_EXISTS, path=target)
 
 
-def _publish(fs: FileSystem, file: Temporary, directory: str, name: str, *, force: bool) -> None:
+def _publish(file: Temporary, place: OutputPlace, target: str, *, force: bool) -> None:
     """Gives the file its name; never replaces another one without ``force``."""
     if force:
-        fs.rename(file.path, os.path.join(directory, name))
+        place.fs.rename(file.path, place.path)
         return
-    with opened_file(fs, directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
-        try:
-            fs.rename_to_absent(
-                os.path.basename(file.path), name, source_dir_fd=fd, target_dir_fd=fd
-            )
-        except FileExistsError:
-            raise _exists(os.path.join(directory, name)) from None
+    source, fd = os.path.basename(file.path), place.fd
+    try:
+        place.fs.rename_to_absent(source, place.name, source_dir_fd=fd, target_dir_fd=fd)
+    except FileExistsError:
+        raise _exists(target) from None
 
 
 def pieces(

@@ -51,6 +51,12 @@ def real_target(path: str) -> str:
     return real
 
 
+def refuse_owner(what: str, path: str, owner_id: int) -> None:
+    """Raises Refused, whoever calls, for what another user has put at a path."""
+    if owner_id not in _trusted_ids():
+        _refuse_if(what, path, f"belongs to {_user(owner_id)}")
+
+
 def _refuse_if(what: str, path: str, why: str | None) -> None:
     if why is None:
         return
