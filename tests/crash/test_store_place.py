@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -13,13 +14,15 @@ import pytest
 
 import treesnap
 from mounting import mounting
-from treesnap.errors import ErrorCode, OperationFailed, Refused, TreesnapError
+from treesnap.errors import Busy, ErrorCode, OperationFailed, Refused, TreesnapError
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.testing.doubles import (
     MUTATING,
+    Call,
     Fault,
+    FaultMoment,
     FaultyFileSystem,
     Killed,
     UnsyncedFileSystem,
@@ -245,6 +248,47 @@ def test_a_store_that_is_moved_is_always_found(world, faults):
             treesnap.open(world.root, world.store).store_move(world.new)
             world.assert_whole(world.store)
             assert world.store.resolve() == world.new
+
+
+class BeforeEachCall(WrappedFileSystem):
+    """Does something before each call."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__(UnsyncedFileSystem())
+        self.action = action
+
+    def around(self, call: Call) -> object:
+        self.action()
+        return call.proceed()
+
+
+def _puts_a_link_in_place(call: Call) -> bool:
+    """Returns whether a call is the exchange by which the name leads to another file system."""
+    return "store.moved" in str(call.arguments)
+
+
+def test_no_process_takes_back_what_a_move_under_way_has_noted(world):
+    """What waits for a mover has opened the store before, and is not inside the gate."""
+    world.reset()
+    waited = []
+
+    def collect() -> None:
+        try:
+            Handle(context_at(world.root, str(world.store), wait_s=0.0)).gc()
+        except Busy:
+            waited.append(None)
+
+    kill = Fault(
+        methods=frozenset({"exchange"}), where=_puts_a_link_in_place, moment=FaultMoment.AFTER
+    )
+    fs = FaultyFileSystem(OTHER_FILE_SYSTEM, kill, inner=BeforeEachCall(collect))
+    with pytest.raises(Killed):
+        Handle(context_at(world.root, str(world.store), fs=fs)).store_move(world.new)
+
+    assert waited
+    assert world.store.resolve() == world.new
+    world.assert_whole(world.store)
+    world.assert_one_is_written()
 
 
 @pytest.mark.parametrize("faults", [(), (OTHER_FILE_SYSTEM,)], ids=["exchange", "copy"])

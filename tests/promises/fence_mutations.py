@@ -16,6 +16,8 @@ PENDING = (
     "concurrency/test_during_collection.py"
     "::test_a_writer_that_is_pending_when_a_collection_looks_again_loses_nothing"
 )
+SHARED = "remote/test_shared_snapshots.py::test_"
+KILLED_MOVE = "crash/test_store_place.py::test_a_store_that_is_moved_is_always_found"
 
 
 class Broken(NamedTuple):
@@ -151,6 +153,39 @@ BROKEN = (
         is_soaked=True,
     ),
     _broken(
+        "shared",
+        "store/snapshots.py",
+        (
+            ("        with locked_roots(self._fs, self._layout):\n            state = change("),
+            "        if True:\n            state = change(",
+        ),
+        orders=f"{SHARED}what_two_roots_say_at_once_both_holds",
+    ),
+    _broken(
+        "last",
+        "store/snapshots.py",
+        (
+            "sync_directory(self._fs, self._layout.states)\n            yield\n",
+            "sync_directory(self._fs, self._layout.states)\n        yield\n",
+        ),
+        orders=(
+            f"{SHARED}nothing_is_left_when_another_root_says_something_and_lets_go_at_any_call"
+        ),
+    ),
+    _broken(
+        "state first",
+        "store/snapshots.py",
+        (
+            "            removed = [unlink_if_present(",
+            "            yield\n            removed = [unlink_if_present(",
+        ),
+        (
+            "sync_directory(self._fs, self._layout.states)\n            yield\n",
+            "sync_directory(self._fs, self._layout.states)\n",
+        ),
+        orders=(f"{SHARED}a_kill_at_any_call_of_the_last_deletion_leaves_nothing_said_of_nothing"),
+    ),
+    _broken(
         "enter",
         "store/lock.py",
         (
@@ -208,5 +243,42 @@ BROKEN = (
             ),
         ),
         orders="concurrency/test_order_of_locks.py",
+    ),
+    _broken(
+        "note copy",
+        "ops/store_place.py",
+        ("                note_move(partial.fs, Layout(partial.path), move)\n", ""),
+        orders=KILLED_MOVE,
+    ),
+    _broken(
+        "note left",
+        "ops/store_place.py",
+        ("                note_move(fs, session.store.layout, move)\n", ""),
+        orders=KILLED_MOVE,
+    ),
+    _broken(
+        "heed",
+        "store/store.py",
+        (
+            "if move is not None and os.path.realpath(self.path) != (place := move.place):",
+            "if move is not None and not (place := move.place):",
+        ),
+        orders=KILLED_MOVE,
+    ),
+    _broken(
+        "unnote",
+        "ops/access.py",
+        (
+            "        layout = Store.open(context.fs, context.store_path, writing=True).layout\n",
+            (
+                "        store = Store.open(context.fs, context.store_path, writing=True)\n"
+                "        layout = store.layout\n"
+                "        if store.was_moving:\n"
+                "            unlink_if_present(context.fs, layout.moving)\n"
+            ),
+        ),
+        orders=(
+            "crash/test_store_place.py::test_no_process_takes_back_what_a_move_under_way_has_noted"
+        ),
     ),
 )

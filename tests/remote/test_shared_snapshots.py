@@ -239,6 +239,23 @@ def test_nothing_is_left_when_another_root_says_something_and_lets_go_at_any_cal
         assert treesnap.open(shared, shared / "store").verify().problems == ()
 
 
+def test_a_kill_at_any_call_of_the_last_deletion_leaves_nothing_said_of_nothing(shared):
+    """A snapshot may be left without its label, but no label without its snapshot."""
+    identity = common(shared).id
+    handle(shared, "one").describe(identity, "as delivered")
+    handle(shared, "two").delete(identity)
+    kills = 0
+    for _ in fresh_stores(shared):
+        fs = FaultyFileSystem(kill_at(kills + 1), inner=UnsyncedFileSystem())
+        try:
+            handle(shared, "one", fs=fs).delete(identity)
+            break
+        except Killed:
+            kills += 1
+        assert has_it(shared, "one", identity) or os.listdir(shared / "store" / "states") == []
+    assert kills > 1
+
+
 def test_a_kill_at_any_call_of_forgetting_leaves_the_pin_of_another_root(shared):
     identity = common(shared).id
     handle(shared, "one").pin(identity)

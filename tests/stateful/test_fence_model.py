@@ -13,16 +13,23 @@ from fence_protocol import (
     LOSSES,
     RULES,
     SCENES,
+    by_copy,
+    by_left,
     explore,
     gc,
     healer,
     hold,
+    let_go_a,
+    let_go_c,
+    look,
     move,
     new_root,
     prune,
     repair,
     repair_file,
     resumed,
+    say_a,
+    say_c,
 )
 from sampling import IS_FULL
 
@@ -36,6 +43,13 @@ SHOWN_BY = {
     "same": (move, new_root, move),
     "alive": (hold, move, prune),
     "order": (gc, move),
+    "shared": (say_a, say_c),
+    "last": (let_go_a, say_c, let_go_c),
+    "state first": (say_c, let_go_a, let_go_c, look),
+    "note copy": (move, by_copy),
+    "note left": (move, by_left),
+    "heed": (move, by_left),
+    "unnote": (move, look, by_left),
 }
 """A scene in which it shows that a rule is broken; for the others, a collection and a writer."""
 

@@ -25,12 +25,21 @@ RULES = {
     # small files: a lock keeps processes apart
     "judge": "what a file holds is judged under its lock",
     "own hold": "a hold is a file of its own",
+    # the state of a snapshot that several roots have: a lock that they share keeps them apart
+    "shared": "what is said of such a snapshot changes under the common lock",
+    "last": "who lets go of it looks at the others under that lock, and keeps it until the end",
+    "state first": "its state goes before it does",
     # the whole store: a gate keeps processes apart
     "enter": "who changes anything in a store is inside its gate",
     "close": "who moves a store closes the gate before it looks for the last time",
     "same": "a lock counts only while its file is where the path leads",
     "alive": "a store is not moved while a hold in it outlives its session",
     "order": "the collector's lock is taken before the gate",
+    # the two directories of a move to another file system: both say which is the store
+    "note copy": "the copy says so before it has its name",
+    "note left": "what the move leaves says so before the name leads elsewhere",
+    "heed": "who writes looks at what the directory says",
+    "unnote": "who takes that back is inside the gate",
 }
 STEP, BLOCKED = "step", "blocked"
 LOST = 9
@@ -65,6 +74,14 @@ class Store:
     snapshots: dict[str, Needs] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     roots: set[str] = field(default_factory=set)
+    sharers: set[str] = field(default_factory=set)
+    """Roots that have one and the same snapshot, which was fetched."""
+    forgotten: int = 0
+    """How many roots that had it are forgotten, and are still to be removed."""
+    state: frozenset[str] | None = None
+    """What was said of it."""
+    is_noted: bool = False
+    """It says that it is the store only if the name leads here."""
     holds: dict[object, str] = field(default_factory=dict)
     epoch: int = 0
     condemned: frozenset[Pack] = frozenset()
@@ -90,9 +107,14 @@ class World:
         self.at.snapshots = {"old": frozenset({0, 1, 6}), "hurt": frozenset({2, LOST})}
         self.at.roots = {"A"}
         self.at.files = {"settings": "", "plan": "damaged"}
+        self.at.sharers = {"A", "C"}
         self.stores = [self.at]
+        self.names: dict[str, Store] = {}
+        """Other names of directories: of the copy that a move made, and of what one left."""
         self.promised = set(self.at.snapshots)
         self.written: set[tuple[str, str]] = set()
+        self.said: dict[str, set[str]] = {}
+        """What was said of the shared snapshot: it holds as long as one of these roots has it."""
         self.held: dict[Process, str] = {}
         self.working: set[Process] = set()
 
@@ -107,6 +129,17 @@ class World:
         for name in self.held.values():
             assert name in at.snapshots, f"{name} is held, and gone"
         assert len(self.working) < 2, "two restores work in one root"
+        for word, roots in self.said.items():
+            assert not roots & at.sharers or word in (at.state or ()), (
+                f"{word} is not said any more"
+            )
+        is_whole = at.state is None or at.sharers or at.forgotten or "shared" in at.locks
+        assert is_whole, "a state is left of no snapshot"
+
+    def let_go(self, root: str) -> None:
+        """A root asked for the end of the shared snapshot."""
+        for roots in self.said.values():
+            roots.discard(root)
 
 
 class Process:
@@ -151,6 +184,7 @@ class Process:
                 yield BLOCKED
             at.inside.add(self)
             if at is self.world.at or not self.keeps("same"):
+                at.is_noted = False  # no move is under way
                 yield STEP
                 return
             at.inside.discard(self)
@@ -294,6 +328,118 @@ def prune(me: Process) -> Steps:
     yield STEP
 
 
+def say(root: str, word: str, *, is_fetched: bool = False) -> Body:
+    """Says something of the shared snapshot, such as a tag; at first a root may fetch it."""
+
+    def body(me: Process) -> Steps:
+        yield from me.enter()
+        at = me.world.at
+        if is_fetched:
+            at.sharers.add(root)
+            yield STEP
+        yield from me.lock(f"root {root}")
+        if root not in at.sharers:
+            return
+        if me.keeps("shared"):
+            yield from me.lock("shared")
+        text = at.state or frozenset()
+        yield STEP
+        at.state = text | {word}
+        yield STEP
+        me.world.said[word] = set(at.sharers)
+
+    return body
+
+
+def let_go(root: str) -> Body:
+    """Deletes the shared snapshot of a root, or prunes it; a repair takes a damaged one so."""
+
+    def body(me: Process) -> Steps:
+        yield from me.enter()
+        at = me.world.at
+        yield from me.lock(f"root {root}")
+        if root not in at.sharers:
+            return
+        if me.keeps("last"):
+            yield from me.lock("shared")
+        is_last = at.state is not None and at.sharers == {root}
+        yield STEP
+        me.world.let_go(root)
+        for is_state in (me.keeps("state first"), not me.keeps("state first")):
+            if not is_state:
+                at.sharers.discard(root)
+            elif is_last:
+                at.state = None
+            yield STEP
+
+    return body
+
+
+def forget(root: str) -> Body:
+    """Forgets a root: all its snapshots go at once, and then what is left of them."""
+
+    def body(me: Process) -> Steps:
+        yield from me.enter()
+        at = me.world.at
+        yield from me.lock(f"root {root}")
+        if root in at.sharers:
+            me.world.let_go(root)
+            at.sharers.discard(root)
+            at.forgotten += 1
+            yield STEP
+        yield from finish(me)
+
+    return body
+
+
+def finish(me: Process) -> Steps:
+    """Removes what is left of forgotten roots, as a collection does too."""
+    at = me.world.at
+    for _ in range(at.forgotten):
+        if me.keeps("last"):
+            yield from me.lock("shared")
+        is_last = at.state is not None and not at.sharers
+        yield STEP
+        if is_last:
+            at.state = None
+        yield STEP
+        at.forgotten = max(0, at.forgotten - 1)
+        at.locks.pop("shared", None)
+        yield STEP
+
+
+def by_name(name: str, root: str) -> Body:
+    """Captures a root in a directory that is, was or will be the store, by its own name."""
+
+    def body(me: Process) -> Steps:
+        at = me.world.names.get(name)
+        if at is None:
+            return
+        yield STEP
+        while at.closed_by is not None:
+            yield BLOCKED
+        at.inside.add(me)
+        if at.is_noted and at is not me.world.at and me.keeps("heed"):
+            return
+        at.is_noted = False
+        yield STEP
+        at.snapshots[root] = frozenset()
+        yield STEP
+        me.world.promised.add(root)
+
+    return body
+
+
+def look(me: Process) -> Steps:
+    """Only reads, so it is not inside the gate."""
+    at = me.world.at
+    is_noted = at.is_noted
+    yield STEP
+    if is_noted and not me.keeps("unnote"):
+        at.is_noted = False
+        yield STEP
+
+
 def gc(me: Process) -> Steps:
     needed: set[int] = set()
 
@@ -358,15 +504,26 @@ def move(me: Process) -> Steps:
     yield STEP
     new.files = dict(at.files)
     yield STEP
+    new.sharers, new.forgotten, new.state = set(at.sharers), at.forgotten, at.state
     new.packs = [Pack([*pack.objects], pack.is_damaged) for pack in at.linked]
     yield STEP
+    new.is_noted = me.keeps("note copy")
+    yield STEP
+    at.is_noted = me.keeps("note left")
+    yield STEP
     me.world.stores.append(new)
-    me.world.at = new
+    me.world.names["copy"] = new
+    yield STEP
+    me.world.names["left"], me.world.at = at, new
+    yield STEP
 
 
 Scene = tuple[Body, ...]
 new_root, resumed = writer("N", 0, 4), writer("B", 2, 3, 5)
 x, y, healer = setter("settings", "x"), setter("settings", "y"), setter("plan", "healed")
+by_copy, by_left = by_name("copy", "M"), by_name("left", "L")
+say_a, say_c, say_d = say("A", "rare"), say("C", "ripe"), say("D", "red", is_fetched=True)
+let_go_a, let_go_c, forget_a, forget_c = let_go("A"), let_go("C"), forget("A"), forget("C")
 COMMANDS = (gc, repair, repair_file, move, prune)
 SCENES: list[tuple[Scene, int]] = [  # each with how many switches are tried
     *(((one, other), 2) for one in COMMANDS for other in COMMANDS),
@@ -375,6 +532,11 @@ SCENES: list[tuple[Scene, int]] = [  # each with how many switches are tried
     *(((hold, one, prune), 2) for one in (hold, move)),
     *(((one, resumed, other), 2) for one, other in ((repair, gc), (gc, prune))),
     *(((x, y), 2), ((move, restore, restore), 2), ((move, new_root, move), 3)),
+    *(((one, o), 2) for one in (say_a, let_go_a, forget_a) for o in (say_c, let_go_c, forget_c)),
+    *(((one, say_c, o), 2) for one in (let_go_a, forget_a) for o in (let_go_c, forget_c, say_d)),
+    *(((move, o), 3) for o in (say_a, let_go_a, forget_a, by_copy, by_left)),
+    *(((move, one, look, by_left), 2) for one in (by_copy, new_root)),
+    ((move, move, by_left, by_copy), 2),
 ]
 LOSSES: dict[str, tuple[set[str], Scene]] = {
     "verify --repair loses a snapshot": ({"one way"}, (repair, resumed)),
@@ -384,6 +546,8 @@ LOSSES: dict[str, tuple[set[str], Scene]] = {
     "two config at once": ({"judge"}, (x, y)),
     "verify --repair takes a good file": ({"judge"}, (repair_file, healer)),
     "one hold ends another": ({"own hold"}, (hold, hold, prune)),
+    "two deletions leave the state of no snapshot": ({"last"}, (let_go_a, say_c, let_go_c)),
+    "a killed move has two stores": ({"note copy", "note left"}, (move, by_copy)),
 }
 
 
