@@ -18,7 +18,7 @@ from itertools import chain, repeat
 from types import FunctionType
 from typing import Any, TypeVar
 
-from treesnap.errors import InvalidArgument, printable
+from treesnap.errors import InvalidArgument, quoted
 from treesnap.named_tuple import NamedTuple
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -235,7 +235,7 @@ def _described(value: Any) -> str:
         return text if value is None or isinstance(value, bool) else f"the number {text}"
     if isinstance(value, str):
         cut = value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + "..."
-        return f"the text {printable(cut.encode('utf-8', 'surrogatepass'))!r}"
+        return f"the text {quoted(cut.encode('utf-8', 'surrogatepass'))}"
     name = type(value).__name__
     return name if isinstance(value, bytes) else f"{_article(name)} {name}"
 

@@ -174,8 +174,19 @@ def printable(path: bytes | str) -> str:
 
 
 def quoted(path: bytes | str) -> str:
-    """Returns a path as printable text in quotation marks, for messages."""
-    return repr(printable(path))
+    """Returns a path as printable text in quotation marks, for messages.
+
+    A long one without its middle: a message may name several, each of thousands of bytes. The
+    error's own ``path`` is whole.
+    """
+    text = printable(path)
+    if len(text) > _QUOTED_LENGTH_MAX:
+        text = f"{text[:_QUOTED_END]}...{text[-_QUOTED_END:]}"
+    return repr(text)
+
+
+_QUOTED_LENGTH_MAX = 256
+_QUOTED_END = 120
 
 
 _ESCAPES = {number: f"\\x{number:02x}" for number in [*range(0x20), *range(0x7F, 0x100)]} | {

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from treesnap.errors import InvalidArgument, printable
+from treesnap.errors import InvalidArgument, printable, quoted
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -72,8 +72,7 @@ def refuse_reserved(tags: Iterable[str]) -> None:
     for key in tags:
         if key.startswith(RESERVED_TAGS):
             raise InvalidArgument(
-                f"The tag {printable(key)!r} is reserved, as all are that begin with "
-                f"{RESERVED_TAGS!r}"
+                f"The tag {quoted(key)} is reserved, as all are that begin with {RESERVED_TAGS!r}"
             )
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from treesnap import errors
-from treesnap.errors import ErrorCode, OperationFailed, TreesnapError, WarningCode, printable
+from treesnap.errors import (
+    ErrorCode,
+    OperationFailed,
+    TreesnapError,
+    WarningCode,
+    printable,
+    quoted,
+)
 from treesnap.events import CollectingMonitor, NullMonitor, Phase
 
 CLASSES = [
@@ -68,3 +75,13 @@ def test_monitors_may_ignore_everything_or_keep_remarks():
 
 def test_no_warning_has_the_code_of_an_error():
     assert {code.value for code in WarningCode}.isdisjoint(code.value for code in ErrorCode)
+
+
+def test_a_long_path_is_quoted_without_its_middle():
+    path = b"/".join([b"a" * 255] * 16)
+
+    assert quoted(b"a" * 255) == repr("a" * 255)
+    assert len(quoted(path)) < 256
+    assert quoted(b"begin" + path + b"end").startswith("'begin")
+    assert quoted(b"begin" + path + b"end").endswith("end'")
+    assert quoted(b"\xff" * 255).endswith("\\\\xff\\\\xff'")

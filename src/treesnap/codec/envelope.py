@@ -19,7 +19,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Generic, TypeVar
 
-from treesnap.errors import Corrupt, InvalidArgument, NewerVersion, UnsupportedFormat
+from treesnap.errors import Corrupt, InvalidArgument, NewerVersion, UnsupportedFormat, quoted
 from treesnap.hashing import checksum
 from treesnap.named_tuple import NamedTuple
 
@@ -78,13 +78,13 @@ def header(kind: FileKind, version: int = 1) -> bytes:
 def check_header(data: bytes | memoryview, kind: FileKind, where: str, version: int = 1) -> None:
     """Raises Corrupt or UnsupportedFormat unless ``data`` begins with the right header."""
     if len(data) < HEADER_SIZE:
-        raise Corrupt(f"File {where!r} is too short to be a {kind.name.lower()}", path=where)
+        raise Corrupt(f"File {quoted(where)} is too short to be a {kind.name.lower()}", path=where)
     magic, found_kind, found_version, encryption, hash_number = _HEADER.unpack_from(data)
     if magic != MAGIC or found_kind != kind:
-        raise Corrupt(f"File {where!r} is not a {kind.name.lower()}", path=where)
+        raise Corrupt(f"File {quoted(where)} is not a {kind.name.lower()}", path=where)
     if found_version != version or encryption != 0 or hash_number != HASH_BLAKE3:
         raise UnsupportedFormat(
-            f"File {where!r} has {kind.name.lower()} version {found_version}, "
+            f"File {quoted(where)} has {kind.name.lower()} version {found_version}, "
             f"and this treesnap reads version {version}",
             path=where,
         )
@@ -167,11 +167,11 @@ def _payload(data: bytes, where: str) -> bytes:
     """Returns the payload in a frame with some header, or raises Corrupt."""
     start = HEADER_SIZE + _LENGTH.size
     if len(data) < start + CHECKSUM_SIZE:
-        raise Corrupt(f"File {where!r} is cut short", path=where)
+        raise Corrupt(f"File {quoted(where)} is cut short", path=where)
     (length,) = _LENGTH.unpack_from(data, HEADER_SIZE)
     if length != len(data) - start - CHECKSUM_SIZE:
-        raise Corrupt(f"File {where!r} does not have the length it states", path=where)
+        raise Corrupt(f"File {quoted(where)} does not have the length it states", path=where)
     body = memoryview(data)[: start + length]
     if checksum(body, CHECKSUM_SIZE) != data[start + length :]:
-        raise Corrupt(f"File {where!r} does not match its checksum", path=where)
+        raise Corrupt(f"File {quoted(where)} does not match its checksum", path=where)
     return data[start : start + length]

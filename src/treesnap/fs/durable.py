@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from treesnap.errors import Corrupt, printable
+from treesnap.errors import Corrupt, quoted
 from treesnap.fs.base import FileSystem, Name, ReadingFileSystem
 from treesnap.fs.os_errors import is_unreadable
 
@@ -493,19 +493,18 @@ def refuse_link(fs: ReadingFileSystem, path: str) -> None:
     except FileNotFoundError:
         return
     if stat_module.S_ISLNK(mode):
-        raise Corrupt(f"{printable(path)!r} in the store is a symbolic link", path=path)
+        raise Corrupt(f"{quoted(path)} in the store is a symbolic link", path=path)
 
 
 def not_regular(path: str) -> Corrupt:
     """Returns the error for anything else in the place of a store's regular file."""
-    return Corrupt(f"File {printable(path)!r} is not a regular file", path=path)
+    return Corrupt(f"File {quoted(path)} is not a regular file", path=path)
 
 
 def closed(path: str) -> Corrupt:
     """Returns the error for a file of a store that exists and may not be opened."""
     return Corrupt(
-        f"File {printable(path)!r} cannot be opened: permission denied; it may belong to another "
-        "user",
+        f"File {quoted(path)} cannot be opened: permission denied; it may belong to another user",
         path=path,
     )
 
@@ -513,7 +512,7 @@ def closed(path: str) -> Corrupt:
 def unreadable(path: str, error: OSError) -> Corrupt:
     """Returns the error for a file of a store of which the disk does not give back the bytes."""
     reason = os.strerror(error.errno or errno.EIO)
-    return Corrupt(f"File {printable(path)!r} cannot be read: {reason}", path=path)
+    return Corrupt(f"File {quoted(path)} cannot be read: {reason}", path=path)
 
 
 def is_there(fs: ReadingFileSystem, path: str) -> bool:

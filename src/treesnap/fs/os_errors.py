@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from treesnap.errors import ErrorCode, OperationFailed, StorageFull, TreesnapError, printable
+from treesnap.errors import ErrorCode, OperationFailed, StorageFull, TreesnapError, quoted
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """EFBIG: the process may not write files this large (``ulimit -f``)."""
@@ -34,7 +34,7 @@ def error_text(error: Exception) -> str:
 
 def _where(error: OSError) -> str:
     path = error.filename
-    return f" at {printable(os.fsencode(path))!r}" if isinstance(path, (str, bytes)) else ""
+    return f" at {quoted(os.fsencode(path))}" if isinstance(path, (str, bytes)) else ""
 
 
 @contextmanager

@@ -261,11 +261,11 @@ def _where_root_was(session: Session, *, writing: bool) -> Session:
                 f"The root {quoted(context.root)} was moved to {quoted(away)}",
             )
         return session
-    old, new = printable(moved.record.path), printable(context.root)
+    old, new = quoted(moved.record.path), quoted(context.root)
     if not moved.is_certain:
         context.monitor.warn(
             WarningCode.ROOT_MAY_HAVE_MOVED,
-            f"This may be the root {old!r}, moved",
+            f"This may be the root {old}, moved",
         )
         return session
     root = store.root_by_id(moved.record.id, moved.record.path)
@@ -275,13 +275,13 @@ def _where_root_was(session: Session, *, writing: bool) -> Session:
                 root.move(os.fsencode(context.root))
                 context.monitor.warn(
                     WarningCode.ROOT_MOVED,
-                    f"The root {old!r} was moved to {new!r}: its history too",
+                    f"The root {old} was moved to {new}: its history too",
                 )
     except OSError as error:
         if writing:
             raise
         context.monitor.warn(
-            WarningCode.ROOT_MOVED, f"The root {old!r} was moved to {new!r}; not recorded: {error}"
+            WarningCode.ROOT_MOVED, f"The root {old} was moved to {new}; not recorded: {error}"
         )
         root.path = os.fsencode(context.root)
         return session._replace(root=root)

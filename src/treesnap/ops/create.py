@@ -149,7 +149,7 @@ def _validate(context: Context, line: str) -> None:
     if exit_code != 0:
         said = f": {last_line}" if last_line else ""
         raise Refused(
-            f"The command {printable(line)!r} {ending_text(exit_code)}{said}; nothing was captured",
+            f"The command {quoted(line)} {ending_text(exit_code)}{said}; nothing was captured",
             code=ErrorCode.VALIDATION_FAILED,
         )
 

@@ -10,7 +10,15 @@ import os
 from contextlib import suppress
 
 from treesnap.codec.journal import Journal
-from treesnap.errors import Busy, Corrupt, NotFound, StoreMissing, TreesnapError, WarningCode
+from treesnap.errors import (
+    Busy,
+    Corrupt,
+    NotFound,
+    StoreMissing,
+    TreesnapError,
+    WarningCode,
+    quoted,
+)
 from treesnap.fs.real_path import open_real
 from treesnap.ops.access import opened, unfinished_steps
 from treesnap.ops.context import Context, Session, context_at
@@ -164,7 +172,7 @@ def _clear_stage(session: Session, journal: Journal) -> None:
             stage = os.path.join(session.context.root, os.fsdecode(journal.stage_name))
             session.monitor.warn(
                 WarningCode.NOT_CLEANED_UP,
-                f"What was put aside stays in {stage!r}: {error.message}",
+                f"What was put aside stays in {quoted(stage)}: {error.message}",
             )
             return
     root_fd = open_real(session.fs, session.context.root)

@@ -16,6 +16,7 @@ from treesnap.errors import (
     TreesnapError,
     WarningCode,
     printable,
+    quoted,
 )
 from treesnap.facts import is_checkpoint, refuse_reserved, rolled_back
 from treesnap.fs.os_errors import error_text
@@ -189,7 +190,7 @@ def tag(context: Context, ref: str, tags: Mapping[str, str], remove: Collection[
         _check_text("tag", text)
     refuse_reserved([*tags, *remove])
     if both := sorted(tags.keys() & set(remove)):
-        raise InvalidArgument(f"The tag {printable(both[0])!r} is to be set and to be removed")
+        raise InvalidArgument(f"The tag {quoted(both[0])} is to be set and to be removed")
 
     def change(state: SnapshotState) -> SnapshotState:
         later = {key: value for key, value in state.tags.items() if key not in remove}

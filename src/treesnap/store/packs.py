@@ -38,7 +38,7 @@ from treesnap.codec.pack import (
     table_size,
     verified_objects,
 )
-from treesnap.errors import Corrupt, UnsupportedFormat
+from treesnap.errors import Corrupt, UnsupportedFormat, quoted
 from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import (
     closed,
@@ -347,7 +347,7 @@ class PackReader:
             pack = _OpenPack(self._fs, self._descriptor(pack_id))
             size = len(pack)
             if size > PACK_SIZE_MAX:
-                raise Corrupt(f"Pack {path!r} is too large", path=path)
+                raise Corrupt(f"Pack {quoted(path)} is too large", path=path)
         except Corrupt:
             return Inventory([], covered, 0, None)
         tables: list[BlockTable] = []

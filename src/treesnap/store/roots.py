@@ -39,7 +39,7 @@ from treesnap.errors import (
     NotFound,
     Refused,
     UnsupportedFormat,
-    printable,
+    quoted,
 )
 from treesnap.fs.base import FileSystem, ReadingFileSystem
 from treesnap.fs.durable import (
@@ -302,7 +302,7 @@ class Root:
             there = Root(self._fs, self._layout, path)
             if there.record is not None and there.id != self.id:
                 raise Refused(
-                    f"The directory {printable(path)!r} has a history of its own",
+                    f"The directory {quoted(path)} has a history of its own",
                     code=ErrorCode.ROOT_TAKEN,
                     path=path,
                 )
@@ -375,7 +375,7 @@ class Root:
 
         Raises NotFound for a root that was never registered.
         """
-        what = f"The root {os.fsdecode(self.path)!r}"
+        what = f"The root {quoted(self.path)}"
         try:
             self._fs.lstat(self._layout.root_directory(self.id))
         except FileNotFoundError:
@@ -393,7 +393,7 @@ class Root:
 
         Taken before the root's lock, never while holding it.
         """
-        what = f"The list of plans of {os.fsdecode(self.path)!r}"
+        what = f"The list of plans of {quoted(self.path)}"
         path = self.file(_PLANS_LOCK)
         with held(self._fs, path, operation=operation, what=what, wait_s=_PLANS_LOOK_S):
             yield
@@ -618,7 +618,7 @@ def _read(
 def _record(fs: ReadingFileSystem, path: str, identity: str | None) -> RootRecord | None:
     record = read_record(fs, path, ROOT)
     if record is not None and identity is not None and record.id != identity:
-        raise Corrupt(f"File {path!r} is the record of another root", path=path)
+        raise Corrupt(f"File {quoted(path)} is the record of another root", path=path)
     return record
 
 
@@ -724,7 +724,7 @@ def read_journal(root: Root) -> Journal | None:
     if journal is not None and journal.root_id != root.id:
         path = root.file("journal")
         raise Corrupt(
-            f"The journal {printable(path)!r} of an interrupted restore is of another root",
+            f"The journal {quoted(path)} of an interrupted restore is of another root",
             code=ErrorCode.RESTORE_INTERRUPTED,
             path=path,
         )

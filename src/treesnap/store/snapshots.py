@@ -31,7 +31,7 @@ from treesnap.codec.snapshot import (
     state_format,
     state_hash,
 )
-from treesnap.errors import Corrupt, NewerVersion, NotFound, UnsupportedFormat
+from treesnap.errors import Corrupt, NewerVersion, NotFound, UnsupportedFormat, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import (
     add_directory,
@@ -104,7 +104,7 @@ def _decoded(path: str, expected: SnapshotId | None, data: bytes) -> SnapshotRec
     except UnsupportedFormat as error:
         raise Corrupt(error.message, path=path) from error
     if expected is not None and snapshot_id(payload) != expected:
-        raise Corrupt(f"Snapshot file {path!r} does not match its id", path=path)
+        raise Corrupt(f"Snapshot file {quoted(path)} does not match its id", path=path)
     return decode_snapshot(payload)
 
 

@@ -22,7 +22,6 @@ from treesnap.errors import (
     Refused,
     StoreMissing,
     UnsupportedFormat,
-    printable,
     quoted,
 )
 from treesnap.fs.base import FileSystem, ReadingFileSystem
@@ -172,13 +171,11 @@ class Store:
             except FileNotFoundError:
                 if has_snapshots:
                     raise Corrupt(
-                        f"The store at {printable(path)!r} has no format file",
+                        f"The store at {quoted(path)} has no format file",
                         path=store.layout.format,
                     ) from None
                 if not create:
-                    raise StoreMissing(
-                        f"There is no store at {printable(path)!r}", path=path
-                    ) from None
+                    raise StoreMissing(f"There is no store at {quoted(path)}", path=path) from None
                 store._initialise()
         else:
             if create and not is_there(fs, store.layout.made_here) and store._is_unused():
@@ -194,7 +191,7 @@ class Store:
 
     def _unavailable(self, done: str, error: OSError) -> OperationFailed:
         return OperationFailed(
-            f"The store {printable(self.path)!r} cannot be {done}: {error_text(error)}",
+            f"The store {quoted(self.path)} cannot be {done}: {error_text(error)}",
             code=ErrorCode.STORE_UNAVAILABLE,
             path=self.path,
             errno=error.errno,
@@ -238,7 +235,7 @@ class Store:
             needed = max(reader, writer) if writing else reader
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupt(
-                f"The format file of the store at {printable(self.path)!r} cannot be read: {error}",
+                f"The format file of the store at {quoted(self.path)} cannot be read: {error}",
                 path=self.layout.format,
             ) from error
         if writing and version == FORMAT_NEVER and needed > FORMAT_VERSION:
@@ -246,7 +243,7 @@ class Store:
         if needed > FORMAT_VERSION or version < FORMAT_VERSION:
             verb = "writes" if writing else "reads"
             raise UnsupportedFormat(
-                f"The store at {printable(self.path)!r} has format {version}, and this treesnap "
+                f"The store at {quoted(self.path)} has format {version}, and this treesnap "
                 f"{verb} format {FORMAT_VERSION}",
                 path=self.path,
             )
@@ -260,7 +257,7 @@ class Store:
 
     def _is_at(self, place: str) -> Refused:
         return Refused(
-            f"The store at {printable(self.path)!r} is only read: the store is at {quoted(place)}",
+            f"The store at {quoted(self.path)} is only read: the store is at {quoted(place)}",
             code=ErrorCode.STORE_MOVED,
             path=self.path,
         )
@@ -272,7 +269,7 @@ class Store:
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(mode):
-            raise Corrupt(f"{printable(path)!r} in the store is not a directory", path=path)
+            raise Corrupt(f"{quoted(path)} in the store is not a directory", path=path)
 
     def _initialise(self) -> None:
         """Makes the directories, then the format file: without it there is no store.
@@ -293,7 +290,7 @@ class Store:
             return
         if existing - {*DIRECTORIES}:
             raise StoreMissing(
-                f"The directory {printable(self.path)!r} is not empty and holds no store",
+                f"The directory {quoted(self.path)} is not empty and holds no store",
                 path=self.path,
             )
         for name in DIRECTORIES:
@@ -325,7 +322,7 @@ class Store:
         paths = [self.snapshots.path(*name) for name in self.snapshots.all_names()]
         if paths and not any(self._is_ours(path) for path in paths):
             raise UnsupportedFormat(
-                f"No snapshot in the store at {printable(self.path)!r} can be read", path=self.path
+                f"No snapshot in the store at {quoted(self.path)} can be read", path=self.path
             )
         kept = Quarantine(self.writing_fs, self.layout).keep_copy(self.layout.format)
         was_own = self.is_own

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Self
 
 from treesnap import treepath
-from treesnap.errors import ErrorCode, NotFound, Refused, printable
+from treesnap.errors import ErrorCode, NotFound, Refused, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import opened_file
 from treesnap.fs.real_path import OPEN_DIRECTORY, open_real, opened_real
@@ -35,11 +35,11 @@ def open_root(fs: FileSystem, root: str) -> int:
         return open_real(fs, root)
     except FileNotFoundError:
         raise NotFound(
-            f"There is no directory {printable(root)!r}", code=ErrorCode.ROOT_NOT_FOUND, path=root
+            f"There is no directory {quoted(root)}", code=ErrorCode.ROOT_NOT_FOUND, path=root
         ) from None
     except NotADirectoryError:
         raise Refused(
-            f"The root {printable(root)!r} is not a directory",
+            f"The root {quoted(root)} is not a directory",
             code=ErrorCode.NOT_A_DIRECTORY,
             path=root,
         ) from None

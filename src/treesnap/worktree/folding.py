@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 
 from treesnap import treepath
-from treesnap.errors import ErrorCode, Refused, printable
+from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.fs.base import FileSystem
 
 
@@ -57,7 +57,7 @@ def with_one_name(paths: Iterable[bytes]) -> list[list[bytes]]:
 def collision(one: bytes, other: bytes) -> Refused:
     """Returns the error for two paths that cannot both be there."""
     return Refused(
-        f"{printable(one)!r} and {printable(other)!r} are one name on this file system, which does "
+        f"{quoted(one)} and {quoted(other)} are one name on this file system, which does "
         "not "
         "tell upper from lower case",
         code=ErrorCode.NAMES_COLLIDE,

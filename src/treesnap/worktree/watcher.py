@@ -30,7 +30,7 @@ from typing import Self
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.watch import Answer, Mark
-from treesnap.errors import ErrorCode, Refused, printable
+from treesnap.errors import ErrorCode, Refused, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import create_locked, sweep_abandoned, sweep_temporary
 from treesnap.fs.notifier import (
@@ -248,7 +248,7 @@ def refuse_unreported(fs: FileSystem, root: str) -> None:
 
 def _refused(root: str, why: str) -> Refused:
     return Refused(
-        f"{printable(root)!r} cannot be watched: {why}", code=ErrorCode.NOT_WATCHABLE, path=root
+        f"{quoted(root)} cannot be watched: {why}", code=ErrorCode.NOT_WATCHABLE, path=root
     )
 
 

@@ -21,7 +21,7 @@ from treesnap.codec.statcache import (
     decode_observations,
     is_observed,
 )
-from treesnap.errors import Conflict, Corrupt, printable
+from treesnap.errors import Conflict, Corrupt, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.worktree.apply.protection import refuse_flags, refuse_flags_below
 from treesnap.worktree.apply.step import (
@@ -236,7 +236,7 @@ def blaming(path: bytes) -> Iterator[None]:
 
 def conflict(path: bytes) -> Conflict:
     """Returns the error for a path that another process changed."""
-    return Conflict(f"{printable(path)!r} was changed by another process meanwhile", path=path)
+    return Conflict(f"{quoted(path)} was changed by another process meanwhile", path=path)
 
 
 class Observed:

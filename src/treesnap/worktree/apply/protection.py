@@ -16,7 +16,7 @@ from contextlib import suppress
 from stat import S_ISDIR, S_ISREG
 
 from treesnap import treepath
-from treesnap.errors import OperationFailed, printable
+from treesnap.errors import OperationFailed, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import opened_file
 from treesnap.worktree.directory import DirectoryChain, open_chain, open_directory
@@ -28,7 +28,7 @@ def refuse_flags(
     """Raises OperationFailed, which names ``path``, for an immutable or append-only file."""
     if fs.is_protected(where, dir_fd=dir_fd):
         raise OperationFailed(
-            f"{printable(path) or '.'!r} is immutable or append-only (see 'chattr -i -a'): "
+            f"{quoted(path or b'.')} is immutable or append-only (see 'chattr -i -a'): "
             f"{os.strerror(errno.EPERM)}",
             path=path,
             errno=errno.EPERM,

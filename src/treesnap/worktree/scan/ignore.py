@@ -19,7 +19,7 @@ from functools import cached_property
 from stat import S_IFDIR, S_IFREG, S_ISDIR
 
 from treesnap import treepath
-from treesnap.errors import InvalidArgument, printable
+from treesnap.errors import InvalidArgument, printable, quoted
 from treesnap.hashing import checksum
 from treesnap.model import IgnoreRules
 from treesnap.named_tuple import NamedTuple
@@ -47,7 +47,7 @@ class UnreadableRules(OSError):
     def __init__(self, directory: bytes, number: int, why: str) -> None:
         where = printable(treepath.join(directory, IGNORE_FILE))
         place = repr(printable(directory)) if directory else "the root"
-        self.message = f"{where!r} {why}, so nothing in {place} is captured or restored"
+        self.message = f"{quoted(where)} {why}, so nothing in {place} is captured or restored"
         super().__init__(number, self.message, os.fsdecode(directory))
 
 
@@ -169,10 +169,8 @@ def parse_ignore_file(directory: bytes, data: bytes) -> tuple[IgnoreRules, str |
     if not useless:
         return rule, None
     where = printable(treepath.join(directory, IGNORE_FILE))
-    named = first_few(
-        useless, lambda item: f"line {item[0]} ({printable(item[1])!r})", _LINES_NAMED_MAX
-    )
-    return rule, f"Ignored in {where!r}, because it can match nothing: {named}"
+    named = first_few(useless, lambda item: f"line {item[0]} ({quoted(item[1])})", _LINES_NAMED_MAX)
+    return rule, f"Ignored in {quoted(where)}, because it can match nothing: {named}"
 
 
 def given(patterns: Iterable[str], directory: bytes = b"") -> tuple[IgnoreRules, ...]:
@@ -193,7 +191,7 @@ def given(patterns: Iterable[str], directory: bytes = b"") -> tuple[IgnoreRules,
         except UnicodeEncodeError:
             raise InvalidArgument(f"The pattern {text!a} is not UTF-8") from None
         if parse_pattern(encoded) is None:
-            raise InvalidArgument(f"The pattern {printable(text)!r} can match nothing")
+            raise InvalidArgument(f"The pattern {quoted(text)} can match nothing")
     rules = (IgnoreRules(directory, kept),) if kept else ()
     if sum(map(size_of, rules)) > RULES_SIZE_MAX:
         raise InvalidArgument("The patterns are too long")

@@ -16,7 +16,7 @@ from typing import Any
 from treesnap import treepath
 from treesnap.codec.journal import STAGE_PREFIX
 from treesnap.codec.statcache import PlainObservation, Row, decode_observations
-from treesnap.errors import Corrupt, WarningCode, printable
+from treesnap.errors import Corrupt, WarningCode, printable, quoted
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import IgnoreRules, SkipReason
@@ -354,7 +354,7 @@ def _read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryLi
             raise UnreadableRules(path, errno.ELOOP, "is a symbolic link, which is not followed")
         if not S_ISREG(mode):
             where = printable(treepath.join(path, IGNORE_FILE))
-            warning = f"{where!r} is not a regular file, and excludes nothing"
+            warning = f"{quoted(where)} is not a regular file, and excludes nothing"
             listing.warnings.append((WarningCode.RULE_SKIPPED, warning))
             return
         data = _read_whole(fs, fd, path)

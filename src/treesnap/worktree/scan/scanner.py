@@ -38,7 +38,7 @@ from treesnap.codec.statcache import (
     encode_observations,
 )
 from treesnap.codec.tree import is_storable, put_tree, put_with_subtrees
-from treesnap.errors import Corrupt, InvalidArgument, WarningCode, printable
+from treesnap.errors import Corrupt, InvalidArgument, WarningCode, quoted
 from treesnap.events import LargeFileProgress, Monitor
 from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_unlocked
@@ -378,7 +378,7 @@ class Scanner:
             path = pending.pop()
             found = self.cache.find(path) if self.cache is not None else None
             if found is None:
-                raise Corrupt(f"There is no row of {printable(path)!r}", path=path)
+                raise Corrupt(f"There is no row of {quoted(path)}", path=path)
             row = found[0]
             if not row.totals.skipped:
                 continue

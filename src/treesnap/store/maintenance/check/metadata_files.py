@@ -14,7 +14,7 @@ from typing import Any
 from treesnap.codec.envelope import Format
 from treesnap.codec.root_files import GAPS, HISTORY, PLAN_PAYLOAD
 from treesnap.codec.snapshot import state_format
-from treesnap.errors import Corrupt, NewerVersion, TreesnapError, printable
+from treesnap.errors import Corrupt, NewerVersion, TreesnapError, quoted
 from treesnap.events import Monitor
 from treesnap.fs.durable import read_file
 from treesnap.hashing import root_id
@@ -160,13 +160,13 @@ class MetadataFiles:
             reason = error.message
         known = recorded or self._record_of(name)
         if recorded is not None and self._store.root(recorded.path).id != name:
-            message = f"The root {printable(recorded.path)!r} is not found at its path"
+            message = f"The root {quoted(recorded.path)} is not found at its path"
             yield _finding("bad-root", message, where, _registering(name, recorded))
         # Without snapshots a missing record comes from a killed command, or from one that forgot
         # the root meanwhile, and is not damage.
         is_absent = recorded is None and reason is None and not is_newer
         if is_absent and had_snapshots and self._has_snapshots(name):
-            reason = f"File {path!r} is missing"
+            reason = f"File {quoted(path)} is missing"
         if reason is not None:
             yield _finding("bad-root", reason, where, _registering(name, known))
         yield from self._root_files(name)
@@ -226,8 +226,7 @@ class MetadataFiles:
             return
         if reason is not None:
             message = (
-                f"A restore of {printable(root.path)!r} was interrupted and cannot be finished: "
-                f"{reason}"
+                f"A restore of {quoted(root.path)} was interrupted and cannot be finished: {reason}"
             )
             mend = _forgetting(self._place.wait_s, root.id, root.path)
             yield _finding("bad-journal", message, f"roots/{root.id}/journal", mend)
@@ -333,7 +332,7 @@ def _registering(name: str, known: RootRecord | None) -> Mend:
             return None
         if known is None:
             return f"Removed the record of root {name}, of which the store has nothing"
-        return f"Rewrote the record of the root {printable(known.path)!r}"
+        return f"Rewrote the record of the root {quoted(known.path)}"
 
     return mend
 
@@ -358,7 +357,7 @@ def _forgetting(wait_s: float, name: str, path: bytes) -> Mend:
             else "there is no snapshot of the state before it"
         )
         return (
-            f"Gave up the interrupted restore of {printable(path)!r}: its files stay as they are, "
+            f"Gave up the interrupted restore of {quoted(path)}: its files stay as they are, "
             "some may be old and some new, and what it kept aside stays in the directory "
             f"'.treesnap-restore-...' there; {before}; the journal is {target}"
         )
