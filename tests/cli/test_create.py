@@ -49,6 +49,17 @@ def tree(root):
     return root
 
 
+def test_create_counts_what_is_neither_file_nor_directory(snap, tree):
+    (tree / "link").symlink_to("a.txt")
+    one = snap("create").err
+    os.mkfifo(tree / "pipe")
+    two = snap("create").err
+
+    assert "Captured 2 files and 1 link or special file in 1 directory, 11 B; " in one
+    assert two.startswith("Captured 2 files and 2 links and special files in 1 directory, ")
+    assert "1 directory, 2 links and special files, 11 B" in snap("show", "latest").out
+
+
 def test_create_prints_the_id_alone(snap, tree):
     result = snap("create")
 

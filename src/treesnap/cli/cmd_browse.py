@@ -19,6 +19,7 @@ from treesnap.cli.text_output import (
     gap_text,
     list_lines,
     list_table,
+    others_text,
     path_text,
     short_id,
     skipped_text,
@@ -203,7 +204,7 @@ def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]
         "holds": (
             f"{count_text(totals.files, 'file')}, "
             f"{count_text(totals.directories, 'directory', 'directories')}, "
-            f"{count_text(totals.others, 'other')}, {size_text(totals.size_bytes)}"
+            f"{others_text(totals.others)}, {size_text(totals.size_bytes)}"
         ),
         "added": None if record.added_bytes is None else size_text(record.added_bytes),
         "root hash": snapshot.root_hash,

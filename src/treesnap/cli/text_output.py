@@ -185,7 +185,8 @@ def create_notes(result: CreateResult) -> Iterator[str]:
         yield f"Nothing changed since {short_id(result.id)}; no snapshot was made"
     else:
         yield (
-            f"Captured {count_text(stats.files, 'file')} in "
+            f"Captured {count_text(stats.files, 'file')}"
+            f"{f' and {others_text(stats.others)}' if stats.others else ''} in "
             f"{count_text(stats.directories, 'directory', 'directories')}, "
             f"{size_text(stats.size_bytes)}; read {count_text(stats.files_read, 'file')}, "
             f"stored {size_text(stats.added_bytes)}"
@@ -203,6 +204,11 @@ def create_notes(result: CreateResult) -> Iterator[str]:
         by_reason.setdefault(_SKIP_REMARKS.get(item.reason, "not captured"), []).append(item)
     for remark, items in by_reason.items():
         yield from skipped_lines(items, remark)
+
+
+def others_text(count: int) -> str:
+    """Returns how many symbolic links, pipes and devices a tree has."""
+    return count_text(count, "link or special file", "links and special files")
 
 
 def change_lines(changes: Iterable[Change], *, coloured: bool = False) -> Iterator[str]:
