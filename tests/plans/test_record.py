@@ -32,7 +32,8 @@ from treesnap.plans.plan import DEPTH_MAX, leaves_of
 from treesnap.plans.record import decode_plan, encode_plan
 
 ULIDS = st.text("0123456789ABCDEFGHJKMNPQRSTVWXYZ", min_size=25, max_size=25).map("0".__add__)
-SNAPSHOT_IDS = st.text("0123456789abcdef", min_size=64, max_size=64).map(SnapshotId)
+HASHES = st.text("0123456789abcdef", min_size=64, max_size=64)
+SNAPSHOT_IDS = HASHES.map(SnapshotId)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 WORDS = TEXTS.filter(str.strip)
 NUMBERS = st.integers(0, 1 << 62)
@@ -81,14 +82,14 @@ CHECKPOINTS = st.builds(
     plan_id=st.just(PlanId("")),
     sandbox=st.just(b""),
     snapshot_id=SNAPSHOT_IDS,
-    root_hash=st.text(max_size=4),
+    root_hash=HASHES,
     created_at_ns=NUMBERS,
     step_index=NUMBERS,
     label=TEXTS,
     reason=TEXTS,
     phase=TEXTS,
     source_tool=TEXTS,
-    plan_state_hash=TEXTS,
+    plan_state_hash=HASHES,
     content=contents(),
 )
 MILESTONES = st.builds(
@@ -170,6 +171,19 @@ def test_every_field_is_stored():
     stored = unpack(encode_plan(PLAN), "plan")
 
     assert set(stored) == {"version", "step_lists", *(field.name for field in fields(Plan))}
+
+
+@pytest.mark.parametrize("name", ["root_hash", "plan_state_hash"])
+@pytest.mark.parametrize("value", ["", "ab" * 31, "AB" * 32, "\x1b]0;title\x07" + "ab" * 27])
+def test_a_hash_of_a_checkpoint_is_one(name, value):
+    """Terminals are shown its beginning, and obey what a stranger may write there."""
+    checkpoint = checkpoint_of(PLAN.content, PLAN)
+    kept = replace(PLAN, checkpoints=(checkpoint,))
+    wrong = replace(PLAN, checkpoints=(replace(checkpoint, **{name: value}),))
+
+    assert decode_plan(encode_plan(kept)) == kept
+    with pytest.raises(Corrupt, match=name):
+        decode_plan(encode_plan(wrong))
 
 
 @given(plans(), st.data())

@@ -130,14 +130,14 @@ def checkpoint_of(content: Content, plan: Plan | None = None) -> Checkpoint:
         plan_id=plan.id if plan else PlanId("01J9ZKM8F4Q6T2W8X0Y2A4C6E8"),
         sandbox=plan.root if plan else b"/",
         snapshot_id=SnapshotId("cd" * 32),
-        root_hash="",
+        root_hash="ef" * 32,
         created_at_ns=1,
         step_index=0,
         label="",
         reason="",
         phase="",
         source_tool="",
-        plan_state_hash="",
+        plan_state_hash="ab" * 32,
         content=content,
     )
 

@@ -36,6 +36,7 @@ from treesnap.plans.plan import (
 
 VERSION = 1
 _WHAT = "plan"
+_HASH_SIZE = 32
 
 _State = TypeVar("_State", PlanState, StepState)
 
@@ -69,7 +70,7 @@ def content_hash(name: str, content: Content) -> str:
     """Returns the plan state hash: 64 hex digits over the plan's name and canonical content."""
     progress = tuple((item.state.value, item.attempts, item.exit_code) for item in content.progress)
     canonical = {"steps": tuple(map(_encode_step, content.steps)), "progress": progress}
-    return checksum(pack((name, canonical)), 32).hex()
+    return checksum(pack((name, canonical)), _HASH_SIZE).hex()
 
 
 def _encode_step(step: Step) -> dict[str, Any]:
@@ -145,6 +146,13 @@ def _decode_snapshot_id(value: Any) -> SnapshotId:
         type(value) is str and is_snapshot_id(value), _WHAT, "the id of a snapshot is not valid"
     )
     return SnapshotId(value)
+
+
+def _decode_hash(fields: Fields, name: str) -> str:
+    value = fields.get(name, str)
+    is_whole = len(value) == 2 * _HASH_SIZE and not set(value) - set("0123456789abcdef")
+    require(is_whole, _WHAT, f"the {name} of a checkpoint is not {2 * _HASH_SIZE} hex digits")
+    return value
 
 
 def _decode_state(kind: type[_State], value: Any) -> _State:
@@ -244,13 +252,13 @@ def _decode_checkpoint(
         plan_id=plan_id,
         sandbox=root,
         snapshot_id=_decode_snapshot_id(fields.get("snapshot_id", str)),
-        root_hash=fields.get("root_hash", str),
+        root_hash=_decode_hash(fields, "root_hash"),
         created_at_ns=fields.time("created_at_ns"),
         step_index=fields.size("step_index"),
         label=fields.get("label", str),
         reason=fields.get("reason", str),
         phase=fields.get("phase", str),
         source_tool=fields.get("source_tool", str),
-        plan_state_hash=fields.get("plan_state_hash", str),
+        plan_state_hash=_decode_hash(fields, "plan_state_hash"),
         content=_decode_content(fields.get("content", dict), lists),
     )
