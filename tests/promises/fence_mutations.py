@@ -247,13 +247,13 @@ BROKEN = (
     _broken(
         "note copy",
         "ops/store_place.py",
-        ("                note_move(partial.fs, Layout(partial.path), move)\n", ""),
+        ("        note_move(partial.fs, Layout(partial.path), move)\n", ""),
         orders=KILLED_MOVE,
     ),
     _broken(
         "note left",
         "ops/store_place.py",
-        ("                note_move(fs, session.store.layout, move)\n", ""),
+        ("        note_move(fs, session.store.layout, move)\n", ""),
         orders=KILLED_MOVE,
     ),
     _broken(

@@ -100,6 +100,7 @@ TAKERS = [
     # In stores.
     "fs/durable.py",  # what is published by a rename, and what nobody holds any more
     "ops/store_place.py",  # the store as a whole, behind its closed gate
+    "ops/store_links.py",  # likewise, and the links to it
     "remote/cache.py",  # what can be read again
     "store/packs.py",  # a writer's own new pack
     "store/quarantine.py",

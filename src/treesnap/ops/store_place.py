@@ -24,7 +24,8 @@ A move on one file system exchanges the store with a link to its new place, atom
 file system the store is copied beside writers, and read; then its gate is closed, what is new is
 copied, and both directories say which name leads to the store (:mod:`treesnap.store.moving`). The
 old store is exchanged with the link and stays beside it, marked as only read. So every name under
-which the store is known still leads to it, and no process writes where none looks.
+which the store is known still leads to it, and no process writes where none looks. What becomes of
+the links of earlier moves is in :mod:`treesnap.ops.store_links`.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ from treesnap.fs.real_path import opened_real
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.access import opened
 from treesnap.ops.context import Context, Session, absolute
+from treesnap.ops.store_links import arrive, leads_to, links_left, note_links, place_before
 from treesnap.ops.trust import real_target, refuse_foreign, refuse_foreign_place
 from treesnap.ops.verify import verify
 from treesnap.results import StoreCopy, StoreInfo, StoreMove, VerifyResult
@@ -86,7 +88,9 @@ _SMALL_FILES = ("snapshots", "states", "roots", "index")
 _COPIES_OF_RECORDS = ("path-", "inode-")
 _NO_EXCHANGE = frozenset({ENOSYS, EINVAL, EOPNOTSUPP, ENOTSUP})
 """What an exchange of two names raises where the kernel or the file system has none."""
-_COPIED = frozenset({*DIRECTORIES, "format", "made-here", "moving", "config.toml", "remotes"})
+_COPIED = frozenset(
+    {*DIRECTORIES, "format", "made-here", "moving", "links", "config.toml", "remotes"}
+)
 """All that a copy has in its top directory, but for its mark."""
 _MARK = ".treesnap-copy-"
 _MARK_DIGITS = 16
@@ -157,9 +161,9 @@ def move_store(context: Context, target: str) -> StoreMove:
     """Moves a store, and leaves a link; see :meth:`treesnap.Handle.store_move`."""
     path = _target(context, target, may_be_link=True)
     with _beside_writers(context, "move", collector_held) as session:
-        if not _is_own_link(path):
-            _refuse_taken(path)  # by the process that had the lock first
         old = os.path.realpath(context.store_path)
+        if not _is_link_to_replace(path, old):
+            _refuse_taken(path)  # by the process that had the lock first
         _refuse_mounted(session.fs, old)
         ensure_directories(session.fs, os.path.dirname(path))
         if _move_by_exchange(session, old, path):
@@ -186,14 +190,19 @@ def _beside_writers(
 def _move_by_exchange(session: Session, old: str, path: str) -> bool:
     """Exchanges the store with a link; returns False where that takes another file system."""
     fs = session.fs
+    place = place_before(path, old)
     with closed_gate(fs, session.store.path, session.context.wait_s):
         _refuse_use(session)
+        if place != path:  # if this is killed, the next move has to know the links
+            note_links(fs, session.store.layout, [*links_left(fs, session.store.layout), old])
         try:
-            _exchange_with_link(fs, old, link=path, target=path)
+            if place != old:  # else a move there was killed
+                _exchange_with_link(fs, old, link=place, target=place)
         except OSError as error:
             if error.errno != EXDEV:
                 raise
             return False
+        arrive(fs, old, place, path)
     return True
 
 
@@ -218,20 +227,45 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
                     f"The copy for {quoted(path)} has damage, and the store was not moved",
                     path=path,
                 )
-            move = NotedMove(old, path)
-            try:
-                note_move(partial.fs, Layout(partial.path), move)
-                note_move(fs, session.store.layout, move)
-                _put_in_place(partial, path)
-                left = _free_name(f"{old}.moved")
-                _exchange_with_link(fs, old, link=left, target=path)
-            except BaseException:
-                if not os.path.islink(old):
-                    _stay(session, partial, path)
-                raise
-            with suppress(OSError):  # this version sees where the store is; others do not
-                mark_moved(fs, Layout(left), path)
+            with _closed_as_well(partial):
+                left = _exchanged_with_copy(session, partial, old, path)
     return StoreMove(old=old, new=path, left=left)
+
+
+@contextmanager
+def _closed_as_well(partial: _Partial) -> Iterator[None]:
+    """Keeps everyone out of a copy until it has its name and all links lead to it."""
+    fs, layout = partial.fs, Layout(partial.path)
+    with ExitStack() as gate:
+        gate.enter_context(collector_held(fs, layout, operation="move", wait_s=0.0))
+        with suppress(OperationFailed):  # its file system has no locks of directories
+            gate.enter_context(closed_gate(fs, partial.path, 0.0))
+        yield
+
+
+def _exchanged_with_copy(session: Session, partial: _Partial, old: str, path: str) -> str:
+    """Makes a copy the store; returns where the old one is. Both gates are closed."""
+    fs = session.fs
+    place = place_before(path, old)
+    move = NotedMove(old, place)
+    links = [*links_left(fs, session.store.layout), old]
+    note_links(partial.fs, Layout(partial.path), links)
+    try:
+        note_move(partial.fs, Layout(partial.path), move)
+        note_move(fs, session.store.layout, move)
+        _put_in_place(partial, place)
+        left = _free_name(f"{old}.moved")
+        _exchange_with_link(fs, old, link=left, target=place)
+    except BaseException:
+        if not os.path.islink(old):
+            _stay(session, partial, place)
+        raise
+    try:
+        arrive(fs, old, place, path)
+    finally:
+        with suppress(OSError):  # this version sees where the store is; others do not
+            mark_moved(fs, Layout(left), os.path.realpath(old))
+    return left
 
 
 def _looked_at_again(
@@ -301,7 +335,7 @@ def _target(context: Context, target: str, *, may_be_link: bool = False) -> str:
         raise InvalidArgument(f"{quoted(path)} is the store or lies inside it", path=path)
     if source.startswith(path + os.sep):
         raise InvalidArgument(f"{quoted(path)} is a directory above the store", path=path)
-    if not (may_be_link and _is_own_link(path)):
+    if not (may_be_link and _is_link_to_replace(path, source)):
         _refuse_taken(path)
     return path
 
@@ -314,9 +348,10 @@ def _refuse_dangling(path: str) -> None:
         raise InvalidArgument(f"{quoted(path)} is a link to nothing", path=path)
 
 
-def _is_own_link(path: str) -> bool:
-    """Says whether at a path is the link of a move that was killed."""
-    return os.path.islink(path) and os.readlink(path) == path
+def _is_link_to_replace(path: str, store: str) -> bool:
+    """Says whether at a path is a link of a move that was killed, or one that leads to a store."""
+    is_of_move = os.path.islink(path) and os.readlink(path) == path
+    return is_of_move or leads_to(path, store)
 
 
 def _refuse_taken(path: str) -> None:
@@ -495,12 +530,8 @@ def _stay(session: Session, partial: _Partial, path: str) -> None:
         source, target = os.path.basename(path), os.path.basename(partial.path)
         above_fd = partial.above_fd
         if partial.has_name(source):
-            with (
-                collector_held(fs, Layout(path), operation="move", wait_s=0.0),
-                closed_gate(fs, path, 0.0),
-            ):
-                fs.rename(source, target, source_dir_fd=above_fd, target_dir_fd=above_fd)
-                partial.mark()
+            fs.rename(source, target, source_dir_fd=above_fd, target_dir_fd=above_fd)
+            partial.mark()
         unlink_if_present(fs, session.store.layout.moving)
 
 

@@ -4,6 +4,7 @@
 ├── format                      versions that may read and write this store
 ├── made-here                   proves that its owner made it here, see store.ownership
 ├── moving                      where it is if a move was killed, see store.moving
+├── links                       where moves have left links to it
 ├── config.toml                 settings of the store, once there are any
 ├── packs/<32 hex>              objects
 ├── index/<32 hex>              where objects are; can be rebuilt
@@ -80,6 +81,7 @@ class Layout:
         self.format = os.path.join(path, "format")
         self.made_here = os.path.join(path, "made-here")
         self.moving = os.path.join(path, "moving")
+        self.links = os.path.join(path, "links")
         self.config = os.path.join(path, "config.toml")
         self.packs = os.path.join(path, "packs")
         self.index = os.path.join(path, "index")
