@@ -42,7 +42,7 @@ from treesnap.worktree.attributes import (
     read_xattrs,
     unlent_mode,
 )
-from treesnap.worktree.directory import DirectoryChain, current_path
+from treesnap.worktree.directory import DirectoryChain, current_path, is_left_by_others
 from treesnap.worktree.folding import collision, spelled
 from treesnap.worktree.scan.hard_links import Groups
 
@@ -717,11 +717,18 @@ def release(fs: FileSystem, stage_fd: int) -> None:
 
 
 def open_stage(fs: FileSystem, root_fd: int, name: bytes) -> int | None:
-    """Returns a descriptor of the staging directory, or None when there is none."""
+    """Returns a descriptor of the staging directory, or None when there is none.
+
+    One that another user made under the same name in a directory like ``/tmp`` is none.
+    """
     try:
-        return fs.open(name, OPEN_DIRECTORY, dir_fd=root_fd)
+        fd = fs.open(name, OPEN_DIRECTORY, dir_fd=root_fd)
     except FileNotFoundError:
         return None
+    if is_left_by_others(fs, root_fd, fs.fstat(fd)):
+        fs.close(fd)
+        return None
+    return fd
 
 
 def remove_stage(fs: FileSystem, root_fd: int, name: bytes) -> None:

@@ -21,6 +21,7 @@ from treesnap.fs.base import FileSystem
 from treesnap.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.model import IgnoreRules, SkipReason
 from treesnap.named_tuple import NamedTuple
+from treesnap.worktree.directory import is_left_by_others
 from treesnap.worktree.folding import is_folding
 from treesnap.worktree.scan.file_reader import blames_file
 from treesnap.worktree.scan.ignore import (
@@ -343,13 +344,22 @@ def _read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryLi
     """Adds the rules of the directory's own ignore file to its exclusions.
 
     Only a regular file has rules. A link is not followed, as in git; because rules were probably
-    intended, they count as unreadable. Raises UnreadableRules, and OSError for errors that are
-    not the file's.
+    intended, they count as unreadable. What another user left in a directory like ``/tmp`` does
+    not say what of this user's files is captured. Raises UnreadableRules, and OSError for errors
+    that are not the file's.
     """
     if not listing.exclusions.heeds_files:
         return
     try:
-        mode = fs.lstat(IGNORE_FILE, dir_fd=fd).st_mode
+        found = fs.lstat(IGNORE_FILE, dir_fd=fd)
+        mode = found.st_mode
+        if is_left_by_others(fs, fd, found):
+            warning = (
+                f"{quoted(treepath.join(path, IGNORE_FILE))} excludes nothing: it belongs to "
+                "another user, in a directory where everyone may make files"
+            )
+            listing.warnings.append((WarningCode.RULE_SKIPPED, warning))
+            return
         if S_ISLNK(mode):
             raise UnreadableRules(path, errno.ELOOP, "is a symbolic link, which is not followed")
         if not S_ISREG(mode):
