@@ -246,6 +246,7 @@ def test_lines_of_older_versions_are_replaced_wherever_they_are(place, home):
     old = [
         "snap hook claude",
         "/x/python3 -m treesnap hook claude --strict",
+        "/x/python3 -P -m treesnap hook claude",
         "treesnap hook claude x",
     ]
     kept = ["snap create", "snap hook codex", "echo snap hook claude", "snap 'hook claude"]

@@ -351,17 +351,65 @@ def test_a_codex_that_does_not_answer_is_unknown(snap, home, monkeypatch, server
     assert found["problems"] == ["Codex did not say whether it trusts the hooks"]
 
 
-def test_a_program_without_its_script_is_called_as_a_module(snap, home, monkeypatch):
+@pytest.fixture
+def without_script(home, tmp_path, monkeypatch):
+    """Makes this process one of an installation without a script, as a module."""
+    packaged = tmp_path / "site/treesnap-1.dist-info"
+    packaged.mkdir(parents=True)
+    (packaged / "METADATA").write_text("Metadata-Version: 2.1\nName: treesnap\nVersion: 1\n")
+    monkeypatch.syspath_prepend(str(packaged.parent))
     monkeypatch.setattr(sys, "argv", ["/somewhere/treesnap/__main__.py"])
+
+
+def test_a_program_without_its_script_is_called_as_a_module(
+    snap, home, monkeypatch, without_script
+):
     monkeypatch.setattr(sys, "executable", "/opt/bin/python3")
 
     snap("agent", "install", "windsurf")
 
     assert (
-        "/opt/bin/python3 -m treesnap hook windsurf"
+        "/opt/bin/python3 -P -m treesnap hook windsurf"
         in (home / ".codeium/windsurf/hooks.json").read_text()
     )
     assert snap("agent", "status", "windsurf", "--json").json["hosts"][0]["hooks"][0]["is_current"]
+
+
+def test_a_hook_runs_nothing_of_the_project_that_the_host_is_in(
+    snap, home, tmp_path, without_script
+):
+    snap("agent", "install", "claude")
+    (line,) = {
+        entry["command"]
+        for event, groups in json.loads((home / ".claude/settings.json").read_text())[
+            "hooks"
+        ].items()
+        if event == "SessionStart"
+        for group in groups
+        for entry in group["hooks"]
+    }
+    project = tmp_path / "project"
+    for name in ("treesnap/__init__.py", "click.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("open('run', 'w')")
+    event = {"hook_event_name": "SessionStart", "session_id": "s", "cwd": str(project)}
+
+    subprocess.run(["sh", "-c", line], input=json.dumps(event).encode(), cwd=project, check=True)
+
+    assert not (project / "run").exists()
+
+
+def test_hooks_that_look_for_modules_in_the_project_are_out_of_date(snap, home, without_script):
+    settings = home / ".codeium/windsurf/hooks.json"
+    snap("agent", "install", "windsurf")
+    settings.write_text(settings.read_text().replace(" -P -m ", " -m "))
+
+    found = snap("agent", "status", "windsurf", "--json").json["hosts"][0]
+
+    assert not found["hooks"][0]["is_current"]
+    assert f"{settings} is not what this version installs" in found["problems"]
+    snap("agent", "install", "windsurf")
+    assert settings.read_text().count(" -P -m ") == settings.read_text().count("treesnap hook ")
 
 
 CALLER = """

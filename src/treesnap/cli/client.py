@@ -27,6 +27,7 @@ import sys
 
 import treesnap
 from treesnap.ending_signals import ENDING
+from treesnap.own_program import python_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def start_server_if_wanted(context: Context) -> None:
 def _start_server(store_path: str, lock_fd: int) -> None:
     import subprocess
 
-    words = [sys.executable, "-P", *_options(), "-c", _PROGRAM, store_path, str(IDLE_S)]
+    words = python_words(*_options(), "-c", _PROGRAM, store_path, str(IDLE_S))
     subprocess.Popen(  # noqa: S603 - our own program, without a shell
         words,
         stdin=lock_fd,

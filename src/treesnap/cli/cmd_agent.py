@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,9 +12,9 @@ from treesnap.agents.hosts.table import HOSTS
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.json_output import Fields, path_fields
-from treesnap.cli.streams import PROGRAMS
 from treesnap.cli.terminal import time_text
 from treesnap.errors import TreesnapError, printable
+from treesnap.own_program import program_words
 from treesnap.patch import hunks
 
 if TYPE_CHECKING:
@@ -162,20 +161,10 @@ def _place(invocation: Invocation, *, for_user: bool, for_project: bool) -> Sett
 
 
 def _caller(invocation: Invocation) -> list[str]:
-    """Returns the words by which a host can call this program, wherever it does.
-
-    A link to the program is not followed: that of pipx, uv or Homebrew stays where it is when its
-    target moves in an upgrade. The name alone could be another program's: there are several.
-    """
-    from shutil import which
-
+    """Returns the words by which a host can call this program, on the store that was named."""
     from treesnap.ops.context import absolute
 
-    given = sys.argv[0]
-    if os.path.basename(given) not in PROGRAMS:  # it was started as a module
-        given = os.path.join(os.path.dirname(sys.executable), "snap")
-    found = which(given)
-    words = [os.path.abspath(found)] if found is not None else [sys.executable, "-m", "treesnap"]
+    words = program_words()
     if invocation.store is not None:
         words += ["--store", os.path.abspath(absolute(invocation.store))]
     return words

@@ -10,7 +10,7 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.completion import SHELLS, script
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.streams import PROGRAMS
+from treesnap.own_program import NAMES
 
 
 @command(
@@ -44,7 +44,7 @@ def _own_programs(program: str) -> list[str]:
     own = shutil.which(program)
     here = os.path.dirname(os.path.realpath(own)) if own is not None else None
     names = []
-    for name in sorted(PROGRAMS):
+    for name in sorted(NAMES):
         found = shutil.which(name)
         is_other = found is not None and os.path.dirname(os.path.realpath(found)) != here
         if name == program or not is_other:

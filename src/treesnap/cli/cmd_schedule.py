@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from treesnap.cli.command import HELP_OPTIONS, SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.text_output import aligned
 from treesnap.errors import NotFound, printable
+from treesnap.own_program import program_words
 
 if TYPE_CHECKING:
     from treesnap.schedule import RemovedSchedule, ScheduleChange, ScheduledRoot, Scheduler
@@ -112,7 +112,7 @@ def add(
             root=handle.root,
             store=handle.store_path,
             when=parse_when(when),
-            program=_program(),
+            program=tuple(program_words()),
             before=before,
             after=after,
             on_failure=on_failure,
@@ -197,17 +197,6 @@ def _schedulers(*, for_user: bool | None) -> Iterator[Scheduler]:
                 is_system=not is_user,
             )
         )
-
-
-def _program() -> tuple[str, ...]:
-    """Returns the words by which a timer starts this program, whose PATH is another one."""
-    from shutil import which
-
-    given = sys.argv[0]
-    if os.path.basename(given) not in {"snap", "treesnap"}:  # it was started as a module
-        given = os.path.join(os.path.dirname(sys.executable), "snap")
-    found = which(given)
-    return (os.path.abspath(found),) if found is not None else (sys.executable, "-m", "treesnap")
 
 
 def _change_lines(change: ScheduleChange) -> Iterator[str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from treesnap.cli.failure import Failure, hint_of, text_lines
 from treesnap.errors import WarningCode, printable
 from treesnap.named_tuple import NamedTuple
+from treesnap.own_program import NAMES
 
 if TYPE_CHECKING:
     from treesnap.cli.terminal import Terminal
@@ -28,13 +29,11 @@ FORMAT_VERSION = 1
 
 _COLUMNS_DEFAULT = 80
 
-PROGRAMS = {"snap", "treesnap"}
-
 
 def program_name() -> str:
     """Returns the name that the command of this process was called by."""
     name = os.path.basename(sys.argv[0])
-    return name if name in PROGRAMS else "treesnap"
+    return name if name in NAMES else "treesnap"
 
 
 class Place(NamedTuple):

@@ -56,6 +56,7 @@ from treesnap.ops.history import retag
 from treesnap.ops.position import compare_with_head, mark_position, rollback
 from treesnap.ops.processes import check_line
 from treesnap.ops.sidecar_files import SidecarPlace, write_sidecar
+from treesnap.own_program import module_words
 from treesnap.results import PositionResult, StatusResult
 from treesnap.treepath import PathLike
 
@@ -497,4 +498,5 @@ def _status_text(found: StatusResult) -> str:
 
 if __name__ == "__main__":
     # Not imported: the command line knows this module, not the other way round.
-    os.execv(sys.executable, [sys.executable, "-m", "treesnap", "session", *sys.argv[1:]])  # noqa: S606 - our own command
+    program = module_words()
+    os.execv(program[0], [*program, "session", *sys.argv[1:]])  # noqa: S606 - our own command

@@ -46,6 +46,7 @@ from treesnap.ops.access import alone, locked_root, opened, remove_displaced
 from treesnap.ops.config import Settings, settings_of
 from treesnap.ops.context import Context, Session, context_at
 from treesnap.ops.known_changes import remove_dead_sockets
+from treesnap.own_program import python_words
 from treesnap.quantities import count_text, first_few
 from treesnap.results import GcResult, PolicySource, PrunePolicy, PruneResult, StatsResult
 from treesnap.store.collector import read_collected_size
@@ -254,10 +255,9 @@ def _leave(session: Session, sequence: int) -> bool | None:
     The new process has the lock from its start, and keeps it until it ends in any way.
     """
     import subprocess
-    import sys
 
     context, fs = session.context, session.fs
-    words = [sys.executable, "-P", "-c", _PROGRAM, context.root, context.store_path, str(sequence)]
+    words = python_words("-c", _PROGRAM, context.root, context.store_path, str(sequence))
     try:
         fd = open_lock(fs, session.store.layout.background)
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from treesnap.codec.watch import Asked, Question, decode_status, encode_question
@@ -19,6 +18,7 @@ from treesnap.errors import (
 )
 from treesnap.ops.access import opened
 from treesnap.ops.known_changes import ANSWER_TIMEOUT_S, ask
+from treesnap.own_program import module_words
 from treesnap.results import WatchStatus
 from treesnap.store.lock import held
 
@@ -120,7 +120,7 @@ def launched(
 
     It is detached from the terminal. Raises OSError where none can be started.
     """
-    program = [sys.executable, "-m", "treesnap", "--json", "-C", context.root]
+    program = [*module_words(), "--json", "-C", context.root]
     return subprocess.Popen(  # noqa: S603 - our own program, without a shell
         [*program, "--store", context.store_path, *words],
         stdin=subprocess.DEVNULL,

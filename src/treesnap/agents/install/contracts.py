@@ -21,6 +21,7 @@ from treesnap.agents.hosts.base import filled
 from treesnap.agents.hosts.table import host_named
 from treesnap.agents.install.json_text import Path
 from treesnap.named_tuple import NamedTuple
+from treesnap.own_program import NAMES
 
 TIMEOUT_S = 30
 """How long a host waits for a hook, which gives up earlier by itself."""
@@ -31,7 +32,9 @@ MARK = "made by treesnap"
 _LINE = "{line}"
 _COMMAND = {"type": "command", "command": _LINE, "timeout": TIMEOUT_S}
 _EVENTS = ("SessionStart", "UserPromptSubmit", "PreToolUse", "Stop")
-_PROGRAMS = frozenset({"snap", "treesnap"})
+_MODULE = ("-P", "-m", "treesnap")
+_MODULE_FORMS = (_MODULE, _MODULE[1:])
+"""What follows the interpreter where no script is called; the second is of earlier versions."""
 _OPERATORS = ";&|\n"
 """What a shell reads between two commands."""
 _KILLER = ("timeout", "-s", "KILL", "25")
@@ -295,12 +298,22 @@ def caller_in(line: str, host: str) -> list[str] | None:
             words = words[: words.index("||")]
     if not words or any(map(_is_operator, words)):  # then it is also a line of the user
         return None
-    is_module = words[1:3] == ["-m", "treesnap"]
-    end = 3 if is_module else 1
+    end = 1 + next((len(form) for form in _MODULE_FORMS if _is_form(words, form)), 0)
+    is_module = end > 1
     while words[end : end + 1] == ["--store"]:
         end += 2
-    is_ours = is_module or os.path.basename(words[0]) in _PROGRAMS
+    is_ours = is_module or os.path.basename(words[0]) in NAMES
     return words[:end] if is_ours and words[end : end + 2] == ["hook", host] else None
+
+
+def protected(caller: Sequence[str]) -> list[str]:
+    """Returns the words of a caller in a line of ours as this version writes them."""
+    is_old = tuple(caller[1:3]) == _MODULE[1:]
+    return [caller[0], *_MODULE, *caller[3:]] if is_old else list(caller)
+
+
+def _is_form(words: Sequence[str], form: tuple[str, ...]) -> bool:
+    return tuple(words[1 : 1 + len(form)]) == form
 
 
 def _shell_words(line: str) -> list[str]:

@@ -31,6 +31,7 @@ from treesnap.agents.install.contracts import (
     line_in_program,
     paths_of,
     programs,
+    protected,
 )
 from treesnap.agents.install.installer import SettingsPlace, holds_exactly, own_lines, parsed
 from treesnap.agents.install.settings_file import look
@@ -193,12 +194,13 @@ def _installed(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:
     if not found:
         return
     line, caller = found[0]
+    wanted_caller = protected(caller)
     is_strict = "--strict" in shlex.split(line)
     if contract.form in (Form.PLUGIN, Form.SCRIPTS):
-        wanted = dict(programs(host, path, caller, is_strict=is_strict))
+        wanted = dict(programs(host, path, wanted_caller, is_strict=is_strict))
         is_current = contents == wanted
     else:
-        is_current = holds_exactly(value, host, entries(host, caller, is_strict=is_strict))
+        is_current = holds_exactly(value, host, entries(host, wanted_caller, is_strict=is_strict))
     yield InstalledHooks(place.for_project, path, caller[0], is_strict, is_current)
 
 

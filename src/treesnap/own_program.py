@@ -1,0 +1,75 @@
+"""The words by which other processes start this program: children, hooks, timers.
+
+Python puts the current directory first on its path for ``-m`` and ``-c``, and hooks run in a
+project that may be a stranger's: a ``treesnap`` or ``click.py`` in it would be run. ``-P`` says no.
+A program that is found by the name ``snap`` may be another one: there are several, and one of them
+lies beside the interpreter of Ubuntu.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.metadata import PackagePath
+
+NAMES = frozenset({"snap", "treesnap"})
+"""What this program is called by."""
+
+
+def python_words(*words: str) -> list[str]:
+    """Returns the words that run this interpreter, which imports nothing from where it stands."""
+    return [sys.executable, "-P", *words]
+
+
+def module_words() -> list[str]:
+    """Returns the words that run this program as a module of this interpreter."""
+    return python_words("-m", "treesnap")
+
+
+def program_words() -> list[str]:
+    """Returns the words by which another program can call this one, wherever it does.
+
+    They name the script that this process was started by, or else the one that was installed with
+    this program. A link to it is not followed: that of pipx, uv or Homebrew stays where it is when
+    its target moves in an upgrade.
+    """
+    given = sys.argv[0]
+    if os.path.basename(given) in NAMES and os.sep in given and os.access(given, os.X_OK):
+        return [os.path.abspath(given)]
+    script = _installed_script()
+    return [script] if script is not None else module_words()
+
+
+def _installed_script() -> str | None:
+    """Returns the script that was installed with this program, unless it was replaced.
+
+    Its path and hash are in what the installer recorded; some distributions leave that out.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        installed = distribution("treesnap")
+        recorded = {path.name: path for path in installed.files or () if path.name in NAMES}
+    except (PackageNotFoundError, OSError, ValueError):
+        return None
+    for _, script in sorted(recorded.items()):
+        path = os.path.normpath(str(script.locate()))
+        if script.hash is not None and _digest(path, script) == script.hash.value:
+            return path
+    return None
+
+
+def _digest(path: str, script: PackagePath) -> str | None:
+    """Returns the hash of a program as installers record it, or None where there is none."""
+    from base64 import urlsafe_b64encode
+    from hashlib import sha256
+
+    if not os.access(path, os.X_OK):
+        return None
+    try:
+        return urlsafe_b64encode(sha256(script.read_binary()).digest()).rstrip(b"=").decode()
+    except OSError:
+        return None
