@@ -314,7 +314,7 @@ def world(tmp_path: Path) -> Iterator[WatchedWorld]:
 def open_directory() -> Iterator[Path]:
     """A directory that everybody may use."""
     path = Path(tempfile.mkdtemp(prefix="open-"))
-    path.chmod(0o777)
+    path.chmod(0o1777)
     closed = [item for item in path.parents if not item.stat().st_mode & 0o001]
     if closed:
         shutil.rmtree(path)

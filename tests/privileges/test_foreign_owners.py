@@ -314,6 +314,68 @@ class TestTheSuperuser:
         assert caught.value.code == ErrorCode.FOREIGN_OWNER
 
 
+OTHER_ID = NOBODY_ID - 1
+
+
+@ONLY_ROOT
+@pytest.mark.parametrize(
+    ("owner_id", "mode", "why"),
+    [
+        (OTHER_ID, 0o755, "belongs to user"),
+        (OTHER_ID, 0o1777, "belongs to user"),
+        (0, 0o777, "in which every user can rename it"),
+        (0, 0o1777, None),
+        (NOBODY_ID, 0o755, None),
+    ],
+)
+@pytest.mark.parametrize("depth", ["", "below"])
+def test_a_user_uses_no_store_that_others_can_replace(
+    open_directory, monkeypatch, owner_id, mode, why, depth
+):
+    """The store is the user's own, and so is the directory right above it where there is one."""
+    with monkeypatch.context() as patched:
+        patched.setenv(SAFE, str(open_directory))
+        everything_is_loaded(open_directory)
+    above, root = open_directory / "above", open_directory / "root"
+    store = above / depth / "store"
+    store.mkdir(parents=True, mode=0o700)
+    root.mkdir()
+    for path in (root, store, *([above / depth] if depth else [])):
+        os.chown(path, NOBODY_ID, NOBODY_ID)
+    os.chown(above, owner_id, owner_id)
+    above.chmod(mode)
+
+    def create() -> None:
+        if why is None:
+            assert treesnap.open(root, store).create().complete
+            return
+        message = refused(root, store).message
+        assert f"lies in {str(above)!r}, " in message
+        assert why in message
+        monkeypatch.setenv(SAFE, str(above))
+        assert treesnap.open(root, store).create().complete
+
+    as_nobody(create)
+
+
+@ONLY_ROOT
+def test_a_user_follows_no_link_of_another_one_to_a_store(open_directory, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setenv(SAFE, str(open_directory))
+        everything_is_loaded(open_directory)
+    link = link_of_another(open_directory, open_directory / "store")
+    os.chown(link, OTHER_ID, OTHER_ID, follow_symlinks=False)
+    root = open_directory / "root"
+
+    def create() -> None:
+        root.mkdir()
+        assert treesnap.open(root, open_directory / "store").create().complete
+        with pytest.raises(Refused, match="is reached through the link"):
+            treesnap.open(root, link).list()
+
+    as_nobody(create)
+
+
 @ONLY_ROOT
 def test_a_user_does_not_use_the_store_of_another_one(open_directory, monkeypatch):
     with monkeypatch.context() as patched:

@@ -25,11 +25,20 @@ _STATUS_SIZE_MAX = 1 << 16
 
 
 class OwnerFileSystem(LocalFileSystem):
-    """Gives new files and directories, at a path and below it, to a user."""
+    """Gives new files and directories, at a path and below it, to a user.
 
-    def __init__(self, path: str, uid: int, gid: int) -> None:
+    To nobody until that user is named, by who has looked at whose the path is and trusts the
+    user: an earlier look may have met a directory that another user has taken away since.
+    """
+
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._owner = uid, gid
+        self._owner: tuple[int, int] | None = None
+
+    def give_to_owner_of(self, status: os.stat_result) -> None:
+        """Names the owner by a look at the path; what is the superuser's is not given away."""
+        owner = status.st_uid, status.st_gid
+        self._owner = owner if status.st_uid != 0 else None
 
     def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
         if not flags & os.O_CREAT or not self._is_in_place(name, dir_fd):
@@ -64,10 +73,13 @@ class OwnerFileSystem(LocalFileSystem):
     def _is_in_place(self, name: Name, dir_fd: int | None) -> bool:
         if dir_fd is not None:
             return False
+        if self._owner is None:
+            return False
         path = os.fsdecode(name)
         return path == self._path or path.startswith(self._path + os.sep)
 
     def _give(self, fd: int) -> None:
+        assert self._owner is not None
         with suppress(OSError):  # some file systems and containers refuse it, and it stays root's
             self.change_owner(fd, *self._owner)
 
@@ -75,25 +87,9 @@ class OwnerFileSystem(LocalFileSystem):
 def for_store(path: str) -> LocalFileSystem:
     """Returns the file system for a store, which may not exist yet.
 
-    Only root can give files to others. Costs root an ``lstat`` or more, and others nothing.
+    Only root can give files to others.
     """
-    if os.geteuid() != 0:
-        return LocalFileSystem()
-    made, found = path, _found(path)
-    while found is None and (above := os.path.dirname(made)) != made:
-        found = _found(above)
-        if found is None:
-            made = above
-    if found is None or found.st_uid == 0:
-        return LocalFileSystem()
-    return OwnerFileSystem(made, found.st_uid, found.st_gid)
-
-
-def _found(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except OSError:
-        return None
+    return OwnerFileSystem(path) if os.geteuid() == 0 else LocalFileSystem()
 
 
 def may_give_owners() -> bool:
@@ -105,6 +101,27 @@ def may_give_owners() -> bool:
     return _may_give_owners(os.getpid(), os.geteuid())
 
 
+def unmapped_owner_id() -> int | None:
+    """Returns who owns the files of users that this process's user namespace does not map.
+
+    None where it maps all users. In a sandbox, that is often the owner of all directories but
+    those of the user, root's too. Costs two small reads.
+    """
+    fs = LocalFileSystem()
+    try:
+        table = read_file(fs, "/proc/self/uid_map", _STATUS_SIZE_MAX)
+        if _mapped(table) >= _ALL_IDS - 1:
+            return None
+        return int(read_file(fs, "/proc/sys/kernel/overflowuid", _STATUS_SIZE_MAX))
+    except (OSError, ValueError, IndexError):  # not Linux, or no /proc
+        return None
+
+
+def _mapped(table: bytes) -> int:
+    """Returns how many ids a table of a user namespace maps."""
+    return sum(int(row.split()[2]) for row in table.splitlines())
+
+
 @lru_cache(maxsize=4)
 def _may_give_owners(process_id: int, user_id: int) -> bool:
     fs = LocalFileSystem()
@@ -114,7 +131,7 @@ def _may_give_owners(process_id: int, user_id: int) -> bool:
         maps = [read_file(fs, f"/proc/{process_id}/{name}", _STATUS_SIZE_MAX) for name in names]
         (line,) = [line for line in status.splitlines() if line.startswith(b"CapEff:")]
         capabilities = int(line.split()[1], 16)
-        counts = [sum(int(row.split()[2]) for row in text.splitlines()) for text in maps]
+        counts = list(map(_mapped, maps))
     except (OSError, ValueError, IndexError):  # not Linux, or no /proc
         return user_id == 0
     return bool(capabilities & _CHANGE_OWNER) and min(counts) >= _ALL_IDS - 1

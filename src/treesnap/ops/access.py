@@ -127,8 +127,8 @@ def alone(
 
     The lock is taken first: no process waits for it inside the gate.
     """
-    refuse_foreign(context)
     with reported(doing):
+        refuse_foreign(context)
         layout = Store.open(context.fs, context.store_path, writing=True).layout
         with (
             collector_held(context.fs, layout, operation=operation, wait_s=context.wait_s) as proof,
@@ -220,8 +220,8 @@ def _open_session(
     Who writes is inside the gate of the store until the session ends. Takes over the history of
     a root that was moved here. Turns OSError into OperationFailed or StorageFull.
     """
-    refuse_foreign(context)
     with reported(doing), ExitStack() as stack:
+        refuse_foreign(context, create=create)
         if create or writing:
             try:
                 stack.enter_context(inside(context.fs, context.store_path, context.wait_s))

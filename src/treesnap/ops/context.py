@@ -452,7 +452,7 @@ def refuse_dangerous(root: str, store_path: str) -> None:
 
 
 def _danger(root: str, store_path: str) -> str | None:
-    store = os.path.realpath(store_path)
+    store, _ = resolved(store_path)
     if root in SYSTEM_DIRECTORIES:
         return "is a system directory"
     if root == os.path.realpath(os.path.expanduser("~")):

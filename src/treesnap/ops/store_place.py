@@ -177,8 +177,8 @@ def _beside_writers(
 ) -> Iterator[Session]:
     """Opens the store with the collector's lock, outside the gate; raises Busy."""
     doing = f"{operation} the store"
-    refuse_foreign(context)
     with reported(doing):
+        refuse_foreign(context)
         layout = Store.open(context.fs, context.store_path, writing=True).layout
         with (
             lock(context.fs, layout, operation=operation, wait_s=context.wait_s),

@@ -109,6 +109,16 @@ def format_problem(data: bytes) -> str | None:
     return f"The format file has a wrong {', '.join(wrong)}" if wrong else None
 
 
+def unavailable(path: str, done: str, error: OSError) -> OperationFailed:
+    """Returns the error for a store that could not be opened or made."""
+    return OperationFailed(
+        f"The store {quoted(path)} cannot be {done}: {error_text(error)}",
+        code=ErrorCode.STORE_UNAVAILABLE,
+        path=path,
+        errno=error.errno,
+    )
+
+
 class Store:
     """Reads objects and snapshots. Use as a context manager."""
 
@@ -161,7 +171,7 @@ class Store:
             store._check(writing=writing or create)
         except OSError as error:
             if isinstance(error, NotADirectoryError | PermissionError) or error.errno == ELOOP:
-                raise store._unavailable("opened", error) from error
+                raise unavailable(path, "opened", error) from error
             if not isinstance(error, FileNotFoundError):
                 raise
             # Another process may make it just now: what its snapshots prove holds only afterwards.
@@ -188,14 +198,6 @@ class Store:
             return False
         used = {*DIRECTORIES} - {"temporary", "collector", "slots"}
         return not any(self.fs.list_names(os.path.join(self.path, name)) for name in used)
-
-    def _unavailable(self, done: str, error: OSError) -> OperationFailed:
-        return OperationFailed(
-            f"The store {quoted(self.path)} cannot be {done}: {error_text(error)}",
-            code=ErrorCode.STORE_UNAVAILABLE,
-            path=self.path,
-            errno=error.errno,
-        )
 
     def _check(self, *, writing: bool) -> None:
         """Raises Corrupt or UnsupportedFormat; FileNotFoundError without a format file."""
@@ -284,7 +286,7 @@ class Store:
         except OSError as error:
             if is_full(error):
                 raise
-            raise self._unavailable("made", error) from error
+            raise unavailable(self.path, "made", error) from error
         if "format" in existing:
             self._check(writing=True)
             return

@@ -43,7 +43,7 @@ from treesnap.errors import (
 )
 from treesnap.fs.base import FileSystem
 from treesnap.fs.os_errors import error_text, is_full
-from treesnap.fs.real_path import ensure_real, opened_real
+from treesnap.fs.real_path import opened_real
 from treesnap.model import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind
 from treesnap.named_tuple import NamedTuple
 from treesnap.ops.capture import Capture, preview, publish_again
@@ -60,6 +60,7 @@ from treesnap.ops.restore.plan import (
 from treesnap.ops.restore.recover import Completion
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.state import State, empty_state, recorded_state, require_paths
+from treesnap.ops.trust import ensure_above_root, has_root
 from treesnap.results import OpenFile, RestoreResult
 from treesnap.store.plan_files import PlanMove
 from treesnap.store.reserve import Reserve
@@ -106,7 +107,7 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
     own, view = goal, _first_view(session, goal)
     goal = goal.reaching(view.linked)
     while True:
-        if session.context.has_root():
+        if has_root(session.context):
             seen = preview(session, goal.scope, goal.rules, revealed=view.revealed)
             current = seen.state
             target, left_out = goal.wanted(session, current)
@@ -321,9 +322,9 @@ def _attempt(
     context, way_back = session.context, goal.way_back
     own, goal = goal, goal.reaching(view.linked)
     transaction = Transaction(session)
-    was_absent = not context.has_root()
+    was_absent = not has_root(context)
     if was_absent:
-        session.fs.close(ensure_real(session.fs, os.path.dirname(context.root)))
+        ensure_above_root(context)
     session.root.register()
     try:
         transaction.ensure_root()

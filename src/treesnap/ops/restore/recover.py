@@ -44,6 +44,7 @@ from treesnap.ops.restore.plan import RestorePlan, make_plan, refuse_blocked, wr
 from treesnap.ops.restore.preserve import preserve_foreign_edits, states_of
 from treesnap.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.ops.state import State
+from treesnap.ops.trust import has_root
 from treesnap.quantities import first_few
 from treesnap.store.roots import read_journal
 from treesnap.worktree.apply.removal import remove_paths
@@ -123,7 +124,7 @@ def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes,
     if journal.commit is None:
         return None, {}
     transaction = Transaction(session, journal)
-    if not session.context.has_root():
+    if not has_root(session.context):
         if journal.commit.removes_root and transaction.is_finished():
             return _TO_TIDY, {}
         return "it waits until the root is back, or is restored again", {}
@@ -205,7 +206,7 @@ def _refuse_other_directory(
 
 def _recover(session: Session, journal: Journal) -> str | None:
     transaction, commit = Transaction(session, journal), journal.commit
-    if not session.context.has_root():
+    if not has_root(session.context):
         if commit is None:
             transaction.give_up()
             return "forgot a restore that was interrupted early: the root is gone"

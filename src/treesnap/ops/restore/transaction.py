@@ -32,6 +32,7 @@ from treesnap.ops.context import Session
 from treesnap.ops.restore.plan import RestorePlan, warn_of_degraded
 from treesnap.ops.restore.preserve import preserve_foreign_edits
 from treesnap.ops.state import MemoryObjects, State, totals_of_entry, walked_state
+from treesnap.ops.trust import has_root
 from treesnap.store.layout import plan_file_name
 from treesnap.store.reserve import Reserve
 from treesnap.worktree.apply.applier import Applier, Finisher, open_files, settle
@@ -144,7 +145,7 @@ class Transaction:
 
         What is staged in it is synced with the file system, and its name with that.
         """
-        if not self._session.context.has_root():
+        if not has_root(self._session.context):
             above, name = os.path.split(self._root)
             with opened_real(self._fs, above) as above_fd:
                 self._begin(above_fd, None)
