@@ -9,9 +9,9 @@ What an ordinary user does in another user's root is done with rights that both 
 link leads it elsewhere (:mod:`treesnap.fs.real_path`): only its store is looked at.
 
 Nothing is looked at twice, with a moment between in which another directory takes the place of the
-one that was judged. The way to a path is walked once, from the root directory down, and each
-directory on it is judged (:class:`treesnap.fs.real_path.PathLookup`). What is absent is made below an
-open directory, opened, and judged by its descriptor.
+one that was judged. The way to a path is looked up once, from the root directory down, and each
+directory on it is judged (:class:`treesnap.fs.real_path.PathLookup`). What is absent is made below
+an open directory, opened, and judged by its descriptor.
 """
 
 from __future__ import annotations
