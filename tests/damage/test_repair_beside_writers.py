@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
+import treesnap
+from blocks import chunk_blocks
 from garbage import pack_files
 from treesnap.errors import TreesnapError
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.layout import Layout
+from treesnap.store.packs import PackAppender
+from treesnap.store.slot import acquire
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 
@@ -144,3 +148,36 @@ def test_what_an_earlier_repair_moved_away_is_read_again(roots):
 
     assert roots.lost() == []
     assert any("quarantine" in done for done in result.repaired)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7])
+def test_what_a_writer_truncates_after_it_was_read_is_not_covered(tmp_path, number):
+    """It has written a block and finds no room for the next: before each look at the packs."""
+    root, store = tmp_path / "root", tmp_path / "store"
+    root.mkdir()
+    (root / "file").write_bytes(b"content")
+    handle = treesnap.open(root, store)
+    handle.create()
+    for part in store.glob("index/*[0-9a-f]"):
+        part.write_bytes(b"damaged")
+    (name,) = pack_files(store)
+    pack, plain, layout = store / "packs" / name, UnsyncedFileSystem(), Layout(str(store))
+    size = pack.stat().st_size
+    writers = []
+
+    def write() -> None:
+        slot = acquire(plain, layout)
+        slot.write(1, bytes.fromhex(name))
+        resumed = PackAppender.resume(plain, layout, bytes.fromhex(name), size)
+        assert resumed is not None
+        resumed[0].append(chunk_blocks(b"what is taken back"))
+        writers.append((slot, resumed[0]))
+
+    fs = Beside("scan", store / "packs", write, number=number)
+    Handle(context_at(root, str(store), fs=fs, wait_s=0.0)).verify(repair=True)
+
+    for slot, appender in writers:
+        appender.close()
+        os.truncate(pack, size)
+        slot.release()
+    assert treesnap.open(root, store).verify(read_data=True).problems == ()

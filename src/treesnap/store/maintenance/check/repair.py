@@ -92,21 +92,24 @@ class Repair:
             self.repaired.append(done)
 
     def _rebuild_index(self) -> str:
-        """Writes one index part for everything in the packs, without damaged objects."""
+        """Writes one index part for everything in the packs, without damaged objects.
+
+        Looks at the slots again when the packs were read: the tail of a pack that a writer has open
+        is the writer's, who may truncate what was read of it.
+        """
         index = self._store.index
         old = [*index.parts, *index.damaged]
         entries: list[IndexEntry] = []
         covered = {}
         known = index.covered()
-        busy = {
-            state.pack_id for state in slot_states(self._fs, self._store.layout) if state.is_busy
-        }
-        for pack_id in self._store.packs.sizes():
-            sound = self._store.sound(pack_id)
-            # The tail of a pack that a writer has open is the writer's: it may truncate it.
-            end = (
-                sound.covered if pack_id not in busy else min(known.get(pack_id, 0), sound.covered)
-            )
+        busy = self._busy_packs()
+        sounds = {pack_id: self._store.sound(pack_id) for pack_id in self._store.packs.sizes()}
+        busy |= self._busy_packs()
+        sizes = self._store.packs.sizes()
+        for pack_id, sound in sounds.items():
+            end = sound.covered
+            if pack_id in busy or sizes.get(pack_id, 0) < end:
+                end = min(known.get(pack_id, 0), end)
             covered[pack_id] = end
             entries += [
                 entry
@@ -118,6 +121,11 @@ class Repair:
             f"Rebuilt the index from {count_text(len(covered), 'pack')} "
             f"with {count_text(len(entries), 'object')}"
         )
+
+    def _busy_packs(self) -> set[bytes]:
+        """Returns the packs that writers have open."""
+        states = slot_states(self._fs, self._store.layout)
+        return {state.pack_id for state in states if state.is_busy}
 
     def _empty_bad_packs(self) -> str | None:
         """Copies intact objects out of damaged packs, durably, and moves the packs to quarantine.
