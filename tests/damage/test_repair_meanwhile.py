@@ -183,3 +183,34 @@ def test_a_snapshot_that_is_deleted_meanwhile_does_not_come_back(world):
 
     assert (result.repaired, result.left, warnings) == ((), (), [])
     assert not path.exists()
+
+
+@pytest.mark.parametrize("method", ["list_names", "open"])
+def test_a_root_that_is_being_forgotten_has_lost_no_snapshot(world, method):
+    """Before its states are listed, and before each is read: the process has not removed them."""
+    path = state(world)
+    snapshots = world.only("snapshots/*")
+
+    def forget() -> None:
+        snapshots.rename(world.store / "temporary" / ("forgotten-" + "0" * 16))
+
+    place = str(path if method == "open" else path.parent)
+    fs = Interfering(method, 1, forget, where=lambda call: call.path == place)
+
+    assert [item.code for item in world.handle(fs=fs).verify().problems] == []
+    assert fs.left <= 0
+
+
+def test_a_repair_leaves_the_state_of_a_root_that_is_being_forgotten_alone(world):
+    path = state(world)
+    snapshots = world.only("snapshots/*")
+    kept = snapshots.rename(world.store / "kept")
+    lock = str(world.store / "roots/lock")
+    forgotten = world.store / "temporary" / ("forgotten-" + "0" * 16)
+    fs = Interfering("lock", 1, lambda: kept.rename(forgotten), lambda call: call.path == lock)
+
+    result = world.handle(fs=fs).verify(repair=True)
+
+    assert [item.code for item in result.problems] == ["lost-snapshot"]
+    assert fs.left <= 0
+    assert path.exists()

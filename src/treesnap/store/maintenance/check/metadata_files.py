@@ -16,7 +16,7 @@ from treesnap.codec.root_files import GAPS, HISTORY, PLAN_PAYLOAD
 from treesnap.codec.snapshot import state_format
 from treesnap.errors import Corrupt, NewerVersion, TreesnapError, quoted
 from treesnap.events import Monitor
-from treesnap.fs.durable import read_file
+from treesnap.fs.durable import is_there, read_file
 from treesnap.hashing import root_id
 from treesnap.model import SnapshotId, SnapshotKind, SnapshotState
 from treesnap.named_tuple import NamedTuple
@@ -116,12 +116,7 @@ class MetadataFiles:
 
     def _states(self) -> Iterator[Finding]:
         """Looks at pins and counts. A state without its snapshot proves that one was lost."""
-        going = {name.id for _, names in self._store.snapshots.forgotten() for name in names}
-        found = [
-            name
-            for name in self._fs.list_names(self._layout.states)
-            if is_hex(name, 64) and name not in going
-        ]
+        found = [name for name in self._fs.list_names(self._layout.states) if is_hex(name, 64)]
         known = {name.id for _, name in self._store.snapshots.all_names() if name.id in found}
         for name in found:
             identity = SnapshotId(name)
@@ -137,6 +132,8 @@ class MetadataFiles:
             except Corrupt as error:
                 message = f"{error.message}: the snapshot counts as pinned"
             if identity not in known:
+                if _is_going(self._store, identity):
+                    continue
                 mend = _taking_lost(identity)
                 gone = f"Snapshot {identity} is gone, but was not deleted"
                 yield _finding("lost-snapshot", gone, where, mend, identity)
@@ -284,12 +281,25 @@ def _files_locked(
     return root.locked("verify", wait_s)
 
 
+def _is_going(store: Store, identity: SnapshotId) -> bool:
+    """Returns whether a state without a snapshot goes, or is gone: its root is being forgotten.
+
+    In this order, because the state goes before the directory that says so.
+    """
+    forgotten = (name for _, names in store.snapshots.forgotten() for name in names)
+    if any(name.id == identity for name in forgotten):
+        return True
+    return not is_there(store.fs, store.layout.state(identity))
+
+
 def _taking_lost(identity: SnapshotId) -> Mend:
     """Returns what moves the state of a lost snapshot to quarantine, unless that is back."""
 
     def mend(store: Store) -> str | None:
         with locked_roots(store.writing_fs, store.layout):
             if any(name.id == identity for _, name in store.snapshots.all_names()):
+                return None
+            if _is_going(store, identity):
                 return None
             return _taken(store, store.layout.state(identity), "the state of a lost snapshot")
 
