@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import subprocess
@@ -17,10 +19,12 @@ import treesnap
 from changing import World
 from mounting import mounting
 from oracle import difference, record
-from treesnap import CreateOptions, SnapshotKind, StorageFull
+from treesnap import CollectingMonitor, CreateOptions, SnapshotKind, StorageFull
 from treesnap.fs.local import LocalFileSystem
 from treesnap.ops.context import context_at
 from treesnap.ops.maintenance import with_room
+from treesnap.store.maintenance.prune import prune_store
+from treesnap.store.store import Store
 from treesnap.testing.doubles import (
     Call,
     Fault,
@@ -162,6 +166,54 @@ def test_does_not_remove_what_was_pinned_meanwhile(world):
     assert fs.left <= 0
     assert ids[0] in world.ids()
     assert ids[1] not in world.ids()
+
+
+def test_keeps_the_newest_where_others_delete_the_newer_ones_meanwhile(world):
+    """They go after the snapshots were looked at, before the root is locked."""
+    ids = []
+    for _ in range(12):
+        world.change(100_000)
+        ids.append(world.create())
+    store = Store.open(LocalFileSystem(), str(world.store))
+    root = store.root(os.fsencode(world.root))
+    fs = Interrupting(
+        1,
+        lambda call: call.method == "open" and call.path.endswith(f"{root.id}/lock"),
+        lambda: world.handle.delete(*ids[1:]),
+    )
+    store = Store.open(fs, str(world.store))
+
+    prune_store(store, [store.root(os.fsencode(world.root))], 0, 1 << 40)
+
+    assert fs.left <= 0
+    assert world.ids() == ids[:1]
+
+
+def test_says_of_which_root_nothing_could_be_removed_and_goes_on(world, tmp_path):
+    other = Other(world, tmp_path / "other", 8)
+    for _ in range(4):
+        world.change(100_000)
+        world.create()
+    root_id = Store.open(LocalFileSystem(), str(world.store)).root(os.fsencode(other.path)).id
+    fault = Fault(
+        errno=errno.EROFS,
+        methods=frozenset({"unlink"}),
+        where=lambda call: f"/snapshots/{root_id}/" in call.path,
+        lasting=True,
+    )
+    world.handle.config("max-size", "1M")
+    world.change(400_000)
+    monitor = CollectingMonitor()
+    context = context_at(
+        root=world.root, store_path=str(world.store), fs=FaultyFileSystem(fault), monitor=monitor
+    )
+
+    with contextlib.suppress(StorageFull):
+        treesnap.Handle(context).create(kind=SnapshotKind.RUN)
+
+    assert len(other.handle.list()) == 8
+    assert any(str(other.path) in said and "Read-only" in said for said in monitor.warnings)
+    assert len(world.ids()) < 5
 
 
 def test_counts_a_collection_by_hand_as_the_last_one(world, monkeypatch):

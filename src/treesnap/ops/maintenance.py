@@ -36,6 +36,7 @@ from treesnap.errors import (
     TreesnapError,
     WarningCode,
     printable,
+    quoted,
 )
 from treesnap.events import CollectingMonitor, NullMonitor, Phase
 from treesnap.fs.durable import open_lock, open_regular
@@ -52,7 +53,7 @@ from treesnap.results import GcResult, PolicySource, PrunePolicy, PruneResult, S
 from treesnap.store.collector import read_collected_size
 from treesnap.store.lock import is_held
 from treesnap.store.maintenance.retention import DEFAULT, Policy
-from treesnap.store.roots import registered_roots
+from treesnap.store.roots import Root, registered_roots
 from treesnap.store.slot import slot_states
 
 if TYPE_CHECKING:
@@ -455,6 +456,13 @@ def _prune_all_roots(
     store = opened_session.store
     roots = []
     is_in_use = False
+
+    def tell(root: Root, error: OSError) -> None:
+        opened_session.monitor.warn(
+            WarningCode.MAINTENANCE_FAILED,
+            f"Old snapshots of {quoted(root.path)} could not be removed: {error_text(error)}",
+        )
+
     for path in registered_roots(store.fs, store.layout):
         session = opened_session._replace(root=store.root(path))
         with suppress(TreesnapError, OSError):  # damaged: left as it is
@@ -465,12 +473,15 @@ def _prune_all_roots(
                     _prune(session, settings)
                 except Busy:
                     is_in_use = True
+                except OSError as error:
+                    tell(session.root, error)
     if size_bytes_max is not None:
-        is_in_use |= prune_store(store, roots, int(size_bytes_max * ROOM_SHARE), size_bytes_max)
+        target_bytes = int(size_bytes_max * ROOM_SHARE)
+        is_in_use |= prune_store(store, roots, target_bytes, size_bytes_max, tell=tell)
     if given_up is not None:
         size_bytes = store.size_bytes()
         target_bytes = int(size_bytes * given_up.kept_share)
-        is_in_use |= prune_store(store, roots, target_bytes, size_bytes, given_up.spared)
+        is_in_use |= prune_store(store, roots, target_bytes, size_bytes, given_up.spared, tell)
     return is_in_use
 
 

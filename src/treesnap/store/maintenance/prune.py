@@ -6,7 +6,7 @@ What a restore, a roll-back or a plan needs stays whatever the policy says.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 
 from treesnap.errors import Busy, Corrupt, NotFound, TreesnapError
@@ -220,6 +220,7 @@ def prune_store(
     target_bytes: int,
     size_bytes_max: int,
     spared: frozenset[SnapshotId] = frozenset(),
+    tell: Callable[[Root, OSError], None] | None = None,
 ) -> bool:
     """Removes the oldest automatic snapshots of some roots until the store needs no more
     than ``target_bytes``; returns whether a root was left as it is because it is in use.
@@ -227,7 +228,8 @@ def prune_store(
     The newest snapshot of each root stays, and the newest of the whole root, what a policy never
     removes, and what is ``spared``. Roots in which another process is at work, or a restore was
     interrupted, are left as they are. Removes nothing when what stays in any case takes more
-    than ``size_bytes_max``: it would be in vain.
+    than ``size_bytes_max``: it would be in vain. An error at one root keeps no other from being
+    made smaller; ``tell`` is told of it.
     """
     kept: dict[str, tuple[Root, Container[SnapshotId]]] = {}
     for root in roots:
@@ -262,14 +264,22 @@ def prune_store(
                     remove(store, root, _unprotected(store, root, items))
         except Busy:
             is_in_use = True
-        except (TreesnapError, OSError):
+        except TreesnapError:  # nothing goes of a damaged root
             continue
+        except OSError as error:
+            if tell is not None:
+                tell(root, error)
     return is_in_use
 
 
 def _unprotected(store: Store, root: Root, snapshots: list[Snapshot]) -> list[Snapshot]:
-    """Returns the snapshots that are still neither pinned nor needed, after the lock was taken."""
-    kept = restored_last(store, root) | protected(root)
+    """Returns the snapshots that are still neither pinned nor needed, after the lock was taken.
+
+    Others may have been deleted meanwhile, so that one of these is the newest by now.
+    """
+    present = list(store.snapshots.readable(root.id))
+    stays = {item.id for item in newest(present)} | position_kept(present).keys()
+    kept = restored_last(store, root).keys() | protected(root).keys() | stays
     return [
         item
         for item in snapshots
