@@ -23,9 +23,11 @@ from treesnap.agents.install.contracts import CONTRACTS, Form, caller_in, entrie
 from treesnap.agents.install.installer import SettingsPlace, install, own_lines, uninstall
 from treesnap.errors import (
     Conflict,
+    ErrorCode,
     InvalidArgument,
     NotFound,
     OperationFailed,
+    Refused,
     StorageFull,
 )
 from treesnap.fs.local import LocalFileSystem
@@ -424,8 +426,114 @@ def test_a_link_is_written_through(place, home, tmp_path):
     assert real.read_text() == "{}"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_keeps_its_owner(place, home):
+@pytest.fixture
+def project(place, tmp_path) -> SettingsPlace:
+    """A project of this user, and beside it a directory that is no part of it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "project").mkdir()
+    return place._replace(directory=str(tmp_path / "project"), for_project=True)
+
+
+@pytest.mark.parametrize("link", [".claude", ".claude/settings.local.json"])
+@pytest.mark.parametrize("change", [put_in, take_out])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_no_link_leads_out_of_a_project(project, tmp_path, link, change, dry_run):
+    settings = tmp_path / "elsewhere/settings.local.json"
+    settings.write_text(json.dumps({"hooks": {"Stop": [grouped("snap hook claude")]}}))
+    path = tmp_path / "project" / link
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(settings if link.endswith("json") else settings.parent)
+    before = [tree(tmp_path / name) for name in ("project", "elsewhere")]
+
+    with pytest.raises(OperationFailed, match="leads out of the project") as caught:
+        change(project, "claude", dry_run=dry_run)
+
+    assert str(settings) in caught.value.message
+    assert [tree(tmp_path / name) for name in ("project", "elsewhere")] == before
+
+
+def test_a_link_within_a_project_is_written_through(project, tmp_path):
+    (tmp_path / "project/for agents").mkdir()
+    (tmp_path / "project/.claude").symlink_to("for agents")
+    link = tmp_path / "link"
+    link.symlink_to("project")
+    project = project._replace(directory=str(link))
+
+    put_in(project, "claude")
+
+    assert os.listdir(tmp_path / "project/for agents") == ["settings.local.json"]
+    take_out(project, "claude")
+    assert os.listdir(tmp_path / "project/for agents") == []
+
+
+@pytest.mark.parametrize("change", [put_in, take_out])
+def test_a_directory_that_is_replaced_by_a_link_meanwhile_is_not_written_to(
+    project, tmp_path, change
+):
+    inside, outside = tmp_path / "project/.claude", tmp_path / "elsewhere"
+    inside.mkdir()
+    (inside / "settings.local.json").write_text("{}")
+    if change is take_out:
+        put_in(project, "claude")
+    shutil.copytree(inside, outside, dirs_exist_ok=True)
+    before = tree(outside)
+
+    class Meddling(LocalFileSystem):
+        def __init__(self):
+            self.has_begun = False
+
+        def open(self, path, flags, *values, **options):
+            if flags & os.O_CREAT and "lock" in str(path):  # all was looked at by then
+                self.has_begun = True
+            return super().open(path, flags, *values, **options)
+
+        def lstat(self, path, **options):
+            found = super().lstat(path, **options)
+            if self.has_begun and str(path).endswith("settings.local.json") and inside.is_dir():
+                inside.rename(tmp_path / "project/aside")
+                inside.symlink_to(outside)
+                self.has_begun = False
+            return found
+
+    with pytest.raises(OperationFailed):
+        change(project._replace(fs=Meddling()), "claude")
+
+    assert tree(outside) == before
+
+
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@ONLY_ROOT
+@pytest.mark.parametrize("which", ["link", "directory", "home"])
+@pytest.mark.parametrize("change", [put_in, take_out])
+def test_root_writes_nowhere_where_another_user_says_so(
+    place, home, tmp_path, monkeypatch, which, change
+):
+    settings = tmp_path / "mine/settings.json"
+    settings.parent.mkdir()
+    settings.write_text(json.dumps({"hooks": {"Stop": [grouped("snap hook claude")]}}))
+    monkeypatch.delenv("SNAP_SAFE_DIRECTORIES", raising=False)
+    if which == "link":
+        (home / ".claude").symlink_to(settings.parent)
+        os.lchown(home / ".claude", 1234, 1235)
+    else:
+        settings.parent.rename(home / ".claude")
+        os.chown(home / ".claude" if which == "directory" else home, 1234, 1235)
+    before = tree(home), settings.exists() and settings.read_bytes()
+
+    with pytest.raises(Refused) as caught:
+        change(place, "claude")
+
+    assert caught.value.code == ErrorCode.FOREIGN_OWNER
+    assert (tree(home), settings.exists() and settings.read_bytes()) == before
+    monkeypatch.setenv("SNAP_SAFE_DIRECTORIES", str(tmp_path))
+    change(place, "claude")
+
+
+@ONLY_ROOT
+def test_a_file_keeps_its_owner(place, home, monkeypatch):
+    monkeypatch.setenv("SNAP_SAFE_DIRECTORIES", str(home))
     os.chown(home, 1234, 1235)
     put_in(place, "codex")
     (home / ".claude").mkdir()

@@ -64,6 +64,10 @@ class SettingsPlace(NamedTuple):
         """Returns the path of a host's settings, or of the directory of its scripts."""
         return settings_path(host, self.directory, self.environ, for_project=self.for_project)
 
+    def look(self, path: str) -> HostFile:
+        """Returns what is at a path that is to be changed; raises what :func:`look` raises."""
+        return look(self.fs, path, project=self.directory if self.for_project else None)
+
 
 class FileChange(NamedTuple):
     """What a file of a host held, and what it holds then; None if it is absent."""
@@ -107,7 +111,7 @@ def install(
     Replaces older entries of ours. Nothing is changed if anything cannot be. Raises
     InvalidArgument for settings that cannot be understood, with line and column, and for words
     that are not UTF-8; OperationFailed, NotFound or Conflict for files that cannot be replaced;
-    Busy.
+    Refused for the superuser where another user controls what is written to; Busy.
     """
     try:
         "".join(words).encode()
@@ -120,14 +124,14 @@ def install(
             path = place.path(host)
             wanted = list(programs(host, path, words, is_strict=is_strict))
             for file, content in wanted:
-                found = look(place.fs, file)
+                found = place.look(file)
                 if found.content is not None and not is_marked(found.content):
                     raise OperationFailed(
                         f"{quoted(file)} was not made by treesnap; nothing was changed", path=file
                     )
                 yield _written(host, found, content, notes, Note())
             if not wanted:
-                found = look(place.fs, path)
+                found = place.look(path)
                 rows = entries(host, words, is_strict=is_strict)
                 content, note = _merged(host, found, rows, notes.get(found.path))
                 yield _written(host, found, content, notes, note)
@@ -145,7 +149,7 @@ def uninstall(place: SettingsPlace, hosts: Sequence[str], *, dry_run: bool) -> l
     def steps(notes: Mapping[str, Note]) -> Iterator[_Step]:
         for host in hosts:
             for path in paths_of(host, place.path(host)):
-                found = look(place.fs, path)
+                found = place.look(path)
                 new = found.content
                 if new is not None:
                     new = _without_hooks(host, found.path, new, notes.get(found.path))

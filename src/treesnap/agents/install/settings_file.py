@@ -17,7 +17,10 @@ from treesnap.errors import Conflict, ErrorCode, NotFound, OperationFailed, quot
 from treesnap.fs.base import FileSystem
 from treesnap.fs.durable import Temporary, read_file, sync_directory, write_all
 from treesnap.fs.os_errors import reported
+from treesnap.fs.pinned import pinned
+from treesnap.fs.real_path import opened_real
 from treesnap.named_tuple import NamedTuple
+from treesnap.ops.trust import real_target, refuse_foreign_place
 
 SIZE_MAX_BYTES = 1 << 20
 """Settings that people write are a thousandth of this."""
@@ -35,13 +38,19 @@ class HostFile(NamedTuple):
     status: os.stat_result | None
 
 
-def look(fs: FileSystem, path: str) -> HostFile:
-    """Returns what is at a path; raises OperationFailed for what must not be replaced."""
+def look(fs: FileSystem, path: str, *, project: str | None = None) -> HostFile:
+    """Returns what is at a path; raises OperationFailed for what must not be replaced.
+
+    In a project, which may be a stranger's, no link leads to a file outside of it. Raises Refused
+    for the superuser where a link of another user leads there.
+    """
     with reported("look at the settings of a host"):
         for above in (Path(path), *Path(path).parents):
             if above.is_symlink() and not os.path.exists(above):
                 raise _unusable(str(above), "is a link that leads nowhere")
-        real = os.path.realpath(path)
+        real = real_target(path)
+        if project is not None and not _is_below(real, real_target(project)):
+            raise _unusable(path, f"leads out of the project, to {quoted(real)}: remove the link")
         try:
             status = fs.lstat(real)
         except FileNotFoundError:
@@ -58,12 +67,14 @@ def look(fs: FileSystem, path: str) -> HostFile:
 def require_replaceable(found: HostFile, base: str) -> None:
     """Raises OperationFailed or NotFound where a file could not be replaced as it should.
 
+    Raises Refused for the superuser where another user could put something else in its place.
     ``base`` is the directory that has to be there; others are made in it.
     """
     if not os.path.isdir(base):
         raise NotFound(
             f"There is no directory {quoted(base)}", code=ErrorCode.ROOT_NOT_FOUND, path=base
         )
+    refuse_foreign_place("file", found.path)
     path, status = found.path, found.status
     if status is not None and not status.st_mode & 0o222:
         raise _unusable(path, "is read-only")
@@ -88,11 +99,13 @@ def replace(fs: FileSystem, found: HostFile, content: bytes, *, executable: bool
     After a crash the file has the old content or the new. Raises Conflict if it is no longer what
     it was when it was looked at. After an error all is as before.
     """
-    missing = missing_directories(found)
+    missing, directory = missing_directories(found), os.path.dirname(found.path)
     with reported("change the settings of a host"):
         try:
             _make_directories(fs, missing)
-            _publish(fs, found, content, executable=executable)
+            with opened_real(fs, directory) as fd:
+                place = pinned(fs, directory, fd)
+                _publish(place, directory, found, content, executable=executable)
         except BaseException:
             with suppress(OSError):
                 remove_directories(fs, missing)
@@ -102,9 +115,12 @@ def replace(fs: FileSystem, found: HostFile, content: bytes, *, executable: bool
 def remove(fs: FileSystem, found: HostFile) -> None:
     """Removes a file; raises Conflict if it is no longer what it was when it was looked at."""
     with reported("remove the hooks of a host"):
-        _require_unchanged(fs, found)
-        fs.unlink(found.path)
-        sync_directory(fs, os.path.dirname(found.path))
+        directory = os.path.dirname(found.path)
+        with opened_real(fs, directory) as fd:
+            place = pinned(fs, directory, fd)
+            _require_unchanged(place, found)
+            place.unlink(found.path)
+            place.sync(fd)
 
 
 def remove_directories(fs: FileSystem, made: Iterable[str]) -> list[str]:
@@ -124,8 +140,9 @@ def remove_directories(fs: FileSystem, made: Iterable[str]) -> list[str]:
     return left
 
 
-def _publish(fs: FileSystem, found: HostFile, content: bytes, *, executable: bool) -> None:
-    directory = os.path.dirname(found.path)
+def _publish(
+    fs: FileSystem, directory: str, found: HostFile, content: bytes, *, executable: bool
+) -> None:
     above = fs.lstat(directory)
     file = Temporary(fs, directory)
     try:
@@ -178,6 +195,10 @@ def _copy_attributes(fs: FileSystem, path: str, fd: int) -> None:
         for name in fs.list_xattrs(path):
             with suppress(OSError):  # those of the system are not the user's to set
                 fs.set_xattr(fd, name, fs.get_xattr(path, name))
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return os.path.commonpath([path, directory]) == directory
 
 
 def _unusable(path: str, problem: str) -> OperationFailed:
