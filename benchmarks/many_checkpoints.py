@@ -9,7 +9,7 @@ checkpoint, over and over, in one process. Of kind ``manual`` every snapshot sta
 first and of the last checkpoints, wall clock and processor, and what the store takes. A machine
 is not the same after an hour: so the last ones take turns with those of a young history of an
 equal tree, and the ratio is to these. At some numbers it also counts, over one period of
-upkeep, the calls of the file system, the names listed, and the bytes read and written for each
+maintenance, the calls of the file system, the names listed, and the bytes read and written for each
 checkpoint. Unlike times, these are the same on every machine. Not counted are the looks at the
 files of the tree, which are made beside the seam, and parts of the index in which something is
 only looked up.

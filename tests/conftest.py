@@ -318,6 +318,6 @@ def open_directory() -> Iterator[Path]:
     closed = [item for item in path.parents if not item.stat().st_mode & 0o001]
     if closed:
         shutil.rmtree(path)
-        pytest.skip(f"nobody but the owner may look into {closed[0]}")
+        pytest.skip(f"only the owner may look into {closed[0]}")
     yield path
     shutil.rmtree(path)

@@ -168,7 +168,7 @@ def test_restore_that_cannot_note_its_end_is_undone(changed: Path) -> None:
         {"step": -1},
     ],
 )
-def test_words_that_a_record_cannot_hold_or_nobody_can_refer_to(
+def test_words_that_a_record_cannot_hold_or_no_ref_can_name(
     root: Path, words: dict[str, object]
 ) -> None:
     """They were internal errors, or names that led elsewhere."""
@@ -188,7 +188,7 @@ def test_commands_whose_words_are_not_utf8(root: Path) -> None:
 
 
 def test_undo_says_when_its_snapshot_was_deleted(changed: Path) -> None:
-    """It said that the root had no snapshot of that id, which nobody had asked for."""
+    """It said that the root had no snapshot of that id, which was not asked for."""
     handle = handle_on(changed)
     safety = handle.restore("latest").safety_id
     assert safety is not None

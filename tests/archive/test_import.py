@@ -625,7 +625,7 @@ def test_access_control_lists_of_gnu_tar_come_with_names_and_numbers(tmp_path, h
 
 
 def test_an_access_control_list_of_an_unknown_name_is_refused(handle):
-    text = "user::rw-,user:nobody-has-this-name:r--,group::r--,mask::r--,other::r--"
+    text = "user::rw-,user:no-user-has-this-name:r--,group::r--,mask::r--,other::r--"
     header = info("a", pax_headers={"SCHILY.acl.access": text})
 
     with pytest.raises(InvalidArgument, match="that this machine does not know") as error:

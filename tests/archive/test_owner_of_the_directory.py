@@ -137,7 +137,7 @@ def test_a_link_of_another_user_is_not_followed_to_a_device(place):
 
 
 def test_a_pipe_of_another_user_is_not_written_to(place):
-    """And nobody waits for its reader."""
+    """And no process waits for its reader."""
     os.mkfifo(place.target)
     os.chown(place.target, OTHER_ID, OTHER_ID)
     fd = os.open(place.target, os.O_RDONLY | os.O_NONBLOCK)

@@ -864,5 +864,5 @@ Request: {"error": "invalid_grant", "error_description": "Token expired"}"""
         (TOKEN_REFUSED, ErrorCode.REMOTE_CREDENTIALS),
     ],
 )
-def test_an_error_that_nobody_foresaw_has_a_meaning(said, code):
+def test_an_error_that_was_not_foreseen_has_a_meaning(said, code):
     assert diagnose(said).code == code

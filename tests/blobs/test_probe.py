@@ -77,7 +77,7 @@ EVERYTHING = Capabilities(
         ((UNCLEAR, UNCLEAR), MIXED, False),
     ],
 )
-def test_a_race_is_sound_if_nobody_was_told_what_is_not_true(outcomes, stored, is_sound):
+def test_a_race_is_sound_if_no_writer_was_told_what_is_not_true(outcomes, stored, is_sound):
     assert Race(outcomes, stored).is_sound() is is_sound
 
 

@@ -149,7 +149,7 @@ def run_snap(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Sn
 
 @pytest.fixture
 def ordinary_snap(snap: Snap) -> partial[Outcome]:
-    """Runs ``snap`` in the root as somebody who may not read everything."""
+    """Runs ``snap`` in the root as a user who may not read everything."""
     if os.geteuid() != 0:
         return partial(snap)
     if shutil.which(ORDINARY[0]) is None:

@@ -78,7 +78,9 @@ def test_who_would_change_the_root_is_told_who_holds_it(snap, root, holder):
 
 
 @pytest.mark.sampled(2)
-def test_who_only_looks_and_other_roots_wait_for_nobody(snap, run_snap, root, tmp_path, holder):
+def test_who_only_looks_and_other_roots_wait_for_no_one_else(
+    snap, run_snap, root, tmp_path, holder
+):
     other = tmp_path / "other"
     other.mkdir()
 

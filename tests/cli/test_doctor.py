@@ -82,7 +82,7 @@ def test_leaves_the_work_to_status(snap, crash, root: Path):
     assert snap("doctor").out == "Nothing is unfinished\n"
 
 
-def test_counts_what_somebody_changed(snap, crash, root: Path):
+def test_counts_what_another_program_changed(snap, crash, root: Path):
     crash(Fault(number=2, methods=MOVES))
     (root / "two").write_text("newer")
 

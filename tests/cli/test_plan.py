@@ -118,7 +118,7 @@ class TestRollback:
 
     def test_to_what_there_is_not_exits_5(self, snap, failed):
         no_checkpoint = snap("plan", "rollback", failed, "0" * 26)
-        no_plan = snap("plan", "rollback", "nobody", "--json")
+        no_plan = snap("plan", "rollback", "absent", "--json")
 
         assert (no_checkpoint.code, no_plan.code) == (5, 5)
         assert "hint: 'snap plan rollback PLAN' lists the checkpoints" in no_checkpoint.err

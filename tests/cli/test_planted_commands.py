@@ -130,7 +130,7 @@ steps:
 
 @pytest.fixture
 def handed_over(snap, root, store, environment, tmp_path) -> Path:
-    """A store with records of all kinds, and a remote, as somebody else made them."""
+    """A store with records of all kinds, and a remote, as another user made them."""
     (root / "file").write_text("one\n")
     (root / "other").write_text("other\n")
     snap("create", "-q", "--name", "first", "-m", "label", "--session", "s", "--step", "1")

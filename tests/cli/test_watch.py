@@ -85,7 +85,7 @@ def test_runs_in_the_background_until_it_is_stopped(snap, root, detach, watch_pa
     assert watch_status(snap)["running"] is False
 
 
-def test_is_nobody_elses_business(snap, detach, watch_path):
+def test_is_no_other_users_business(snap, detach, watch_path):
     detach()
 
     assert stat.S_IMODE(os.stat(watch_path("socket")).st_mode) == 0o600

@@ -51,7 +51,7 @@ def test_commands_beside_it_are_right(snap, root, tmp_path, detach):
     assert snap("diff", first).out == ""
 
 
-def test_one_that_was_killed_is_in_nobodys_way(snap, root, tmp_path, detach, watch_path):
+def test_one_that_was_killed_is_in_no_ones_way(snap, root, tmp_path, detach, watch_path):
     process_id = detach()
     snap("create")
     os.kill(process_id, signal.SIGKILL)
@@ -76,7 +76,7 @@ def states_of_threads(process_id: int) -> set[str]:
     return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats}
 
 
-def test_one_that_is_suspended_is_in_nobodys_way(snap, root, tmp_path, detach):
+def test_one_that_is_suspended_is_in_no_ones_way(snap, root, tmp_path, detach):
     process_id = detach()
     snap("create")
     os.kill(process_id, signal.SIGSTOP)

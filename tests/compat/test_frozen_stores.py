@@ -61,7 +61,7 @@ def frozen(request, tmp_path_factory) -> Frozen:
 
 
 def comparable(paths: dict[str, Any]) -> dict[str, Any]:
-    """Returns descriptions without the directories above a scope, whose times nobody promised."""
+    """Returns descriptions without directories above a scope, whose times no promise is about."""
     return {path: one for path, one in paths.items() if path}
 
 

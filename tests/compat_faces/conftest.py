@@ -50,7 +50,7 @@ def run(store):
 
 @pytest.fixture(autouse=True)
 def standing_in_the_root(tmp_path, root, monkeypatch):
-    """The current directory, and the environment, of somebody who uses the root."""
+    """The current directory, and the environment, of a user of the root."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))

@@ -143,7 +143,7 @@ class TestCreate:
         assert len(treesnap.open(root, store).list()) == 1
         assert difference(before, record(root)) == []
 
-    def test_a_metadata_file_of_somebody_else_is_not_overwritten(self, root, store, run):
+    def test_a_metadata_file_of_another_program_is_not_overwritten(self, root, store, run):
         path = root / ".maker-checkpoints/metadata/one.json"
         path.parent.mkdir(parents=True)
         path.write_text("mine")

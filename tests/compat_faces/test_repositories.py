@@ -14,7 +14,7 @@ from treesnap.compat.maestro import CheckpointManager, CheckpointPhase
 
 
 def git(root, *words: str) -> str:
-    """Runs git in a directory, as somebody, and returns what it says."""
+    """Runs git in a directory, as some user, and returns what it says."""
     who = ("-c", "user.name=a", "-c", "user.email=a@b")
     ran = subprocess.run(
         ["git", *who, *words], cwd=root, capture_output=True, text=True, check=True

@@ -1,5 +1,5 @@
 """What goes on beside a collection, a repair or a move: writers that stand still, and clocks that
-jump; whoever writes or reads at any call of a collection neither waits nor fails.
+jump; a process that writes or reads at any call of a collection neither waits nor fails.
 """
 
 from __future__ import annotations
@@ -350,7 +350,7 @@ def test_clocks_that_jump_by_a_year_lose_nothing(shared, shift_ns):
     shared.assert_nothing_is_lost()
 
 
-def test_nobody_waits_for_a_collection(shared):
+def test_no_process_waits_for_a_collection(shared):
     """A capture of each root and a restore, whole, at its calls; they would fail if they had
     to wait.
     """
@@ -376,7 +376,7 @@ def test_nobody_waits_for_a_collection(shared):
 
 
 def test_reading_never_fails_beside_a_collection(shared):
-    """By somebody who comes at any of its calls, and by somebody who opened the store before."""
+    """By a reader that comes at any of its calls, and by one that opened the store before."""
     shared.add_waste()
     reading = Store.open(UnsyncedFileSystem(), str(shared.store))
     reachable = Reachability(reading)

@@ -49,7 +49,7 @@ COMMANDS: dict[str, Callable[[Handle, Path], object]] = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_whoever_waits_for_the_collectors_lock_is_not_inside_the_gate(tmp_path, name):
+def test_a_process_that_waits_for_the_collectors_lock_is_not_inside_the_gate(tmp_path, name):
     root, store = tmp_path / "root", tmp_path / "store"
     root.mkdir()
     (root / "file").write_bytes(b"content" * 100)

@@ -34,7 +34,7 @@ from treesnap.testing.doubles import (
 
 POINTS_MAX = 5000
 EVERY = {"run": 23, "resume": 17, "rollback": 13}
-"""The sample: every how manieth point."""
+"""The sample: one point in so many."""
 NAMES = ["one", "two", "three"]
 STEPS = (
     noted("one", "touch litter-1"),

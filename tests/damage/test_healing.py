@@ -183,7 +183,7 @@ class TestTakingBack:
         assert (partial.snapshot_id, partial.name, partial.paths) == (first.id, "first", (b"a",))
         assert handle.verify(read_data=True).partial == result.partial
 
-    def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(self, tmp_path):
+    def test_a_pipe_in_the_place_of_a_file_holds_no_command_up(self, tmp_path):
         handle = handle_on(tmp_path)
         handle.create()
         content = (tmp_path / "root" / "a").read_bytes()

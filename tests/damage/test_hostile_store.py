@@ -32,7 +32,7 @@ HUGE = (1 << 63) - 1
 
 @pytest.fixture
 def root(tmp_path) -> Path:
-    """A directory that somebody wants to keep."""
+    """A directory that its owner wants to keep."""
     made = tmp_path / "places" / "root"
     made.mkdir(parents=True)
     (made / "kept").write_bytes(b"kept\n")

@@ -132,7 +132,7 @@ class TestSnapshot:
         assert id_of(path)[:12] in monitor.warnings[0]
         assert "second" not in {item.name for item in found}
 
-    def test_whoever_names_it_is_told_to_use_that_version(self, world, make):
+    def test_a_command_that_names_it_is_told_to_use_that_version(self, world, make):
         path = make(world)
 
         for call in (world.handle().resolve, world.handle().restore, world.handle().pin):

@@ -18,7 +18,7 @@ from treesnap.codec.reader import TreeReader, content_references
 from treesnap.errors import TreesnapError, WarningCode
 from treesnap.fs.local import LocalFileSystem
 from treesnap.model import EntryKind, ObjectId
-from treesnap.ops import maintenance as upkeep
+from treesnap.ops import maintenance
 from treesnap.ops.context import context_at
 from treesnap.ops.handle import Handle
 from treesnap.store.store import Store
@@ -29,7 +29,7 @@ PAGED_ENTRIES = 4200
 LISTED_SIZE = 4 << 20
 GROWTH_BYTES_MIN = 8 << 20
 """Less than in the product, so that less has to be written."""
-GROWTH_SIZE = 5 * GROWTH_BYTES_MIN // (4 * 2 * upkeep.EVERY)
+GROWTH_SIZE = 5 * GROWTH_BYTES_MIN // (4 * 2 * maintenance.EVERY)
 """After 64 snapshots of so much the packs have grown enough for one collection."""
 
 
@@ -197,11 +197,11 @@ def packs(store: Path) -> dict[str, int]:
 
 
 class TestAutomatic:
-    """A collection that nobody asked for leaves everything where it meets damage."""
+    """A collection that was not asked for leaves everything where it meets damage."""
 
     @pytest.fixture
     def world(self, tmp_path, monkeypatch) -> World:
-        monkeypatch.setattr(upkeep, "GROWTH_BYTES_MIN", GROWTH_BYTES_MIN)
+        monkeypatch.setattr(maintenance, "GROWTH_BYTES_MIN", GROWTH_BYTES_MIN)
         return World(tmp_path)
 
     def rot(self, world: World) -> str:
@@ -234,7 +234,7 @@ class TestAutomatic:
         identity = self.rot(world)
         before = set(packs(world.store))
 
-        said = self.fill(world, 2 * upkeep.EVERY)
+        said = self.fill(world, 2 * maintenance.EVERY)
 
         assert before <= set(packs(world.store))
         (text,) = said
@@ -243,13 +243,13 @@ class TestAutomatic:
 
     def test_it_goes_on_after_a_repair(self, world):
         self.rot(world)
-        self.fill(world, 2 * upkeep.EVERY)
+        self.fill(world, 2 * maintenance.EVERY)
         world.handle.verify(repair=True)
 
-        said = self.fill(world, 2 * upkeep.EVERY)
+        said = self.fill(world, 2 * maintenance.EVERY)
 
         assert said == []
-        assert sum(packs(world.store).values()) < 4 * upkeep.EVERY * GROWTH_SIZE
+        assert sum(packs(world.store).values()) < 4 * maintenance.EVERY * GROWTH_SIZE
 
     def test_a_full_store_refuses_rather_than_give_up_what_is_damaged(self, world):
         identity = self.rot(world)

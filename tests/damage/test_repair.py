@@ -78,7 +78,7 @@ class TestCollectorState:
             with pytest.raises(EpochChanged):
                 writer.publish(record, root, 99)
 
-    def test_it_waits_for_a_writer_of_which_nobody_knows_when_it_began(self, world):
+    def test_it_waits_for_a_writer_whose_beginning_is_unknown(self, world):
         self.put(world, 4)
         with Store.open(LocalFileSystem(), str(world.store)) as store, Writer(store):
             for slot in world.store.glob("slots/*"):
@@ -317,7 +317,7 @@ class TestFormat:
 
         repaired(world, "bad-format", "format")
 
-    def test_that_of_a_store_nobody_here_can_read_is_left_alone(self, world):
+    def test_that_of_a_store_that_cannot_be_read_here_is_left_alone(self, world):
         for path in world.store.glob("snapshots/*/*"):
             damage(path, "version")
         (world.store / "format").write_bytes(b"{")

@@ -170,7 +170,7 @@ def test_what_a_writer_truncates_after_it_was_read_is_not_covered(tmp_path, numb
         slot.write(1, bytes.fromhex(name))
         resumed = PackAppender.resume(plain, layout, bytes.fromhex(name), size)
         assert resumed is not None
-        resumed[0].append(chunk_blocks(b"what is taken back"))
+        resumed[0].append(chunk_blocks(b"what is stored again"))
         writers.append((slot, resumed[0]))
 
     fs = Beside("scan", store / "packs", write, number=number)

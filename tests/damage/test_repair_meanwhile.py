@@ -1,4 +1,4 @@
-"""Small files of a store that somebody removes while it is verified, or while it is mended."""
+"""Small files of a store that another process removes while it is verified or mended."""
 
 from __future__ import annotations
 

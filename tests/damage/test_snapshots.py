@@ -54,7 +54,7 @@ OFFSETS = [3, 9, 17, 30, -10]
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("offset", OFFSETS)
-def test_a_damaged_record_stops_nobody(world, tmp_path, offset):
+def test_a_damaged_record_stops_no_command(world, tmp_path, offset):
     other = other_root(world, tmp_path)
     identity = flip_in_record(world, "second", offset)
     warnings = CollectingMonitor()

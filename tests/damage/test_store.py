@@ -337,7 +337,7 @@ def test_damage_in_a_pack_is_named_with_what_needs_it(world, position):
             assert tree_state(world.root) in (before, *world.states.values())
 
 
-def test_a_damaged_root_record_stops_nobody(world):
+def test_a_damaged_root_record_stops_no_command(world):
     damage(world.only("roots/*/root"), "30")
 
     assert world.restores("second")
@@ -385,7 +385,7 @@ def test_a_snapshot_of_a_newer_minor_version_is_read(world):
 @pytest.mark.parametrize("name", ["format", "packs", "index", "snapshots"])
 def test_links_and_directories_in_place_of_files_are_refused(world, name, tmp_path):
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_bytes(b"of somebody else")
+    elsewhere.write_bytes(b"of another program")
     paths = [path for path in world.store.glob(f"{name}/**/*") if path.is_file()]
     for path in paths or [world.store / name]:
         path.unlink()
@@ -397,7 +397,7 @@ def test_links_and_directories_in_place_of_files_are_refused(world, name, tmp_pa
         except (Corrupt, NotFound, OperationFailed):
             continue
 
-    assert elsewhere.read_bytes() == b"of somebody else"
+    assert elsewhere.read_bytes() == b"of another program"
 
 
 @pytest.mark.sampled(4)

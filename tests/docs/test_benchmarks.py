@@ -306,7 +306,7 @@ def test_edits_change_what_they_say_and_are_undone(tmp_path):
     assert measure(database)["files"] == 1
 
 
-def test_a_failing_tool_and_a_wrong_result_are_named_and_stop_nobody(tmp_path):
+def test_a_failing_tool_and_a_wrong_result_are_named_and_stop_no_other(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     make_files(root, 30)

@@ -61,7 +61,7 @@ def test_a_tool_that_reads_is_not_captured(scene):
     assert len(scene.handle.list()) == 0
 
 
-def test_a_strict_hook_denies_what_cannot_be_taken_back(scene):
+def test_a_strict_hook_denies_what_cannot_be_undone(scene):
     scene.tell("UserPromptSubmit")
     scene.handle.config("max-size", "1")
     (scene.root / "big").write_text("x" * 5000)

@@ -207,7 +207,7 @@ def test_a_thread_has_an_id_of_any_type(scene, thread_id):
     assert agent_sessions(scene.handle.context) == ()
 
 
-def test_a_prompt_is_taken_back_like_that_of_a_host(scene):
+def test_a_prompt_is_undone_like_that_of_a_host(scene):
     scene.ask("one", {"a": "1"})
     scene.ask("two", {"a": "2"})
     (scene.root / "mine").write_text("of the user")
@@ -291,7 +291,7 @@ def test_files_that_were_not_captured_are_a_gap_and_no_way_back(scene, caplog):
     assert "treesnap did not capture the files" in caplog.text
 
 
-def test_a_strict_middleware_lets_no_tool_run_that_cannot_be_taken_back(scene, tmp_path):
+def test_a_strict_middleware_lets_no_tool_run_that_cannot_be_undone(scene, tmp_path):
     scene.graph = scene.agent(is_strict=True)
     scene.ask("one", {"a": "1"})
     scene.handle.config("max-size", "1")

@@ -113,7 +113,7 @@ def test_an_input_of_any_form_begins_a_turn(scene, newest, label):
     assert (step.phase, step.snapshot.label) == (TURN, label)
 
 
-def test_a_strict_run_ends_before_a_tool_that_cannot_be_taken_back(scene):
+def test_a_strict_run_ends_before_a_tool_that_cannot_be_undone(scene):
     scene.run("one")
     scene.handle.config("max-size", "1")
     (scene.root / "big").write_text("x" * 5000)

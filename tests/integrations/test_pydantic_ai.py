@@ -98,7 +98,7 @@ def test_equal_ids_of_two_calls_are_two_steps(scene):
     assert len(of_phase(agent_session(scene.handle.context), PRE)) == 2
 
 
-def test_a_strict_run_ends_before_a_tool_that_cannot_be_taken_back(scene):
+def test_a_strict_run_ends_before_a_tool_that_cannot_be_undone(scene):
     run(scene.agent(), "one")
     scene.handle.config("max-size", "1")
     (scene.root / "big").write_text("x" * 5000)

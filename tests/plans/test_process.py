@@ -135,7 +135,7 @@ class TestTimeLimit:
 
 
 class TestWhatIsLeftRunning:
-    def test_of_a_success_lives_on_and_nobody_waits_for_it(self, place):
+    def test_of_a_success_lives_on_and_is_not_waited_for(self, place):
         assert place.shell("sleep 600 & echo $! > number") == 0
 
         assert is_alive(place.number())
@@ -309,7 +309,7 @@ class TestLeftoversOfAKilledRunner:
 
     def test_that_cannot_be_killed_are_waited_for_in_vain(self, place):
         place.log.touch()
-        fd = os.open(place.log, os.O_RDONLY)  # our own: nobody kills itself
+        fd = os.open(place.log, os.O_RDONLY)  # our own: no process kills itself
         assert FS.lock(fd, exclusive=True)
 
         with pytest.raises(Busy):

@@ -276,7 +276,7 @@ class TestRollback:
             bench.planner(other).rollback(plan.id, plan.checkpoints[0].id)
         assert caught.value.code == ErrorCode.NOT_A_DIRECTORY
 
-    def test_respects_what_somebody_pinned(self, bench, plan):
+    def test_respects_what_a_user_pinned(self, bench, plan):
         bench.handle().pin(plan.checkpoints[1].snapshot_id)
 
         to(bench, "before two")

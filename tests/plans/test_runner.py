@@ -194,7 +194,7 @@ class TestCallables:
 
     def test_that_are_not_there_run_nothing(self, bench):
         with pytest.raises(InvalidArgument) as caught:
-            bench.run(noted("one"), Step(name="s", call="nobody"))
+            bench.run(noted("one"), Step(name="s", call="absent"))
 
         assert caught.value.code == ErrorCode.INVALID_PLAN
         assert bench.lines() == []

@@ -1,4 +1,4 @@
-"""A store belongs to one user, whoever works in it: what root writes there is the owner's."""
+"""A store belongs to one user, no matter who works in it: what root writes there is the owner's."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_owner_may_ask_and_stop_a_watcher_of_roots(place):
 
 
 @ONLY_ROOT
-def test_a_store_that_root_makes_belongs_to_whoever_has_the_directory(place):
+def test_a_store_that_root_makes_belongs_to_the_owner_of_the_directory(place):
     home = place / "home"
     home.mkdir()
     os.chown(home, NOBODY_ID, NOBODY_ID)

@@ -1,4 +1,4 @@
-"""What somebody without privileges may not read is left alone, and the rest comes back."""
+"""What a user without privileges may not read is left alone, and the rest comes back."""
 
 from __future__ import annotations
 

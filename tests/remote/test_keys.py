@@ -234,7 +234,7 @@ def forged(data: bytes, **changed: Any) -> bytes:
     ],
     ids=str,
 )
-def test_a_cost_that_nobody_pays_is_refused_before_it_is_paid(cost):
+def test_a_cost_that_is_too_high_is_refused_before_it_is_paid(cost):
     """Argon2id itself is never asked: the passphrase is wrong, and no error says so."""
     name, data = slot_for(SECRETS["passphrase"])
     changed = forged(data, cost=tuple(cost) if cost is not None else None)
@@ -245,7 +245,7 @@ def test_a_cost_that_nobody_pays_is_refused_before_it_is_paid(cost):
 @pytest.mark.parametrize(
     "cost", [Cost(passes=11), Cost(memory_kib=COST_MAX.memory_kib + 1), Cost(lanes=9)]
 )
-def test_a_slot_that_nobody_would_open_is_not_made(cost):
+def test_a_slot_that_no_machine_would_open_is_not_made(cost):
     with pytest.raises(InvalidArgument, match="are the most"):
         new_slot(KEYS, SECRETS["passphrase"], REMOTE_ID, cost)
 

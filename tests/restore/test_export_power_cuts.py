@@ -63,7 +63,7 @@ def test_what_is_no_tree_beside_the_place_of_a_record_is_left_alone(world, place
 
 @needs_root
 @pytest.mark.parametrize("theirs", [[WHOLE_NAME], [STAGE_NAME]])
-def test_a_tree_of_somebody_else_without_a_directory_of_ours_is_left_to_them(world, place, theirs):
+def test_a_tree_of_another_user_without_a_directory_of_ours_is_left_to_them(world, place, theirs):
     (place / WHOLE_NAME).mkdir(mode=0o500)
     for name in theirs:
         (place / name).mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Restores of files that somebody is using, and of files that nobody may move."""
+"""Restores of files that a process is using, and of files that no process may move."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ class TestNotToBeMoved:
         assert place.litter() == []
 
 
-def test_without_privileges_a_directory_of_somebody_else_stops_the_restore():
+def test_without_privileges_a_directory_of_another_user_stops_the_restore():
     if os.geteuid() != 0:
         pytest.skip("needs the superuser")
     top = Path(tempfile.mkdtemp(prefix="open-"))

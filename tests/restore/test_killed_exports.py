@@ -44,13 +44,13 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def open_world() -> Iterator[World]:
-    """A root with two snapshots, to which nobody has the way barred."""
+    """A root with two snapshots, to which the way is barred to no user."""
     path = Path(tempfile.mkdtemp(prefix="open-"))
     path.chmod(0o777)
     closed = [item for item in path.parents if not item.stat().st_mode & 0o001]
     if closed:
         shutil.rmtree(path)
-        pytest.skip(f"nobody but the owner may look into {closed[0]}")
+        pytest.skip(f"only the owner may look into {closed[0]}")
     yield World(path)
     shutil.rmtree(path)
 
@@ -177,7 +177,7 @@ def test_a_record_of_a_newer_program_is_left_alone(world, place, how):
     ],
 )
 def test_no_record_removes_a_directory_of_another_name(world, place, path):
-    """That of a restore in a root neither: somebody's files are kept aside in it."""
+    """That of a restore in a root neither: a user's files are kept aside in it."""
     for name in ("precious", ".treesnap-restore-" + "0" * 16, STAGE_NAME):
         (place / name).mkdir()
         (place / name / "file").write_text("precious")
@@ -242,7 +242,7 @@ def test_a_record_that_is_no_file_harms_nothing(world, place, kind):
 
 
 @needs_root
-def test_the_directory_of_somebody_else_is_left_to_them(world, place):
+def test_the_directory_of_another_user_is_left_to_them(world, place):
     left = kill_export(world, place)
     os.chown(place / left, NOBODY_ID, NOBODY_ID)
 
@@ -256,7 +256,7 @@ def test_the_directory_of_somebody_else_is_left_to_them(world, place):
 
 
 @needs_root
-def test_a_tree_of_somebody_else_is_removed_with_the_directory_it_was_built_in(world, place):
+def test_a_tree_of_another_user_is_removed_with_the_directory_it_was_built_in(world, place):
     os.chown(world.root, NOBODY_ID, NOBODY_ID)
     world.root.chmod(0o500)
     world.handle().create(name="theirs")
@@ -306,7 +306,7 @@ def test_without_privileges_a_target_that_may_not_be_written_to_is_whole(open_wo
             assert target.stat().st_mode & 0o7777 == 0o555
             break
     assert ended.was_killed
-    world.handle().status()  # the superuser does not touch what is somebody else's
+    world.handle().status()  # the superuser does not touch what is another user's
 
     (last,) = records(world)
     ended = in_child(lambda: (as_nobody(), world.handle().status()))

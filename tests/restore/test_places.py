@@ -221,10 +221,10 @@ class TestRootsThatAreGone:
         handle = treesnap.open(place.root, place.store)
         shutil.rmtree(place.root)
         (tmp_path / "other").mkdir()
-        (tmp_path / "other/file").write_text("somebody's")
+        (tmp_path / "other/file").write_text("a user's")
         targets = {"link to a file": "other/file", "link": "other", "dangling link": "nowhere"}
         if kind == "file":
-            place.root.write_text("somebody's")
+            place.root.write_text("a user's")
         elif kind == "pipe":
             os.mkfifo(place.root)
         else:

@@ -1,6 +1,6 @@
-"""A link swapped in under our feet leads nobody out of the root.
+"""A link swapped in under our feet leads no restore out of the root.
 
-Just before the N-th call that is about the tree, somebody replaces a directory by a
+Just before the N-th call that is about the tree, another process replaces a directory by a
 symbolic link to a place outside; for every N, until the operation makes no more
 calls. Whatever it then says, nothing outside has changed, and once the directory
 is back the tree is the old one or the new one.

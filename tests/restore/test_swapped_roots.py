@@ -1,6 +1,6 @@
 """A link swapped in for a root, or for a directory above it, leads into no other directory.
 
-Whoever owns the directory above a root can do that at any moment. Just before the N-th call that
+The owner of the directory above a root can do that at any moment. Just before the N-th call that
 is about the root, the root or the directory above it becomes a link to a place where a directory of
 another user lies under the same name; for every N. Nothing there may change, and nothing of it be
 captured or taken for the root's.

@@ -54,7 +54,7 @@ def make(root: Path, files: dict[str, str]) -> Record:
 
 
 def imported(handle: Handle, directory: Path, files: dict[str, str]) -> str:
-    """Imports an archive of files, whose ignore rules nobody applied; returns the snapshot."""
+    """Imports an archive of files, whose ignore rules were not applied; returns the snapshot."""
     archive = directory / "it.tar"
     with tarfile.open(archive, "w") as tar:
         for path, text in sorted(files.items()):
@@ -162,7 +162,7 @@ def test_rules_that_came_after_the_restore_hide_nothing_from_its_undo(handle, ro
     assert rest == {path: before[path] for path in rest}
 
 
-def test_a_path_that_the_root_excludes_is_taken_back_after_a_revert(handle, root):
+def test_a_path_that_the_root_excludes_is_undone_after_a_revert(handle, root):
     make(root, {"work.log": "log", "out/file": "file", "text": "1"})
     first = handle.create().id
     (root / "work.log").unlink()
@@ -178,7 +178,7 @@ def test_a_path_that_the_root_excludes_is_taken_back_after_a_revert(handle, root
     goes_back_and_forth(handle, before, record(root))
 
 
-def test_a_path_that_the_root_excludes_is_taken_back_after_an_adoption(handle, root, tmp_path):
+def test_a_path_that_the_root_excludes_is_undone_after_an_adoption(handle, root, tmp_path):
     make(root, {".snapignore": "*.log\nout/\n", "text": "text"})
     handle.create()
     handle.fork("latest", [tmp_path / "fork"])
@@ -437,7 +437,7 @@ def test_a_watcher_knows_what_an_undo_takes_back(handle, root, tmp_path):
         goes_back_and_forth(watched, before, record(root), timeless=(b"",))
 
 
-def test_what_a_snapshot_of_some_paths_brought_is_taken_back(handle, root):
+def test_what_a_snapshot_of_some_paths_brought_is_undone(handle, root):
     make(root, {"in/out/file": "1", "in/a.log": "1", "beside": "1"})
     snapshot = handle.create(paths=["in"]).id
     (root / "in/out/file").unlink()

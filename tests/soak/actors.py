@@ -102,7 +102,7 @@ class Actor:
         try:
             self.round()
         except StoreMissing:
-            time.sleep(PAUSE_S)  # nobody has made it yet
+            time.sleep(PAUSE_S)  # no actor has made it yet
         except Busy as error:
             self.place.count(self.name, f"busy: {self.role}: {_why(error)}")
         except Exception:  # noqa: BLE001 - whatever it is, the soak is told
@@ -123,11 +123,11 @@ class Actor:
         return treesnap.open(root, self.place.store, wait_s=self.wait_s)
 
     def some_root(self) -> int:
-        """Returns the number of a root that somebody has captured."""
+        """Returns the number of a root that an actor has captured."""
         return self.random.randrange(len(self.place.roots))
 
     def phase(self, what: str) -> None:
-        """Says what the actor is about to do, for whoever wants to stop it there."""
+        """Says what the actor is about to do, for a test that stops it there."""
         path = self.place.directory / "ledger" / f"phase-{self.name}"
         path.write_text(what)
 
@@ -135,7 +135,7 @@ class Actor:
         """Restores a snapshot elsewhere; it has to be what was promised, unless it is gone."""
         allowed = ledger.allowed(one.id, one.label, one.kind.value)
         if allowed is None:
-            self.place.report(self.name, f"nobody made {one.id} {one.kind} {one.label!r}")
+            self.place.report(self.name, f"no actor made {one.id} {one.kind} {one.label!r}")
             return
         with removed_afterwards(self.place.exports / self.name) as target:
             try:
@@ -160,7 +160,7 @@ class Writer(Actor):
         self.root = place.roots[self.root_number]
 
     def round(self) -> None:
-        """Changes the root if nobody else is at it, then captures or restores."""
+        """Changes the root if no other actor is at it, then captures or restores."""
         with self.ledger.exclusive() as is_alone:
             if is_alone:
                 self._change()
@@ -199,7 +199,7 @@ class Writer(Actor):
         target = self.random.choice(snapshots)
         states = self.ledger.allowed(target.id, target.label, target.kind.value)
         if states is None:
-            self.place.report(self.name, f"nobody made {target.id} {target.label!r}")
+            self.place.report(self.name, f"no actor made {target.id} {target.label!r}")
             return
         label = f"before restore {target.id[:12]}"
         token = self.ledger.log.add(what="making", makes="safety", label=label, states=states)
@@ -288,7 +288,7 @@ class Pruner(Actor):
         try:
             removed = handle.prune(policy, max_size_bytes=size).removed
         except NotFound:
-            return  # nobody has captured the root yet
+            return  # no actor has captured the root yet
         finally:
             ledger.log.add(what="gone", by=token, ids=[one.id for one in removed])
         for one in removed:
@@ -448,7 +448,7 @@ class Mover(Actor):
 
     @property
     def wait_s(self) -> float:  # type: ignore[override]  # of the moment
-        """How long it waits: long only while nobody needs the store where it is."""
+        """How long it waits: long only while no actor needs the store where it is."""
         return MOVER_LONG_WAIT_S if self.place.moves_file.exists() else MOVER_WAIT_S
 
     def round(self) -> None:
@@ -510,7 +510,7 @@ class Settler(Actor):
 
 
 class Newcomer(Actor):
-    """Captures a root that nobody captured before, and forgets it after some rounds."""
+    """Captures a root that no actor captured before, and forgets it after some rounds."""
 
     role = "newcomer"
 

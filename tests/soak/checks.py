@@ -100,7 +100,7 @@ class Checker:
         ledger = self.place.ledger(number)
         allowed = ledger.allowed(one.id, one.label, one.kind.value)
         if allowed is None:
-            return [f"nobody made {one.id} {one.kind} {one.label!r}"]
+            return [f"no actor made {one.id} {one.kind} {one.label!r}"]
         with removed_afterwards(self.place.exports / f"fresh-{number}") as target:
             try:
                 self._handles[number].restore(one.id, to=target)

@@ -1,7 +1,7 @@
 """What the processes of a soak promise each other, outside the store: who did what to a root.
 
 Each root has a log of JSON lines, appended and synced before and after whatever is done.
-Nobody changes a root's files without its gate (a lock of our own), so that what its tree
+No actor changes a root's files without its gate (a lock of our own), so that what its tree
 may be is known at every moment: what it was made last, or what restores since make of it.
 States are records of the oracle, each in a file of its own.
 """
@@ -100,7 +100,7 @@ class States:
 def window(lines: Sequence[Line], index: int) -> list[Line] | None:
     """Returns what was done to a root between the changes of its files around a line.
 
-    None says that its files were being changed: then nobody may look.
+    None says that its files were being changed: then no actor may look.
     """
     start = next(
         (at for at in range(index, -1, -1) if lines[at]["what"] in {"base", "changing"}), None
@@ -133,7 +133,7 @@ class RootLedger:
 
     @contextmanager
     def exclusive(self) -> Iterator[bool]:
-        """Keeps everybody away if nobody is there; yields whether that is so."""
+        """Keeps all away if none is there; yields whether that is so."""
         try:
             with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
                 yield True
@@ -174,7 +174,7 @@ class RootLedger:
         return wrong
 
     def allowed(self, snapshot_id: str, label: str | None, kind: str) -> list[str] | None:
-        """Returns the states that a snapshot may hold, or None when nobody made it."""
+        """Returns the states that a snapshot may hold, or None when no actor made it."""
         lines = self.log.lines()
         made = {line["by"]: line["id"] for line in lines if line["what"] == "made"}
         found: list[str] = []
@@ -193,7 +193,7 @@ class RootLedger:
         return {identity for line in lines for identity in line["ids"]}
 
     def must_exist(self) -> set[str]:
-        """Returns the snapshots that were made, and that nobody may have removed.
+        """Returns the snapshots that were made, and that no actor may have removed.
 
         A prune says what it removed. One that was killed did not, and may have removed
         everything without a name that was there before the next one began. Safety

@@ -60,7 +60,7 @@ class Place:
         """A directory on another file system, for the store."""
         self.store_directories = (directory / "stores", self.far)
         self.moves_file = directory / "moves"
-        """While it is there, who needs the store where it is rests, so that moves can end."""
+        """While it is there, actors that need the store where it is rest, so that moves can end."""
         self.turns = directory / "turns"
         self.roots = [directory / "roots" / f"{number}" for number in range(root_count)]
 
@@ -90,7 +90,7 @@ class Place:
         yield False
 
     def prepare(self, seed: int) -> None:
-        """Makes the directories and the pool; the roots are made by whoever comes first."""
+        """Makes the directories and the pool; the roots are made by the actor that comes first."""
         ours = ("roots", "ledger", "states", "pool", "exports", "logs", "newcomers", "turns")
         for name in (*ours, "stores"):
             (self.directory / name).mkdir()
@@ -110,7 +110,7 @@ class Place:
     def wrong_setting(self, handle: treesnap.Handle, before: str | None = None) -> str | None:
         """Returns what is wrong with the setting: nothing, if it is the last acknowledged value.
 
-        One that was not acknowledged since may hold as well. Nobody may be setting it, but for
+        One that was not acknowledged since may hold as well. No actor may be setting it, but for
         who wrote the line with the token ``before``.
         """
         allowed: set[str] | None = None

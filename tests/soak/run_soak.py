@@ -62,13 +62,13 @@ def soak(
     with timed(run.done, "soaked"):
         run.run(goes_on)
     with timed(run.done, "checked"):
-        examination = Checker(place)
-        examination.run()
+        checker = Checker(place)
+        checker.run()
     shutil.rmtree(place.far, ignore_errors=True)
     for line in counts.lines():
         run.done[f"{line['who'].partition('-')[0]}: {line['what']}"] += 1
-    run.done.update({f"at the end: {name}": number for name, number in examination.sizes.items()})
-    return place.problems() + examination.problems, run.done
+    run.done.update({f"at the end: {name}": number for name, number in checker.sizes.items()})
+    return place.problems() + checker.problems, run.done
 
 
 def main() -> int:

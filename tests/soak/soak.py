@@ -1,7 +1,7 @@
 """A soak: many processes on one store, killed and stopped at random, and what must be true.
 
 Chance decides what happens, and a seed decides chance; but no two runs are the same, because
-nobody can say when the system runs which process.
+no test can say when the system runs which process.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Soak:
     """Starts the actors, and kills and stops them.
 
     One phase follows another. While a writer stands, others collect, and no store is moved. Then
-    nobody stands and nobody holds a snapshot, until the store was moved to the other file system
+    no actor stands and none holds a snapshot, until the store was moved to the other file system
     and back. Then all are at work.
     """
 

@@ -93,7 +93,7 @@ class TestWhatIsNoticed:
 
         assert any(made in line and "b'intruder'" in line for line in problems)
 
-    def test_a_snapshot_that_nobody_captured(self, writer, url):
+    def test_a_snapshot_that_no_machine_captured(self, writer, url):
         made = writer.handle.create(kind=SnapshotKind.MANUAL).id
         writer.remotes.push()
 

@@ -132,16 +132,16 @@ class TestWhatIsNoticed:
 
     def problems(self, place: Place) -> list[str]:
         """Returns what is found wrong."""
-        examination = Checker(place)
-        examination.run()
-        return examination.problems
+        checker = Checker(place)
+        checker.run()
+        return checker.problems
 
     def test_nothing_where_nothing_is_wrong(self, place):
-        examination = Checker(place)
-        examination.run()
+        checker = Checker(place)
+        checker.run()
 
-        assert examination.problems == []
-        assert examination.sizes["snapshots"] == 2
+        assert checker.problems == []
+        assert checker.sizes["snapshots"] == 2
 
     def test_a_snapshot_that_is_lost(self, place):
         lost = self.handle(place).list()[-1].id
@@ -149,14 +149,14 @@ class TestWhatIsNoticed:
 
         assert self.problems(place) == [f"root 0: snapshot {lost} is lost"]
 
-    def test_no_snapshot_that_somebody_deleted(self, place):
+    def test_no_snapshot_that_an_actor_deleted(self, place):
         gone = self.handle(place).list()[-1].id
         place.ledger(0).log.add(what="deleting", ids=[gone])
         self.handle(place).delete(gone)
 
         assert self.problems(place) == []
 
-    def test_a_pinned_snapshot_that_somebody_deleted(self, place):
+    def test_a_pinned_snapshot_that_an_actor_deleted(self, place):
         gone = self.handle(place).list()[-1].id
         log = place.ledger(0).log
         log.add(what="pinned", ids=[gone])
@@ -165,10 +165,10 @@ class TestWhatIsNoticed:
 
         assert self.problems(place) == [f"root 0: snapshot {gone} is lost"]
 
-    def test_a_snapshot_that_nobody_made(self, place):
+    def test_a_snapshot_that_no_actor_made(self, place):
         self.handle(place).create(kind=SnapshotKind.RUN)
 
-        assert any("nobody made" in problem for problem in self.problems(place))
+        assert any("no actor made" in problem for problem in self.problems(place))
 
     def test_a_snapshot_that_holds_something_else(self, place):
         (place.roots[0] / "intruder").write_bytes(b"unseen")

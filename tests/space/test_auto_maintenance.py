@@ -106,7 +106,7 @@ class TestPolicy:
 
         assert difference(before, record(world.root)) == []
 
-    def test_a_root_in_which_somebody_works_is_left_for_the_next_time(self, world):
+    def test_a_root_in_which_a_process_works_is_left_for_the_next_time(self, world):
         world.handle.config("keep.last", "1")
         for _ in range(31):
             world.change(100)

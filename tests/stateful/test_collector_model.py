@@ -120,7 +120,7 @@ class Machine(RuleBasedStateMachine):
             assert needs <= there, f"snapshot {number} misses {needs - there}"
 
     def teardown(self) -> None:
-        """When all are dead, one collection takes everything that nobody needs."""
+        """When all are dead, one collection takes everything that is not needed."""
         for process in self.processes:
             process.die()
         self.finish(Collector(self.world))

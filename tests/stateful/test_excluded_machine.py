@@ -215,7 +215,7 @@ class Machine(RuleBasedStateMachine):
     def step_back(
         self, source: list[Step], target: list[Step], step_back: Callable[..., RestoreResult]
     ) -> None:
-        """Takes a step, and compares what nobody touched in the meantime."""
+        """Takes a step, and compares what no step touched in the meantime."""
         step = source[-1]
         live = record(self.root)
         note(f"touched {sorted(step.touched)}")

@@ -1,4 +1,4 @@
-"""Whose a store is: proven where it was made, by whoever made it, and not by a copy."""
+"""Whose a store is: proven where it was made, by its maker, and not by a copy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_copy_by_the_command_is_as_own_as_its_source(handle, tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702])
-def test_a_store_that_others_may_write_to_is_nobodys_own(handle, tmp_path, mode):
+def test_a_store_that_others_may_write_to_is_no_ones_own(handle, tmp_path, mode):
     (tmp_path / "store").chmod(mode)
 
     assert not handle.store_info().own

@@ -28,7 +28,7 @@ def test_imports_keep_the_contracts(capsys, monkeypatch):
 
 
 def test_no_imports_go_round_in_circles():
-    """At module level, inside functions and for types: whoever reads on never comes back."""
+    """At module level, inside functions and for types: a reader who reads on never comes back."""
     imports = {name: set(imported_by(name)) for name in MODULES}
     left = set(MODULES)
 

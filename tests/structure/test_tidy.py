@@ -98,7 +98,7 @@ TAKING_METHODS = {"unlink", "rename", "rename_to_absent", "exchange", "remove_di
 """Methods of the file system that take a name away, or give it to something else."""
 TAKERS = [
     # In stores.
-    "fs/durable.py",  # what is published by a rename, and what nobody holds any more
+    "fs/durable.py",  # what is published by a rename, and what no process holds any more
     "ops/store_place.py",  # the store as a whole, behind its closed gate
     "ops/store_links.py",  # likewise, and the links to it
     "remote/cache.py",  # what can be read again
@@ -343,6 +343,36 @@ def test_no_two_classes_share_a_name():
 @pytest.mark.parametrize("word", ["TO" + "DO", "FIX" + "ME", "XX" + "X"])
 def test_nothing_is_left_for_later(word):
     assert places_of(rf"\b{word}\b") == []
+
+
+FORBIDDEN_WORDS = {
+    "nobody": "the process, the user or the reader that does not",
+    "somebody": "the process, the user or the reader that does",
+    "whoever": "the process, the user or the reader that does",
+    "who needs": "the process that needs it",
+    "taken back": "undone, or rolled back",
+    "manieth": "the Nth",
+    "outlook": "known changes",
+    "surely": "what is known, and why",
+    "distrusted": "racy",
+    "rescued?": "recovered, or preserved",
+    "salvaged?": "recovered",
+    "examination": "checker",
+    "survey": "pack usage, or a scan",
+    "keep up": "maintain",
+    "upkeep": "maintenance",
+}
+"""Words that say too little, or that stood here for something else; with what to say."""
+
+
+@pytest.mark.parametrize("word", FORBIDDEN_WORDS)
+def test_words_that_say_too_little_are_not_used(word):
+    """In names too; but a user is called so, and a file of an old store holds one of them."""
+    pattern = word.replace(" ", "[ _]")
+    found = places_of(rf"(?i)(?<!as_)(?<![a-z])(?:{pattern})s?(?![a-z])(?!_ID)", suffix=".py")
+    not_words = (shown(Path(__file__)), "tests/compat/make_store.py")
+
+    assert [place for place in found if not place.startswith(not_words)] == []
 
 
 def test_no_path_of_one_machine_is_written_down():

@@ -39,7 +39,7 @@ class AnsweringServer:
         self._threads[0].start()
 
     def close(self) -> None:
-        """Ends all connections, and returns when nobody serves them any more."""
+        """Ends all connections, and returns when no thread serves them any more."""
         self._socket.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
         for connection in self._connections:

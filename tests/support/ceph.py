@@ -184,7 +184,7 @@ class Ceph:
             "public_addr": "127.0.0.1",
             "cluster_addr": "127.0.0.1",
             "ms_bind_msgr1": "false",
-            # Nobody proves who they are, so nothing can be encrypted.
+            # No client proves who it is, so nothing can be encrypted.
             "auth_cluster_required": "none",
             "auth_service_required": "none",
             "auth_client_required": "none",

@@ -28,7 +28,7 @@ def warnings(world: World, command: Callable[[Handle], object]) -> list[str]:
 
 
 def write_record(world: World, payload: bytes) -> Path:
-    """Puts a record into the store, as somebody with a hostile mind might."""
+    """Puts a record into the store, as an attacker might."""
     path = world.only("roots/*/root").parent / "export-0123456789abcdef"
     path.write_bytes(seal(FileKind.EXPORT, payload))
     return path

@@ -1,4 +1,4 @@
-"""Watches, under all tests, that nobody takes anything from a store without what keeps others out.
+"""Watches, under all tests, that nothing is taken from a store without what keeps others out.
 
 Each call of the file system that removes, replaces or shortens something below a store is looked
 up in the table of this module. A row says what the process must hold. So a new sort of file needs
@@ -20,7 +20,7 @@ from treesnap.store.index import ObjectIndex
 from treesnap.store.layout import DIRECTORIES, Layout
 
 EMPTY_PACK_MAX_BYTES = 64
-"""A pack in which nobody has stored anything yet is no larger."""
+"""A pack in which no writer has stored anything yet is no larger."""
 _BELOW = re.compile(
     rf"/(?:{'|'.join([*DIRECTORIES, 'remotes', 'fork-server', 'quarantine'])})(?=/|$)"
 )
@@ -90,7 +90,7 @@ def _is(fd: int, identity: tuple[int, int]) -> bool:
 def _pack(taking: Taking, pack: str) -> bool:
     """A pack goes behind the fence; a writer shortens its own, or takes back one that is new.
 
-    Nobody relies on a pack that no index part knows.
+    No process relies on a pack that no index part knows.
     """
     path = os.path.join(taking.store, taking.name)
     if taking.holds_collector():
@@ -130,7 +130,7 @@ def _state(store: str) -> CollectorState:
 
 
 def free(taking: Taking, *found: str) -> bool:
-    """A hint, or a name of its own that nobody else has."""
+    """A hint, or a name of its own that no other process has."""
     return True
 
 

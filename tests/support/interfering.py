@@ -1,4 +1,4 @@
-"""A file system on which somebody else acts at a chosen moment."""
+"""A file system on which another process acts at a chosen moment."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _run(*words: str) -> None:
 
 @contextmanager
 def mounting() -> Iterator[Mounter]:
-    """Lends a :class:`Mounter`; skips the test where nobody may mount."""
+    """Lends a :class:`Mounter`; skips the test where mounting is not allowed."""
     if os.geteuid() != 0:
         pytest.skip("only the superuser may mount")
     mounter = Mounter()

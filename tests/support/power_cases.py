@@ -105,7 +105,7 @@ def recorded(scene, case: Case) -> Recording:
 
 
 def names_of_syncs(recording: Recording) -> list[str]:
-    """Returns method, place and how manieth of its kind for each sync."""
+    """Returns method, place and number among its kind for each sync."""
     seen: Counter[str] = Counter()
     names = []
     for sync in recording.syncs:

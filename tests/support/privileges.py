@@ -1,4 +1,4 @@
-"""Doing something as a user without privileges, whoever runs the tests."""
+"""Doing something as a user without privileges, no matter who runs the tests."""
 
 from __future__ import annotations
 

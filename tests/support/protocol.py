@@ -36,7 +36,7 @@ BROKEN_RULES = {
 
 @dataclass(eq=False)
 class Pack:
-    """A file: it lives on for whoever has it open."""
+    """A file: it lives on for a process that has it open."""
 
     objects: list[int] = field(default_factory=list)
     is_linked: bool = True
@@ -69,7 +69,7 @@ class World:
         return [pack for pack in self.packs if pack.is_linked]
 
     def free_slot(self, *, is_full: bool = False) -> Slot:
-        """Returns a slot that nobody holds; its pack is left alone when it is full."""
+        """Returns a slot that no writer holds; its pack is left alone when it is full."""
         for slot in self.slots:
             if slot.holder is None:
                 slot.pack = None if is_full else slot.pack
@@ -216,7 +216,7 @@ class Collector(Process):
                 slot.pending = None
             yield
         early = self.breaks("reads packs before it marks")
-        for part in (self.survey, self.mark) if early else (self.mark, self.survey):
+        for part in (self.read_packs, self.mark) if early else (self.mark, self.read_packs):
             yield from part()
         condemned = self.judged()
         yield from self.copy_and_delete(condemned)
@@ -278,7 +278,7 @@ class Collector(Process):
             self.marked.add(number)
             yield
 
-    def survey(self) -> Steps:
+    def read_packs(self) -> Steps:
         busy = {slot.pack for slot in self.world.slots if slot.holder is not None}
         yield
         self.busy = busy
@@ -287,7 +287,7 @@ class Collector(Process):
             yield
 
     def judged(self) -> frozenset[Pack]:
-        """Returns the packs that hold waste: something that nobody needs, or a second copy."""
+        """Returns the packs that hold waste: something that no snapshot needs, or a second copy."""
         claimed: set[int] = set()
         condemned = set()
         for pack in sorted(self.content, key=lambda item: item not in self.busy):

@@ -1,7 +1,7 @@
 """The protocol with which machines share a remote, as a model: its rules, and no bytes.
 
-Every machine is a generator. It yields a request and is sent the answer, so that whoever drives
-it decides in which order requests of many machines land, which answers are lost, and which
+Every machine is a generator. It yields a request and is sent the answer, so that its driver
+decides in which order requests of many machines land, which answers are lost, and which
 requests land once more, long after. Lists come in pages of three names.
 
 An object is a tuple: ``("leaf", n)``, or ``("tree", child, ...)``. A name says when its file was
@@ -310,7 +310,7 @@ class World:
             self.lost[name] = self.files.pop(name)
 
     def view(self) -> View:
-        """Returns what somebody would read who reads everything at this instant."""
+        """Returns what a reader would read that reads everything at this instant."""
         number = max(number_in(name) for name in self.files if name.startswith("state/"))
         state = self.files[state_name(number)]
         commits = [value for name, value in self.files.items() if name.startswith("commits/")]
@@ -359,7 +359,7 @@ def seen(
 
 @dataclass
 class Machine:
-    """Somebody with access to the remote."""
+    """A user with access to the remote."""
 
     world: World
     random: Random
@@ -446,7 +446,7 @@ class Machine:
         return seen(self.world, number, state, commits, parts)
 
     def create_state(self, number: int, state: State) -> Steps:
-        """Writes a state if nobody else did; returns whether it counts."""
+        """Writes a state if no other machine did; returns whether it counts."""
         name, state = state_name(number), replace(state, token=object())
         if self.breaks("checks for a state, then puts it"):
             if name in (yield from self.list("state/")):
@@ -620,7 +620,7 @@ class Collector(Machine):
                 yield from self.collect()
 
     def collect(self) -> Steps:
-        """One whole collection, or as much of it as nobody else overtakes."""
+        """One whole collection, or as much of it as no other machine overtakes."""
         random, view = self.random, (yield from self.read())
         state, number = view.state, view.number
         deletions = yield from self.read_deletions()
@@ -720,7 +720,7 @@ class Collector(Machine):
         packs: Packs,
     ) -> Steps:
         """Writes the parts that are new, then the state after a number; returns the state, or
-        None when somebody else wrote it."""
+        None when another machine wrote it."""
         written: dict[str, object] = {}
         names = {}
         for kind, old, wanted in (

@@ -1,4 +1,4 @@
-"""Doing something just before a system call of this process, whoever makes it."""
+"""Doing something just before a system call of this process, no matter which code makes it."""
 
 from __future__ import annotations
 

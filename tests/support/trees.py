@@ -48,7 +48,7 @@ NAMES = (
 
 OWNER, NAMED_USER, GROUP, NAMED_GROUP, MASK, OTHERS = 1, 2, 4, 8, 16, 32
 """Tags of entries in an access control list; see acl(5)."""
-NOBODY = 0xFFFFFFFF
+NO_ID = 0xFFFFFFFF
 
 
 def access_list(*entries: tuple[int, int, int]) -> bytes:
@@ -57,19 +57,19 @@ def access_list(*entries: tuple[int, int, int]) -> bytes:
 
 
 ACCESS = access_list(
-    (OWNER, 6, NOBODY),
+    (OWNER, 6, NO_ID),
     (NAMED_USER, 4, 12345),
-    (GROUP, 4, NOBODY),
+    (GROUP, 4, NO_ID),
     (NAMED_GROUP, 6, 54321),
-    (MASK, 6, NOBODY),
-    (OTHERS, 0, NOBODY),
+    (MASK, 6, NO_ID),
+    (OTHERS, 0, NO_ID),
 )
 DEFAULT = access_list(
-    (OWNER, 7, NOBODY),
+    (OWNER, 7, NO_ID),
     (NAMED_USER, 5, 12345),
-    (GROUP, 5, NOBODY),
-    (MASK, 5, NOBODY),
-    (OTHERS, 0, NOBODY),
+    (GROUP, 5, NO_ID),
+    (MASK, 5, NO_ID),
+    (OTHERS, 0, NO_ID),
 )
 
 
@@ -146,7 +146,7 @@ def _build_files(top: bytes, random: Random) -> None:
     write_sparse(top + b"/holes", 3_000_001, (0, b"begin"), (1 << 20, random.randbytes(600_000)))
     write_sparse(top + b"/hole-first", 2_000_000, (1_999_999, b"!"))
     if os.geteuid() == 0:
-        write(top + b"/forbidden", b"nobody may read this")
+        write(top + b"/forbidden", b"no user may read")
         os.chmod(top + b"/forbidden", 0)
 
 

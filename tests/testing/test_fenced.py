@@ -16,7 +16,7 @@ from world import World
 
 @pytest.fixture
 def store(tmp_path) -> Path:
-    """A store with two snapshots, in which nobody is at work."""
+    """A store with two snapshots, in which no process is at work."""
     return World(tmp_path).store
 
 
@@ -42,7 +42,7 @@ def test_a_snapshot_goes_under_the_lock_of_its_root(store):
     assert problem_of("unlink", snapshot) is not None
 
 
-def test_a_pack_that_is_not_condemned_stays_whoever_collects(store):
+def test_a_pack_that_is_not_condemned_stays_in_every_collection(store):
     fs, lock = LocalFileSystem(), Layout(str(store)).collector_lock
     with held(fs, lock, operation="test", what="The collector", wait_s=0.0):
         assert problem_of("unlink", one_of(store, "packs/*")) is not None

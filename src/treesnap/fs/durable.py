@@ -288,7 +288,7 @@ def sweep_abandoned(fs: FileSystem, directory: str, is_ours: Callable[[str], boo
     """Removes the files with names of ours that no process has locked; raises OSError.
 
     Only regular files of this user, and of the owner of the directory, are opened: in a directory
-    that all may write to, others could have put anything there. Waits for nobody: neither for the
+    that all may write to, others could have put anything there. Does not wait: neither for the
     other end of a pipe, nor for the holder of a lease, who has 45 seconds to give that up.
     """
     names = [name for name in fs.list_names(directory) if is_ours(name)]

@@ -27,8 +27,8 @@ _STATUS_SIZE_MAX = 1 << 16
 class OwnerFileSystem(LocalFileSystem):
     """Gives new files and directories, at a path and below it, to a user.
 
-    To nobody until that user is named, by who has looked at whose the path is and trusts the
-    user: an earlier look may have met a directory that another user has taken away since.
+    To no user until one is named, by a caller that has looked at whose the path is and trusts
+    that user: an earlier look may have met a directory that another user has taken away since.
     """
 
     def __init__(self, path: str) -> None:

@@ -33,7 +33,7 @@ class Link(NamedTuple):
 class PathLookup(NamedTuple):
     """What was met on the way to a path: one look at each name, from the root directory down.
 
-    Whoever may change a name is who may write in the directory above it, which was looked at
+    A user may change a name who may write in the directory above it, which was looked at
     before. So if no other user may change any of the directories, what was seen stays so. Only
     where a name was absent can another user make something, if the sticky bit lets all do that.
     """

@@ -319,8 +319,8 @@ class _Begun:
             claim.release()
             context.monitor.warn(
                 WarningCode.BLOCK_ABANDONED,
-                f"A block in {quoted(context.root)} was never left, so what it did was not taken "
-                f"back; the state before it is {self.held.made.id[:12]}",
+                f"A block in {quoted(context.root)} was never left, so what it did was not "
+                f"rolled back; the state before it is {self.held.made.id[:12]}",
             )
         finally:
             self._guard.go()

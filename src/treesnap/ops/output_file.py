@@ -1,6 +1,6 @@
 """A file that a command writes where the user says: its directory is opened once.
 
-Whoever may rename things above that directory can have its path lead elsewhere at any moment. So
+A user who may rename things above that directory can have its path lead elsewhere at any moment. So
 everything about the file, from the first look to its last rename, is done below the open directory.
 """
 

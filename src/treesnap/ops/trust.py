@@ -137,7 +137,7 @@ def real_target(path: str) -> str:
 
 
 def refuse_owner(what: str, path: str, owner_id: int) -> None:
-    """Raises Refused, whoever calls, for what another user has put at a path."""
+    """Raises Refused, to every user, for what another user has put at a path."""
     if owner_id not in _trusted_ids():
         _refuse_if(what, path, f"belongs to {_user(owner_id)}")
 

@@ -136,8 +136,8 @@ def _text_command(pattern: str, line: str) -> TextCommand:
 def _refuse_foreign(path: str) -> None:
     """Raises InvalidArgument for a file that names programs and that others can write.
 
-    Whoever may write in its directory can put another file in its place, and so can whoever may
-    write where the link to it is. What is not there yet is nobody's.
+    A user who may write in its directory can put another file in its place, and so can one who may
+    write where the link to it is. What is not there yet has no owner.
     """
     real = os.path.realpath(path)
     directories = dict.fromkeys((os.path.dirname(real), os.path.dirname(path)))

@@ -49,7 +49,7 @@ def is_left_by_others(fs: FileSystem, fd: int, found: os.stat_result) -> bool:
     """Returns whether a name in an open directory is another user's, and none of this user's.
 
     Only where the sticky bit says that many may make names there and each keeps its own, as in
-    ``/tmp``. Elsewhere whoever may write to a directory may replace all that is in it. Costs
+    ``/tmp``. Elsewhere a user who may write to a directory may replace all that is in it. Costs
     nothing for what belongs to this user or to root.
     """
     if found.st_uid in {0, os.geteuid()}:

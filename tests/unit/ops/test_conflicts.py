@@ -27,7 +27,7 @@ def changed(handle, root):
     return tree_state(root)
 
 
-def edit(path, content: bytes = b"by somebody else") -> None:
+def edit(path, content: bytes = b"by another process") -> None:
     path.write_bytes(content)
 
 
@@ -43,7 +43,7 @@ class TestConflicts:
             make_handle(fs=fs).restore("before")
 
         assert caught.value.path == b"three"
-        assert (root / "three").read_bytes() == b"by somebody else"
+        assert (root / "three").read_bytes() == b"by another process"
         assert (root / "one").read_bytes() == b"changed one"
         assert (root / "directory/two").read_bytes() == b"changed directory/two"
         assert (root / "added/file").exists()
@@ -55,7 +55,7 @@ class TestConflicts:
             make_handle(fs=fs).restore("before")
 
         assert caught.value.path == b"one"
-        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "one").read_bytes() == b"by another process"
         assert (root / "three").read_bytes() == b"changed three"
 
     def test_a_file_that_appears_where_one_is_put_back_is_noticed(
@@ -67,7 +67,7 @@ class TestConflicts:
         with pytest.raises(Conflict):
             make_handle(fs=fs).restore("before")
 
-        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "one").read_bytes() == b"by another process"
 
     def test_a_file_added_to_a_directory_that_goes_is_noticed(self, make_handle, root, changed):
         fs = Interfering("rename_to_absent", 1, lambda: edit(root / "added/new"))
@@ -75,7 +75,7 @@ class TestConflicts:
         with pytest.raises(Conflict):
             make_handle(fs=fs).restore("before")
 
-        assert (root / "added/new").read_bytes() == b"by somebody else"
+        assert (root / "added/new").read_bytes() == b"by another process"
         assert (root / "one").read_bytes() == b"changed one"
 
     def test_a_directory_swapped_for_a_link_is_not_followed(
@@ -105,10 +105,10 @@ class TestConflicts:
 
         assert (root / "one").read_bytes() == b"one"
         handle.undo()
-        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "one").read_bytes() == b"by another process"
 
     def test_what_was_changed_after_it_was_put_is_left_so(self, make_handle, root, changed):
-        """Somebody replaces a file that was just put, then the restore fails elsewhere."""
+        """Another process replaces a file that was just put, then the restore fails elsewhere."""
 
         def replace_file() -> None:
             edit(root / "replacement")
@@ -127,7 +127,7 @@ class TestConflicts:
             handle.restore("before")
 
         contents = {name: (root / name).read_bytes() for name in ("one", "three", "directory/two")}
-        assert list(contents.values()).count(b"by somebody else") == 1
+        assert list(contents.values()).count(b"by another process") == 1
         assert sum(content.startswith(b"changed") for content in contents.values()) == 2
         assert any("left alone" in warning for warning in handle.context.monitor.warnings)
         assert handle.status().recovered is None
@@ -147,16 +147,16 @@ class TestConflicts:
             make_handle(fs=fs).restore("before")
 
         assert caught.value.path == b"one"
-        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "one").read_bytes() == b"by another process"
         assert (root / "three").read_bytes() == b"changed three"
 
 
 class TestChangesBehindTheLastStep:
-    """Everything is done, and about to be durable, when somebody comes."""
+    """Everything is done, and about to be durable, when another process comes."""
 
     @pytest.fixture
     def restore(self, make_handle, root):
-        """Fails to restore while somebody does something and removes "three"; returns remarks."""
+        """Fails to restore while another process acts and removes "three"; returns warnings."""
 
         def restorer(action) -> list[str]:
             def interfere() -> None:
@@ -172,12 +172,14 @@ class TestChangesBehindTheLastStep:
 
         return restorer
 
-    def test_what_was_put_and_removed_by_somebody_becomes_what_it_was(self, restore, root, changed):
+    def test_what_was_put_and_removed_by_another_process_becomes_what_it_was(
+        self, restore, root, changed
+    ):
         assert restore(lambda: None) == []
 
         assert tree_state(root) == changed
 
-    def test_what_was_put_and_replaced_by_somebody_is_left_so(self, restore, root, changed):
+    def test_what_was_put_and_replaced_by_another_process_is_left_so(self, restore, root, changed):
         def replace() -> None:
             edit(root / "new")
             (root / "new").rename(root / "one")
@@ -185,13 +187,15 @@ class TestChangesBehindTheLastStep:
         warnings = restore(replace)
 
         assert any("'one'" in warning and "left alone" in warning for warning in warnings)
-        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "one").read_bytes() == b"by another process"
 
-    def test_what_was_removed_and_made_anew_by_somebody_is_left_so(self, restore, root, changed):
+    def test_what_was_removed_and_made_anew_by_another_process_is_left_so(
+        self, restore, root, changed
+    ):
         warnings = restore(lambda: edit(root / "added"))
 
         assert any("'added'" in warning and "left alone" in warning for warning in warnings)
-        assert (root / "added").read_bytes() == b"by somebody else"
+        assert (root / "added").read_bytes() == b"by another process"
 
     @pytest.fixture
     def permissions_changed(self, root, handle):
@@ -208,7 +212,7 @@ class TestChangesBehindTheLastStep:
         warnings = restore(lambda: edit(root / "one"))
 
         assert any("'one'" in warning and "left alone" in warning for warning in warnings)
-        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "one").read_bytes() == b"by another process"
         assert (root / "one").stat().st_mode & 0o777 == 0o600
 
     def test_another_file_in_the_place_of_one_whose_permissions_came_back_keeps_its_own(
@@ -290,7 +294,7 @@ class TestAfterACrash:
 
         assert said is not None
         assert said.startswith("undid an interrupted restore")
-        assert (root / "one").read_bytes() == b"by somebody else"
+        assert (root / "one").read_bytes() == b"by another process"
         assert (root / "added/file").read_bytes() == b"added"
 
     def test_a_root_that_was_removed_meanwhile_is_restored_anew(self, handle, root, crash):

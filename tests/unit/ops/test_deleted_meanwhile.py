@@ -1,4 +1,4 @@
-"""A snapshot that is deleted, and its content collected, while somebody reads it."""
+"""A snapshot that is deleted, and its content collected, while a reader reads it."""
 
 from __future__ import annotations
 

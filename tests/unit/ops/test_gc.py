@@ -145,7 +145,7 @@ class TestSpace:
             assert (again.index.covered(), again.index.damaged) == (sizes, {})
             assert len(list(*again.index.parts.values())) == handle.stats().objects
 
-    def test_the_index_forgets_a_pack_that_somebody_removed(self, handle, store, store_path):
+    def test_the_index_forgets_a_pack_that_another_process_removed(self, handle, store, store_path):
         store.index.write_part([], {b"p" * 16: 100})
 
         handle.gc()
@@ -447,7 +447,7 @@ class TestLeftovers:
         assert pack_files(store_path) == before
 
     def test_a_file_that_no_writer_left_pending_is_left_alone(self, handle, store, store_path):
-        (store_path / "pending" / "README").write_bytes(b"of somebody else")
+        (store_path / "pending" / "README").write_bytes(b"of another program")
 
         handle.gc()
 

@@ -86,7 +86,7 @@ class TestReferences:
             handle.create(name=name)
 
     @pytest.mark.parametrize(
-        "ref", ["latest~3", "step:9", "nobody", "ffffffff", "abc", "", "LATEST"]
+        "ref", ["latest~3", "step:9", "absent", "ffffffff", "abc", "", "LATEST"]
     )
     def test_an_unknown_reference_is_not_found(self, handle, three, ref):
         with pytest.raises(NotFound) as caught:
@@ -155,7 +155,7 @@ class TestDeletion:
 
     def test_takes_all_or_none(self, handle, three):
         with pytest.raises(NotFound):
-            handle.delete("a", "nobody")
+            handle.delete("a", "absent")
 
         assert len(handle.list()) == 3
 

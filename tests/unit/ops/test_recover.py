@@ -119,7 +119,7 @@ class TestChangesByOthers:
     def test_to_a_directory_that_was_removed_are_in_a_snapshot(
         self, handle, root, before, crash_after_all_moves, tmp_path
     ):
-        """Somebody works in the directory that the restore had moved aside."""
+        """Another process works in the directory that the restore had moved aside."""
         crash_after_all_moves()
         (aside,) = stage_of(root).glob("*/file")
         aside.with_name("new").write_bytes(b"work of an hour")
@@ -131,9 +131,9 @@ class TestChangesByOthers:
         newest = handle.list()[0]
         assert newest.kind == SnapshotKind.SAFETY
         assert any(newest.id[:12] in warning for warning in handle.context.monitor.warnings)
-        handle.restore(newest.id, to=tmp_path / "rescued")
-        assert (tmp_path / "rescued/added/new").read_bytes() == b"work of an hour"
-        assert (tmp_path / "rescued/added/file").read_bytes() == b"added"
+        handle.restore(newest.id, to=tmp_path / "copied")
+        assert (tmp_path / "copied/added/new").read_bytes() == b"work of an hour"
+        assert (tmp_path / "copied/added/file").read_bytes() == b"added"
 
     def test_through_a_file_that_was_open_are_in_a_snapshot(
         self, handle, root, before, crash, tmp_path
@@ -145,9 +145,9 @@ class TestChangesByOthers:
         handle.recover()
 
         assert differences(tree_state(root), before) == []
-        handle.restore(handle.list()[0].id, to=tmp_path / "rescued")
-        rescued = (tmp_path / "rescued/directory/two").read_bytes()
-        assert rescued == b"changed directory/two and more"
+        handle.restore(handle.list()[0].id, to=tmp_path / "copied")
+        copied = (tmp_path / "copied/directory/two").read_bytes()
+        assert copied == b"changed directory/two and more"
 
     def test_deep_in_a_directory_to_be_removed_are_kept(self, handle, root, crash):
         crash(1)
@@ -318,7 +318,7 @@ def test_errors_in_recovery_leave_the_journal_for_the_next(
 def test_what_was_written_into_a_new_directory_is_kept_when_an_error_takes_it_back(
     make_handle, handle, root, before, after, tmp_path
 ):
-    """Somebody works in the directory that the restore has just put, and then it fails."""
+    """Another process works in the directory that the restore has just put, and then it fails."""
     shutil.rmtree(root / "directory")
 
     class Working(WrappedFileSystem):
@@ -332,12 +332,12 @@ def test_what_was_written_into_a_new_directory_is_kept_when_an_error_takes_it_ba
         make_handle(fs=Working()).restore("before")
     handle.recover()
 
-    rescued = [item for item in handle.list() if item.record.scope == (b"directory",)]
+    copied = [item for item in handle.list() if item.record.scope == (b"directory",)]
     found = [path for path in (root / "directory/new",) if path.exists()]
-    assert found or rescued
-    if rescued:
-        handle.restore(rescued[0].id, to=tmp_path / "rescued")
-        assert (tmp_path / "rescued/directory/new").read_bytes() == b"work"
+    assert found or copied
+    if copied:
+        handle.restore(copied[0].id, to=tmp_path / "copied")
+        assert (tmp_path / "copied/directory/new").read_bytes() == b"work"
 
 
 class TestMeanwhile:
@@ -364,7 +364,7 @@ class TestMeanwhile:
         assert (root / "three").read_bytes() == b"newer"
         assert not list(root.glob(".treesnap*"))
 
-    def test_somebody_who_is_always_faster_is_a_conflict(self, make_handle, handle, root, crash):
+    def test_a_process_that_is_always_faster_is_a_conflict(self, make_handle, handle, root, crash):
         crash(1)
         edited = set()
 

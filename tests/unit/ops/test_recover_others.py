@@ -48,10 +48,10 @@ def changed(handle, root):
         (root / name).write_bytes(b"changed " + name.encode())
 
 
-def rescued(handle, tmp_path: Path) -> Path:
+def copied(handle, tmp_path: Path) -> Path:
     """Returns the directory with what the newest snapshot holds."""
-    handle.restore(handle.list()[0].id, to=tmp_path / "rescued")
-    return tmp_path / "rescued"
+    handle.restore(handle.list()[0].id, to=tmp_path / "copied")
+    return tmp_path / "copied"
 
 
 class TestWrittenThroughAnOpenFile:
@@ -62,7 +62,7 @@ class TestWrittenThroughAnOpenFile:
 
         handle.recover()
 
-        kept = rescued(handle, tmp_path) / "directory/two"
+        kept = copied(handle, tmp_path) / "directory/two"
         assert kept.read_bytes() == b"changed directory/two precious"
         assert (root / "directory/two").read_bytes() == b"two"
 
@@ -73,12 +73,12 @@ class TestWrittenThroughAnOpenFile:
 
         handle.doctor(forget=True)
 
-        kept = rescued(handle, tmp_path) / "directory/two"
+        kept = copied(handle, tmp_path) / "directory/two"
         assert kept.read_bytes() == b"changed directory/two precious"
 
 
 def test_what_is_written_into_a_file_that_lies_aside_comes_back(make_handle, root, changed):
-    """No crash: somebody had the file open, and writes while the moves are made durable."""
+    """No crash: a process had the file open, and writes while the moves are made durable."""
     with (root / "three").open("ab", buffering=0) as file:
 
         class Writing(WrappedFileSystem):
@@ -286,7 +286,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
 
         assert not (root / "d").exists()
         assert handle.list()[0].label.startswith("changed during restore")
-        self.expect(rescued(handle, tmp_path) / name)
+        self.expect(copied(handle, tmp_path) / name)
 
     def made(self, root: Path) -> None:
         (root / "d/below").mkdir(parents=True)
@@ -308,7 +308,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("touch", [False, True])
 @pytest.mark.parametrize("fault", [SECOND_MOVE, ALL_MOVED, FINISHED])
-def test_what_nobody_changed_in_a_directory_that_was_put_is_no_change(
+def test_what_was_not_changed_in_a_directory_that_was_put_is_no_change(
     make_handle, handle, root, fault, touch
 ):
     """Nothing that the restore itself does to metadata is taken for the work of another."""
@@ -334,7 +334,7 @@ def test_what_nobody_changed_in_a_directory_that_was_put_is_no_change(
     assert not (root / "f").exists()
 
 
-def test_what_nobody_here_can_read_is_not_removed(handle, root, crash):
+def test_what_cannot_be_read_here_is_not_removed(handle, root, crash):
     """It was made in a directory that lies aside, and cannot go into a snapshot."""
     handle.create()
     (root / "new").mkdir()

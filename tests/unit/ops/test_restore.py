@@ -66,7 +66,7 @@ def test_an_owner_that_is_not_put_back_is_named_whatever_has_it(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives a directory away")
-def test_a_root_of_somebody_else_keeps_no_failed_restore_from_being_undone(
+def test_a_root_of_another_user_keeps_no_failed_restore_from_being_undone(
     make_handle, handle, root
 ):
     handle.create()
@@ -92,7 +92,7 @@ def test_a_root_of_somebody_else_keeps_no_failed_restore_from_being_undone(
     assert handle.recover() is None
 
 
-def test_what_somebody_makes_in_a_root_that_is_made_anew_stays_when_that_fails(
+def test_what_another_process_makes_in_a_root_that_is_made_anew_stays_when_that_fails(
     make_handle, handle, root
 ):
     handle.create()

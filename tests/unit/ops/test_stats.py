@@ -71,7 +71,7 @@ class Counted:
         return set().union(*chosen.values())
 
     def unique_bytes(self, *chosen: str) -> int:
-        """Returns the bytes of what nobody needs but the chosen snapshots."""
+        """Returns the bytes of what only the chosen snapshots need."""
         mine = self.of({one: self.needs[one] for one in chosen})
         others = self.of({one: found for one, found in self.needs.items() if one not in chosen})
         return sizes(self.reader, mine - others)[1]

@@ -11,7 +11,7 @@ PATHS = [b"file-%d" % number for number in range(50)]
 
 
 class CountedPaths(tuple):
-    """Paths that count how often somebody goes through them."""
+    """Paths that count how often they are gone through."""
 
     times = 0
 

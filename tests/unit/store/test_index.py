@@ -209,7 +209,7 @@ def test_a_large_part_is_not_rewritten_for_small_ones(store, index):
     assert large in part_names(store)
 
 
-def test_merging_is_left_to_whoever_does_it_already(fs, store, index):
+def test_merging_is_left_to_the_process_that_does_it(fs, store, index):
     for number in range(PARTS_MAX + 1):
         index.write_part([entry(number)], {PACK: 100})
     lock = fs.open(os.path.join(store.layout.index, "lock"), os.O_RDWR | os.O_CREAT)

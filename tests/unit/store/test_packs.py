@@ -374,7 +374,7 @@ class TestSealing:
 
 
 class TestInventory:
-    def test_of_a_whole_pack_asks_nobody(self, store, pack):
+    def test_of_a_whole_pack_asks_no_writer(self, store, pack):
         pack_id, entries = pack
 
         found = store.packs.inventory(pack_id, 0, nothing)
@@ -454,7 +454,7 @@ class TestInventory:
 
 
 class TestReadingWhatIsCutOff:
-    """A writer that finds no room cuts off what it wrote, whoever reads the pack just then."""
+    """A writer that finds no room cuts off what it wrote, even while a reader reads the pack."""
 
     class Cut(WrappedFileSystem):
         """Cuts a pack when it was looked into for the first time."""

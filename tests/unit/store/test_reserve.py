@@ -35,7 +35,7 @@ class Action:
         return "done"
 
 
-def test_where_there_is_no_room_nothing_is_left_and_nobody_is_told(store):
+def test_where_there_is_no_room_nothing_is_left_and_nothing_is_said(store):
     fault = Fault(methods=frozenset({"allocate"}), errno=errno.ENOSPC)
     fs = FaultyFileSystem(fault)
 

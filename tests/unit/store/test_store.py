@@ -41,7 +41,7 @@ class TestOpening:
 
         assert sorted(os.listdir(store_path)) == sorted([*DIRECTORIES, "format", "made-here"])
 
-    def test_a_directory_of_somebody_else_is_no_store(self, fs, store_path):
+    def test_a_directory_of_another_program_is_no_store(self, fs, store_path):
         os.makedirs(os.path.join(store_path, "photographs"))
 
         with pytest.raises(StoreMissing, match="not empty"):

@@ -287,7 +287,7 @@ class Export:
 
         ``below`` are the names of new directories that the tree lies in: parents of the target
         that do not exist yet come with it, in one rename, or not at all. They are made in the
-        stage, where nobody else can put anything in their place, and moved out of it with it.
+        stage, where no other user can put anything in their place, and moved out of it with it.
 
         A directory without write permission can be renamed where it is, but not moved to another
         directory. So it gets its mode between the two renames, and is open since before the first.

@@ -92,7 +92,7 @@ def remove_directories(fs: FileSystem, paths: Iterable[str]) -> None:
 def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: Sequence[bytes]) -> int:
     """Returns a descriptor of a directory that its owner may empty; valid until the next one.
 
-    What was opened is looked at and changed, not the name: whoever may rename things above it can
+    What was opened is looked at and changed, not the name: users who may rename things above it can
     put something else there at any moment.
     """
     if not names:
@@ -112,7 +112,7 @@ def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: Sequence[byte
 def _make_writable(fs: FileSystem, fd: int) -> bool:
     """Gives the owner of a directory all permissions; returns whether any was missing.
 
-    Not in those of other users: the superuser needs no permission there, and nobody else may.
+    Not in those of other users: the superuser needs no permission there, and no other user may.
     """
     found = fs.fstat(fd)
     mode = stat_module.S_IMODE(found.st_mode)

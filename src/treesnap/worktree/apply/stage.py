@@ -640,9 +640,9 @@ def _foreign(fs: FileSystem, fd: int, refused: PermissionError) -> PermissionErr
 def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
     """Returns a descriptor of a new directory, which no other user can enter from then on.
 
-    Whoever may rename things in its parent could have put another directory in its place since it
-    was made. Raises Conflict for one of another user, and for one that is not empty once nobody
-    else can make names in it.
+    Users who may rename things in its parent could have put another directory in its place since it
+    was made. Raises Conflict for one of another user, and for one that is not empty once no other
+    user can make names in it.
     """
     fd = fs.open(name, OPEN_DIRECTORY, dir_fd=parent_fd)
     try:
@@ -664,7 +664,7 @@ def _is_made_by_us(fs: FileSystem, fd: int) -> bool:
     """Returns whether an open directory can have been made by this process.
 
     On some file systems (FAT, a share, one exported without root) all that a process makes belongs
-    to somebody else: then this shows by a file that is made for that.
+    to another user: then this shows by a file that is made for that.
     """
     owner_id = fs.fstat(fd).st_uid
     if owner_id == os.geteuid():
