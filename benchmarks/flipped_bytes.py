@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 import treesnap
-from treesnap.errors import TreesnapError
+from treesnap.core.model.errors import TreesnapError
 
 
 def lost_files(handle: treesnap.Handle, identity: str, all_paths: list[bytes]) -> int:

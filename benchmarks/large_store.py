@@ -22,21 +22,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from treesnap.codec.tree import put_tree
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.store import Store
-from treesnap.store.writer import Writer
+from treesnap.core.codec.tree import put_tree
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import Writer
 
 FILES = 9_996
 """Files of a snapshot, each of one chunk; a tree of as many entries is four objects."""
 
 COLLECT = """
 import json, resource, sys, time
-from treesnap.ops.handle import Handle
-from treesnap.ops.context import context_at
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 
 begin_s = time.perf_counter()
 result = Handle(context_at(root=sys.argv[1], store_path=sys.argv[2], wait_s=0)).gc()

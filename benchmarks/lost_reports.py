@@ -157,7 +157,7 @@ class Listener:
 
 def cost(place: Path, count: int = 20_000) -> None:
     """Prints what the queue that treesnap uses costs."""
-    from treesnap.fs.notifier import NAMES, Notifier
+    from treesnap.core.fs.notifier import NAMES, Notifier
 
     paths = [place / f"{number % 100}" / f"{number}" for number in range(count)]
     for path in paths:

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from treesnap import SnapshotKind
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.maintenance import EVERY
-from treesnap.store.index import VERIFIED_SIZE_MAX
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.upkeep.maintenance import EVERY
+from treesnap.core.store.index import VERIFIED_SIZE_MAX
 from treesnap.testing.doubles import RecordingFileSystem
 
 FILES_PER_DIRECTORY = 100

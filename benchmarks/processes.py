@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from treesnap.ops import capture
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.ops import capture
+from treesnap.core.ops.context import context_at
 
 FILES_PER_DIRECTORY = 100
 PROCESSES = (1, 2, 3, 4)

@@ -19,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import MUTATING, Call, Kind, WrappedFileSystem
 
 

@@ -18,16 +18,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from treesnap.cli.cmd_timeline import lines_of_patches
-from treesnap.codec.tree import put_tree
-from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.store import Store
-from treesnap.store.writer import Writer
+from treesnap.core.codec.tree import put_tree
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import Writer
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.ui.app import Timeline, TimelineTools
-from treesnap.ui.line_list import LineList
+from treesnap.timeline.app import Timeline, TimelineTools
+from treesnap.timeline.command import lines_of_patches
+from treesnap.timeline.line_list import LineList
 
 IN_DIRECTORY = 1000
 SIZE = (80, 24)

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from textual.worker import WorkerCancelled
 
-from treesnap.cli.cmd_timeline import lines_of_patches
-from treesnap.facts import fact_tags
-from treesnap.model import SnapshotKind
-from treesnap.ops.context import context_at
-from treesnap.ops.create import CreateRequest, create
-from treesnap.ops.handle import Handle
-from treesnap.ui.app import Timeline, TimelineTools
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.reserved_tags import fact_tags
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.create import CreateRequest, create
+from treesnap.timeline.app import Timeline, TimelineTools
+from treesnap.timeline.command import lines_of_patches
 
 PICTURES = {
     "timeline": ("j",) * 5,

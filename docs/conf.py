@@ -24,7 +24,7 @@ nitpicky = True
 # other project's names.
 nitpick_ignore_regex = [("py:.*", r"(?!treesnap\.).*")]
 # What a handle is made of is not public: programs call treesnap.open.
-nitpick_ignore = [("py:class", "treesnap.ops.context.Context")]
+nitpick_ignore = [("py:class", "treesnap.core.ops.context.Context")]
 
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3

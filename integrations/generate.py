@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import treesnap
-from treesnap.agents.install.contracts import CONTRACTS, entries, programs
+from treesnap.agents.install.host_settings import CONTRACTS, entries, programs
 
 HERE = Path(__file__).parent
 PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]

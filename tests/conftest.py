@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from fenced import watch_takers
 from sampling import IS_FULL, chosen, sized
-from treesnap.fs import process_files
+from treesnap.core.fs import process_files
 from watching import WatchedWorld
 from younger_processes import all_names, hide_older_processes
 
@@ -167,7 +167,9 @@ def _note_taken(problem: str) -> None:
             return
         if "/treesnap/" in frame.filename and "/treesnap/testing/" not in frame.filename:
             module = frame.filename.rpartition("/treesnap/")[2]
-            if not module.startswith(("fs/", "store/", "worktree/", "plans/repository.py")):
+            if not module.startswith(
+                ("core/fs/", "core/store/", "core/worktree/", "plans/repository.py")
+            ):
                 break
     stack = [f"{frame.name}:{frame.lineno}" for frame in frames[-12:-2]]
     with TAKEN.open("a") as file:

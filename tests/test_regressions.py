@@ -9,17 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, OperationFailed, StorageFull
-from treesnap.events import NullMonitor
-from treesnap.fs.local import LocalFileSystem
-from treesnap.hashing import object_id
-from treesnap.model import ObjectKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.store import Store
-from treesnap.store.writer import Writer
+from state import differences, tree_state
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.errors import (
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    OperationFailed,
+    StorageFull,
+)
+from treesnap.core.model.events import NullMonitor
+from treesnap.core.model.ids import object_id
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import Writer
 from treesnap.testing.doubles import Fault, FaultMoment, FaultyFileSystem, Killed
-from treesnap.testing.state import differences, tree_state
 
 
 class Remarks(NullMonitor):
@@ -114,7 +120,7 @@ def test_restore_that_may_not_change_a_file_puts_everything_back(root: Path) -> 
 
 def test_restore_in_directories_of_others(changed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It did everything, exited 1, and blocked the root for all commands."""
-    monkeypatch.setattr("treesnap.worktree.apply.applier.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("treesnap.core.worktree.apply.applier.os.geteuid", lambda: os.getuid() + 1)
     monitor = Remarks()
     fault = failing(errno.EPERM, "change_times", lambda p: p.endswith(("/root", "/sub")))
     handle = handle_on(changed, fault, monitor=monitor)

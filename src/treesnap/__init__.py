@@ -17,7 +17,17 @@ TYPE_CHECKING = (
 if TYPE_CHECKING:
     from typing import Any
 
-    from treesnap.errors import (
+    from treesnap.core.handle import Handle, open
+    from treesnap.core.model.entities import (
+        Change,
+        ChangeKind,
+        Entry,
+        EntryKind,
+        Snapshot,
+        SnapshotId,
+        SnapshotKind,
+    )
+    from treesnap.core.model.errors import (
         Busy,
         Conflict,
         Corrupt,
@@ -34,31 +44,21 @@ if TYPE_CHECKING:
         UnsupportedFormat,
         WarningCode,
     )
-    from treesnap.events import CollectingMonitor, Monitor, NullMonitor
-    from treesnap.facts import CheckpointType
-    from treesnap.model import (
-        Change,
-        ChangeKind,
-        Entry,
-        EntryKind,
-        Snapshot,
-        SnapshotId,
-        SnapshotKind,
-    )
-    from treesnap.ops.create import CreateOptions
-    from treesnap.ops.handle import Handle, open
-    from treesnap.store.maintenance.retention import Policy
+    from treesnap.core.model.events import CollectingMonitor, Monitor, NullMonitor
+    from treesnap.core.model.reserved_tags import CheckpointType
+    from treesnap.core.ops.create import CreateOptions
+    from treesnap.core.store.maintenance.retention import Policy
 
 __version__ = "0.2.0.dev0"
 
 _HOMES = (
-    "errors",
-    "events",
-    "model",
-    "facts",
-    "ops.handle",
-    "store.maintenance.retention",
-    "ops.create",
+    "core.model.errors",
+    "core.model.events",
+    "core.model.entities",
+    "core.model.reserved_tags",
+    "core.handle",
+    "core.store.maintenance.retention",
+    "core.ops.create",
 )
 """The modules in which names are looked up, in this order: the cheap ones first."""
 

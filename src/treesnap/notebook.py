@@ -14,10 +14,10 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from treesnap.features import brought_by
-from treesnap.ops.context import current_directory, default_store_path, find_root
-from treesnap.ops.handle import Handle
-from treesnap.ops.handle import open as open_handle
+from treesnap.core.features import brought_by
+from treesnap.core.handle import Handle
+from treesnap.core.handle import open as open_handle
+from treesnap.core.ops.context import current_directory, default_store_path, find_root
 
 with brought_by("notebook"):
     from IPython.core.error import UsageError

@@ -13,8 +13,8 @@ from treesnap.agents.event import Event, EventPhase, Reply
 from treesnap.agents.hook import reply_to
 from treesnap.agents.hosts.base import Payload
 from treesnap.agents.hosts.table import HOSTS, host_named
-from treesnap.arguments import problem_of_name
-from treesnap.errors import InvalidArgument
+from treesnap.core.model.arguments import problem_of_name
+from treesnap.core.model.errors import InvalidArgument
 
 PAYLOADS = Path(__file__).parent / "payloads"
 FILES = sorted(PAYLOADS.glob("*/*.json"))

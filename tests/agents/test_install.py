@@ -18,10 +18,11 @@ import pytest
 from sampling import evenly
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.hosts.table import HOSTS, host_named
-from treesnap.agents.install import contracts
-from treesnap.agents.install.contracts import CONTRACTS, Form, caller_in, entries, hook_line
+from treesnap.agents.install import host_settings as contracts
+from treesnap.agents.install.host_settings import CONTRACTS, Form, caller_in, entries, hook_line
 from treesnap.agents.install.installer import SettingsPlace, install, own_lines, uninstall
-from treesnap.errors import (
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.errors import (
     Conflict,
     ErrorCode,
     InvalidArgument,
@@ -30,7 +31,6 @@ from treesnap.errors import (
     Refused,
     StorageFull,
 )
-from treesnap.fs.local import LocalFileSystem
 from treesnap.testing.doubles import (
     Call,
     FaultyFileSystem,

@@ -12,9 +12,9 @@ import threading
 import pytest
 
 import treesnap
+from state import tree_state
 from treesnap.cli.main import execute
 from treesnap.testing.children import in_child
-from treesnap.testing.state import tree_state
 
 pytest.importorskip("mcp", reason="the extra 'mcp' is not installed")
 
@@ -67,7 +67,7 @@ def test_dangerous_directories_are_refused(failed, tmp_path, monkeypatch, root):
 
 
 def test_without_the_package_it_says_which_one(environment, monkeypatch, capfd):
-    monkeypatch.delitem(sys.modules, "treesnap.agents.mcp_server", raising=False)
+    monkeypatch.delitem(sys.modules, "treesnap.agents.mcp.server", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.setitem(sys.modules, "mcp.server.lowlevel.helper_types", None)
 

@@ -16,21 +16,21 @@ from typing import Any
 import pytest
 
 import treesnap
+from state import tree_state
+from treesnap.agents.commands.mcp import describe
 from treesnap.agents.event import EventPhase
 from treesnap.agents.sessions import agent_session
-from treesnap.cli.cmd_mcp import describe
-from treesnap.cli.diff_output import patches
 from treesnap.cli.main import execute
-from treesnap.events import Phase
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.access import locked_root, opened
+from treesnap.cli.output.patches import patches
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.events import Phase
+from treesnap.core.ops.access import locked_root, opened
 from treesnap.testing.children import in_child
-from treesnap.testing.state import tree_state
 
 anyio = pytest.importorskip("anyio", reason="the extra 'mcp' is not installed")
 mcp = pytest.importorskip("mcp", reason="the extra 'mcp' is not installed")
-from treesnap.agents import mcp_tools  # noqa: E402 - only where mcp is
-from treesnap.agents.mcp_server import HistoryServer  # noqa: E402 - only where mcp is
+from treesnap.agents.mcp import tools as mcp_tools  # noqa: E402 - only where mcp is
+from treesnap.agents.mcp.server import HistoryServer  # noqa: E402 - only where mcp is
 
 PATHS = ["text", "sub"]
 READING = ["list", "status", "diff", "show", "ls", "read", "find", "restore_plan"]

@@ -18,7 +18,7 @@ import yaml
 
 from treesnap.agents.hook import PROMPT_COMMANDS
 from treesnap.agents.hosts.table import host_named
-from treesnap.agents.install.contracts import CONTRACTS, caller_in, hook_line
+from treesnap.agents.install.host_settings import CONTRACTS, caller_in, hook_line
 from treesnap.cli.main import snap as command_line
 
 PROJECT = Path(__file__).parents[2]

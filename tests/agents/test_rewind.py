@@ -12,9 +12,9 @@ from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.hook import record
 from treesnap.agents.rewind import RewindRequest, RewindResult, rewind
 from treesnap.agents.sessions import note_gap
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END

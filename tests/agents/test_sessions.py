@@ -11,13 +11,13 @@ from treesnap.agents import sessions
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.hook import record
 from treesnap.agents.sessions import agent_session, agent_sessions, newest_by_host, note_gap
-from treesnap.codec.root_files import GAPS, GAPS_LENGTH_MAX, Gap
-from treesnap.errors import NotFound
-from treesnap.model import SnapshotKind
-from treesnap.ops.access import opened
-from treesnap.ops.context import Context, context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.watching import watched
+from treesnap.core.codec.root_files import GAPS, GAPS_LENGTH_MAX, Gap
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import NotFound
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import Context, context_at
+from treesnap.core.ops.watching import watched
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END

@@ -17,7 +17,7 @@ import treesnap
 from oracle import Record, difference, record
 from trees import build
 from treesnap import InvalidArgument, NotFound, Refused
-from treesnap.ops.archive import ArchiveCompression
+from treesnap.core.ops.history.archive import ArchiveCompression
 
 PROGRAMS = {
     "tar": ["tar", "--acls", "--xattrs", "--xattrs-include=*", "--warning=none", "-xpf"],

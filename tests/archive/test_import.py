@@ -24,7 +24,7 @@ from oracle import difference, record
 from sampling import sized
 from trees import build, write_sparse
 from treesnap import InvalidArgument, NotFound, OperationFailed, Refused
-from treesnap.facts import IMPORTED
+from treesnap.core.model.reserved_tags import IMPORTED
 
 Add = Callable[..., None]
 

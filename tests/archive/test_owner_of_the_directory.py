@@ -19,13 +19,13 @@ from calling import Place as Called
 from other_user import OTHER_ID, Other, replace_by
 from privileges import NOBODY_ID, as_nobody
 from sampling import sized
-from treesnap.errors import ErrorCode, NotFound, Refused, TreesnapError
-from treesnap.fs.base import FileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.output_file import write_output
+from state import differences, tree_state
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import ErrorCode, NotFound, Refused, TreesnapError
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.output_file import write_output
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.testing.state import differences, tree_state
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user")
 
@@ -56,7 +56,7 @@ class Place:
             os.chown(path, OTHER_ID, OTHER_ID)
         self.target = self.theirs / "out" / "below" / "file.tar"
 
-    def context(self, fs: FileSystem) -> treesnap.ops.context.Context:
+    def context(self, fs: FileSystem) -> treesnap.core.ops.context.Context:
         """Returns the context of a command of the superuser."""
         return context_at(self.root, str(self.base / "store"), fs=fs)
 

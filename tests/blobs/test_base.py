@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.blobs.base import NEAR_BYTES, check_name, cut_ranges, is_name, merged_ranges
+from treesnap.remote.blobs.base import NEAR_BYTES, check_name, cut_ranges, is_name, merged_ranges
 
 DATA = bytes(range(256)) * (4 * NEAR_BYTES // 256)
 RANGES = st.lists(

@@ -20,10 +20,10 @@ from cryptography.x509.oid import NameOID
 
 from answering import answering, http_answer, s3_error
 from ceph import free_ports
-from treesnap.blobs import bucket
-from treesnap.blobs.base import NEAR_BYTES, BlobMissing
-from treesnap.blobs.bucket import BucketBlobs, BucketUrl, diagnose, parse_bucket_url
-from treesnap.errors import ErrorCode, InvalidArgument, RemoteFailed
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, RemoteFailed
+from treesnap.remote.blobs import bucket
+from treesnap.remote.blobs.base import NEAR_BYTES, BlobMissing
+from treesnap.remote.blobs.bucket import BucketBlobs, BucketUrl, diagnose, parse_bucket_url
 from treesnap.testing.children import in_child
 
 pytestmark = pytest.mark.usefixtures("bucket_environment")

@@ -8,11 +8,11 @@ from threading import Barrier
 import pytest
 
 from blob_doubles import FaultyBlobs, LateListBlobs, MemoryBlobs
-from treesnap.blobs.base import NEAR_BYTES, BlobMissing
-from treesnap.blobs.directory import DirectoryBlobs
-from treesnap.blobs.throttle import Throttled
-from treesnap.blobs.whole_reads import WholeReads
-from treesnap.errors import ErrorCode, RemoteFailed
+from treesnap.core.model.errors import ErrorCode, RemoteFailed
+from treesnap.remote.blobs.base import NEAR_BYTES, BlobMissing
+from treesnap.remote.blobs.directory import DirectoryBlobs
+from treesnap.remote.blobs.throttle import Throttled
+from treesnap.remote.blobs.whole_reads import WholeReads
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 NOT_NAMES = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs
-from treesnap.blobs.create_only import CreateOnly
-from treesnap.errors import RemoteFailed
+from treesnap.core.model.errors import RemoteFailed
+from treesnap.remote.blobs.create_only import CreateOnly
 
 NAME = "packs/00-11"
 

@@ -14,10 +14,10 @@ from cuts import cuts
 from disk import materialise
 from mounting import mounting
 from power import PoweredFileSystem
-from treesnap.blobs.base import NEAR_BYTES
-from treesnap.blobs.directory import DirectoryBlobs
-from treesnap.errors import ErrorCode, RemoteFailed
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.errors import ErrorCode, RemoteFailed
+from treesnap.remote.blobs.base import NEAR_BYTES
+from treesnap.remote.blobs.directory import DirectoryBlobs
 from treesnap.testing.doubles import (
     Call,
     Fault,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, LateListBlobs, MemoryBlobs
-from treesnap.blobs.base import BlobMissing
-from treesnap.errors import RemoteFailed
+from treesnap.core.model.errors import RemoteFailed
+from treesnap.remote.blobs.base import BlobMissing
 
 
 @pytest.fixture

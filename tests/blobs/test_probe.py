@@ -16,9 +16,10 @@ from blob_doubles import (
     RacingBlobs,
     WrappedBlobs,
 )
-from treesnap.blobs.base import BlobInfo
-from treesnap.blobs.directory import DirectoryBlobs
-from treesnap.blobs.probe import (
+from treesnap.core.model.errors import ErrorCode, RemoteFailed
+from treesnap.remote.blobs.base import BlobInfo
+from treesnap.remote.blobs.directory import DirectoryBlobs
+from treesnap.remote.blobs.probe import (
     MIXED,
     Capabilities,
     Creation,
@@ -31,7 +32,6 @@ from treesnap.blobs.probe import (
     probe,
     verdict,
 )
-from treesnap.errors import ErrorCode, RemoteFailed
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 WON, LOST, UNCLEAR, FAILED = Outcome.WON, Outcome.LOST, Outcome.UNCLEAR, Outcome.FAILED

@@ -13,7 +13,7 @@ import pytest
 
 from treesnap.agents.install import status
 from treesnap.agents.install.installer import SettingsPlace, install
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
 
 
 @pytest.fixture

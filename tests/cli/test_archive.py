@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 
-from treesnap.cli import cmd_archive
+from treesnap.cli.commands import archive as cmd_archive
 
 
 def test_archive_writes_a_file_and_says_what_is_in_it(snap, root, tmp_path):

@@ -14,7 +14,7 @@ import pytest
 STANDS_STILL = """
 import os, signal, sys
 import treesnap
-from treesnap.events import NullMonitor
+from treesnap.core.model.events import NullMonitor
 
 class Stopping(NullMonitor):
     def begin(self, phase, files, size_bytes):

@@ -218,7 +218,7 @@ def test_diff_describes_extended_attributes(snap, root):
 
 def test_diff_of_a_file_that_goes_while_it_is_compared(snap, root):
     from treesnap import open as open_handle
-    from treesnap.cli.diff_output import DiffOutput
+    from treesnap.cli.output.patches import DiffOutput
 
     (root / "a").write_text("one\n")
     identity = snap("create").id

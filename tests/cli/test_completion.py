@@ -20,7 +20,7 @@ from treesnap.cli import main
 from treesnap.cli.command import SnapGroup
 from treesnap.cli.completion import SHELLS, LineCompletion, answer, script
 from treesnap.cli.completion_values import ARGUMENTS, OPTIONS
-from treesnap.ops.config import KEYS
+from treesnap.core.ops.upkeep.config import KEYS
 
 WORDBREAKS = " \t\n\"'@><=;|&(:"
 DEADLINE_S = 30.0
@@ -220,9 +220,9 @@ def test_completion_imports_no_command_but_the_one_of_the_line(environment, root
     commands = {name for name in loaded("snap ") if ".cmd_" in name}
     assert commands == set()
     modules = loaded("snap restore ")
-    assert {name for name in modules if ".cmd_" in name} == {"treesnap.cli.cmd_restore"}
+    assert {name for name in modules if ".cmd_" in name} == {"treesnap.cli.commands.restore"}
     unused = {"rich", "pyfastcdc", "difflib", "subprocess", "json", "zstandard", "watchdog"}
-    assert not modules & {*unused, "treesnap.worktree.scan.scanner", "treesnap.remote"}
+    assert not modules & {*unused, "treesnap.core.worktree.scan.scanner", "treesnap.remote"}
 
 
 def test_tables_name_parameters_that_exist():

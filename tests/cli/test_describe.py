@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.errors import InvalidArgument
-from treesnap.ops.handle import open as open_handle
+from treesnap.core.handle import open as open_handle
+from treesnap.core.model.errors import InvalidArgument
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.cli.cmd_doctor import age_text
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.message import pack
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.cli.commands.doctor import age_text
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.message import pack
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault
 

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 import click
 import pytest
 
-from treesnap import errors
 from treesnap.cli import failure
-from treesnap.errors import ErrorCode, WarningCode
+from treesnap.core.model import errors
+from treesnap.core.model.errors import ErrorCode, WarningCode
 
 
 def test_every_code_has_an_exit_code_and_a_line_of_advice():
@@ -96,7 +96,7 @@ def test_usage_error_says_where_help_is(snap):
 
 
 def test_path_of_an_error_that_is_not_utf8_is_given_as_bytes_too():
-    from treesnap.cli.json_output import failure_fields
+    from treesnap.cli.output.as_json import failure_fields
 
     described = failure.from_error(errors.NotFound("Gone", path=b"a\xff"))
 
@@ -113,7 +113,7 @@ def test_system_error_shows_the_path_once():
 
 
 def test_bug_is_told_without_a_traceback(unsaid_snap, monkeypatch):
-    from treesnap.ops.handle import Handle
+    from treesnap.core.handle import Handle
 
     def list_wrongly(*_arguments, **_options):
         raise RuntimeError("impossible")

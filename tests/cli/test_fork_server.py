@@ -35,13 +35,13 @@ from serving import (
     status_of,
 )
 from treesnap import __version__
-from treesnap.cli.client import HELLO, READY, encode_request, identity
+from treesnap.cli.fork_client import HELLO, READY, encode_request, identity
 from treesnap.cli.start import store_for_server
-from treesnap.errors import OperationFailed
-from treesnap.ops.context import MARKS_VARIABLE, default_store_path
+from treesnap.core.model.errors import OperationFailed
+from treesnap.core.ops.context import MARKS_VARIABLE, default_store_path
 
 TIMEOUT_S = 60
-SOON = "import treesnap.cli.client; treesnap.cli.client.END_PATIENCE_S = 0.05; "
+SOON = "import treesnap.cli.fork_client; treesnap.cli.fork_client.END_PATIENCE_S = 0.05; "
 COMMANDS = [
     ("create",),
     ("create", "-q"),
@@ -405,7 +405,7 @@ def other_rights() -> list[list[str]]:
 
 
 LIAR = CLIENT.replace(
-    "from treesnap", "treesnap.cli.client.rights_of = lambda *_: 0; from treesnap"
+    "from treesnap", "treesnap.cli.fork_client.rights_of = lambda *_: 0; from treesnap"
 )
 """A client that does not look at the rights of the server's child."""
 

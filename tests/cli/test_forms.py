@@ -2,9 +2,9 @@
 
 import pytest
 
-from treesnap.cli.cmd_store import next_steps, verify_lines
-from treesnap.model import SnapshotId
-from treesnap.results import Partial, Problem, RecoveredObject, VerifyResult
+from treesnap.cli.commands.store import next_steps, verify_lines
+from treesnap.core.model.entities import SnapshotId
+from treesnap.core.model.results import Partial, Problem, RecoveredObject, VerifyResult
 
 PARTIAL = SnapshotId("ab" * 32)
 PROBLEM = Problem(

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 import treesnap
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import RecordingFileSystem
 
 

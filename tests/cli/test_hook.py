@@ -23,14 +23,15 @@ from calling import forked
 from cli.conftest import ORDINARY, PROGRAM, Outcome, Snap, wait_until
 from serving import FELL_BACK, become_client, serving
 from slow import SlowFileSystem
+from treesnap.agents.commands import hook as cmd_hook
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.hook import OutOfTime, respond, time_limit
 from treesnap.agents.hosts.table import host_named
-from treesnap.cli import cmd_hook, start
-from treesnap.cli.client import SIZE_BYTES
+from treesnap.cli import start
+from treesnap.cli.fork_client import SIZE_BYTES
 from treesnap.cli.hook_client import sender
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.ops.context import context_at
 
 Tell = Callable[..., Outcome]
 
@@ -812,7 +813,7 @@ def test_a_hook_that_a_watcher_carries_out_imports_hardly_anything(root, environ
     ours = [
         "treesnap",
         *(f"treesnap.cli{name}" for name in ("", ".client", ".hook_client", ".start")),
-        "treesnap.ending_signals",
+        "treesnap.core.ending_signals",
     ]
     assert started.stdout.decode().split() == ["__future__", "_socket", "select", *ours]
     assert [item["phase"] for item in listed(snap)] == ["pre"]

@@ -8,7 +8,7 @@ import pytest
 
 import treesnap
 from treesnap.cli import main
-from treesnap.cli.other_names import ALIASES, HINTS
+from treesnap.cli.aliases import ALIASES, HINTS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 

@@ -17,14 +17,14 @@ import pytest
 import treesnap
 from sampling import sized
 from treesnap.cli.main import COMMANDS
-from treesnap.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, Format, seal
-from treesnap.codec.message import pack, unpack
-from treesnap.codec.remote import PUSHED, REMOTE
-from treesnap.codec.root_files import GAPS, HOLD, Gap, HoldRecord
-from treesnap.codec.snapshot import SNAPSHOT, snapshot_id, state_format
-from treesnap.model import SnapshotId
+from treesnap.core.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, Format, seal
+from treesnap.core.codec.message import pack, unpack
+from treesnap.core.codec.root_files import GAPS, HOLD, Gap, HoldRecord
+from treesnap.core.codec.snapshot import SNAPSHOT, snapshot_id, state_format
+from treesnap.core.model.entities import SnapshotId
+from treesnap.core.store.roots import ROOT
 from treesnap.plans.record import PLAN
-from treesnap.store.roots import ROOT
+from treesnap.remote.records import PUSHED, REMOTE
 
 SECRET = {"TREESNAP_REMOTE_PASSPHRASE": "correct horse"}
 LEADING = {"root", "root_path", "path", "url", "snapshot", "version", "id", "mode", "earlier"}

@@ -9,12 +9,12 @@ import sys
 import pytest
 from rich.console import Console
 
-from treesnap.cli.progress import ProgressMonitor, WarningMonitor
-from treesnap.cli.streams import Output
-from treesnap.cli.text_output import time_text
-from treesnap.errors import WarningCode
-from treesnap.events import Phase
-from treesnap.quantities import size_text
+from treesnap.cli.output.as_text import time_text
+from treesnap.cli.output.progress import ProgressMonitor, WarningMonitor
+from treesnap.cli.output.streams import Output
+from treesnap.core.model.errors import WarningCode
+from treesnap.core.model.events import Phase
+from treesnap.core.model.quantities import size_text
 
 
 class Clock:
@@ -245,7 +245,7 @@ def test_monitor_without_a_bar_only_passes_remarks_on(warnings):
 
 
 def test_importing_progress_does_not_import_rich():
-    program = "import sys, treesnap.cli.progress; print('rich' in sys.modules)"
+    program = "import sys, treesnap.cli.output.progress; print('rich' in sys.modules)"
 
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from treesnap.cli.parameters import DURATION, SIZE
-from treesnap.ops.context import context_at
+from treesnap.core.ops.context import context_at
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ class TestMaxSize:
 
 
 def test_what_an_interrupted_restore_needs_stays(snap, root: Path, store: Path, tmp_path: Path):
-    from treesnap.ops.handle import Handle
+    from treesnap.core.handle import Handle
     from treesnap.testing.children import killed
     from treesnap.testing.doubles import Fault
 

@@ -6,7 +6,7 @@ import pytest
 
 import treesnap
 from treesnap import CheckpointType, InvalidArgument
-from treesnap.facts import rollback_count
+from treesnap.core.model.reserved_tags import rollback_count
 
 WORDS = {
     "step_name": "add validation",

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from oracle import difference, record
-from treesnap.cli import cmd_remote
-from treesnap.codec.remote import REMOTE
 from treesnap.remote import remotes
+from treesnap.remote.commands import remote as cmd_remote
+from treesnap.remote.records import REMOTE
 
 PASSPHRASE = {"TREESNAP_REMOTE_PASSPHRASE": "correct horse"}
 KEY = {"TREESNAP_REMOTE_KEY": "5a" * 32}

@@ -11,10 +11,10 @@ import pytest
 
 from cli.conftest import ORDINARY
 from oracle import difference, record
-from treesnap.codec.remote import KnownRemote
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.store.layout import Layout
+from treesnap.remote.records import KnownRemote
 from treesnap.remote.registry import Registry
-from treesnap.store.layout import Layout
 
 
 @pytest.fixture

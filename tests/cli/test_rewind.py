@@ -7,7 +7,7 @@ import pytest
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.hook import record
 from treesnap.agents.sessions import note_gap
-from treesnap.ops.context import context_at
+from treesnap.core.ops.context import context_at
 
 CONFLICT = "1 path changed by others since, and {}:\n  M  notes\n"
 

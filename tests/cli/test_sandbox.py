@@ -86,7 +86,14 @@ def test_a_home_that_cannot_be_written_is_no_dead_end(started, root, home):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    "name", ["click", "treesnap.cli.main", "treesnap.cli.streams", "treesnap.ops.handle", "msgpack"]
+    "name",
+    [
+        "click",
+        "treesnap.cli.main",
+        "treesnap.cli.output.streams",
+        "treesnap.core.handle",
+        "msgpack",
+    ],
 )
 def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(started, root, name):
     (root / "a").write_text("a")

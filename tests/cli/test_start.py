@@ -44,9 +44,11 @@ def test_start_imports_only_click_and_the_command_line(words, environment, root)
 
     ours = {name for name in modules if name.startswith("treesnap.")}
     assert set() == modules & HEAVY
-    below = {f"treesnap.{name}" for name in ("errors", "features", "named_tuple", "own_process")}
+    below = {"core", "core.features", "core.fs", "core.fs.own_process", "core.own_program"}
+    below |= {"core.model", "core.model.errors", "core.model.named_tuple"}
+    below = {f"treesnap.{name}" for name in below}
     assert {name for name in ours if not name.startswith("treesnap.cli")} == below
-    assert [name for name in ours if ".cmd_" in name or "completion" in name] == []
+    assert [name for name in ours if ".commands" in name or "completion" in name] == []
 
 
 def test_list_does_not_import_what_it_does_not_use(snap, environment, root):
@@ -72,7 +74,7 @@ def test_records_of_everyday_commands_are_cheap_to_define(snap, environment, roo
     program = (
         "import sys; from treesnap.cli.main import execute; "
         "[execute(words.split()) for words in ('create', 'status', 'list', 'restore latest')]; "
-        "from treesnap.named_tuple import _Definition; "
+        "from treesnap.core.model.named_tuple import _Definition; "
         "found = {item for name, module in list(sys.modules.items()) "
         "if name.startswith('treesnap.') for item in vars(module).values() "
         "if hasattr(item, '_fields') and isinstance(item, type)}; "

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oracle import difference, record
-from treesnap.store.layout import is_hex
+from treesnap.core.store.layout import is_hex
 
 WRITER = """
 import sys, treesnap
@@ -206,7 +206,7 @@ class TestMove:
         )
 
         assert result.code != 0
-        assert "treesnap.errors.Busy" in result.err
+        assert "treesnap.core.model.errors.Busy" in result.err
         assert not (tmp_path / "new").exists()
 
     @pytest.mark.skipif(

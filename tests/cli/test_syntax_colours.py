@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from treesnap.cli.coloured_patch import coloured_hunks, harmless
-from treesnap.cli.syntax_colours import PATCH_SIZE_MAX, SyntaxColours
-from treesnap.patch import hunks
+from treesnap.cli.output.coloured_patch import coloured_hunks, harmless
+from treesnap.cli.output.syntax_colours import PATCH_SIZE_MAX, SyntaxColours
+from treesnap.core.diff.texts import hunks
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 PROGRAM = b'''def area(width):
@@ -113,4 +113,4 @@ def test_no_lexer_is_loaded_without_colours_or_for_many_files(run_snap, root, en
 
     assert "+# new" in result.stdout
     assert "pygments" not in result.stderr.split()
-    assert "treesnap.cli.diff_output" in result.stderr.split()
+    assert "treesnap.cli.output.patches" in result.stderr.split()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import InvalidArgument
-from treesnap.ops import text_conversion
-from treesnap.ops.handle import open as open_root
+from treesnap.core.handle import open as open_root
+from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.ops.history import text_conversion
 
 HEX = "import sys; print(open(sys.argv[1], 'rb').read().hex())"
 
@@ -206,7 +206,7 @@ def test_settings_that_are_changed_at_once_are_all_kept(snap, settings_file, env
     snap("create")
     names = [f"diff.*.{number}" for number in range(8)]
     program = (
-        "import sys; from treesnap.ops.user_settings import change_of_user; "
+        "import sys; from treesnap.core.ops.user_settings import change_of_user; "
         "print(flush=True); sys.stdin.read(); change_of_user({sys.argv[1]: 'cat {}'})"
     )
     words = [sys.executable, "-c", program]

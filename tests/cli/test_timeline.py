@@ -63,7 +63,7 @@ def test_without_a_terminal_it_says_what_to_do(snap, captured):
 
 
 def test_without_the_extra_it_says_how_to_install_it(snap, captured, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith(("textual", "treesnap.ui"))]:
+    for name in [name for name in sys.modules if name.startswith(("textual", "treesnap.timeline"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "textual", None)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
 
 
 @pytest.fixture(params=["0277", "0777"])

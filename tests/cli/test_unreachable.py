@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from mounting import Mounter, mounting
-from treesnap.ops.context import find_root
+from treesnap.core.ops.context import find_root
 
 
 @pytest.fixture

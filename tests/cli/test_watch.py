@@ -25,9 +25,9 @@ from cli.conftest import (
     wait_until,
     watch_status,
 )
-from treesnap.codec.watch import Asked, Question, encode_question
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.known_changes import ask
+from treesnap.core.codec.watch import Asked, Question, encode_question
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.ops.known_changes import ask
 
 pytestmark = pytest.mark.usefixtures("filled")
 

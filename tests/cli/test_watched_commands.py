@@ -125,7 +125,7 @@ def test_who_sees_something_else_at_the_roots_place_is_not_told_of_it(
 
 VIEW = """
 import sys, treesnap
-from treesnap.ops.known_changes import view_of
+from treesnap.core.ops.known_changes import view_of
 print(view_of(treesnap.open(sys.argv[1], sys.argv[2]).context).hex())
 """
 

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from treesnap.hashing import checksum, expanded
+from treesnap.core.model.ids import checksum, expanded
 from treesnap.remote.keys import Algorithm, Cost, MasterKeys, Secret, SecretKind, new_slot
 from treesnap.remote.sealing import Encrypted
 

@@ -28,11 +28,11 @@ from typing import Any
 from unittest import mock
 
 import treesnap
-from treesnap.hashing import expanded
-from treesnap.ops.context import context_at
-from treesnap.ops.history import retag
-from treesnap.store import packs, writer
-from treesnap.store.store import FORMAT_VERSION
+from treesnap.core.model.ids import expanded
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.history.listing import retag
+from treesnap.core.store import packs, writer
+from treesnap.core.store.store import FORMAT_VERSION
 
 SECOND_NS = 1_700_000_000_000_000_000
 PAGED_ENTRIES = 4200

@@ -27,9 +27,9 @@ from compat.independent_reader import (
     unsealed,
 )
 from compat.make_store import describe
-from treesnap.errors import UnsupportedFormat
-from treesnap.model import Entry, EntryKind
-from treesnap.store.store import FORMAT_VERSION
+from treesnap.core.model.entities import Entry, EntryKind
+from treesnap.core.model.errors import UnsupportedFormat
+from treesnap.core.store.store import FORMAT_VERSION
 
 ARCHIVES = Path(__file__).parent
 VERSIONS = range(2, FORMAT_VERSION + 1)

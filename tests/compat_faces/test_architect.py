@@ -19,7 +19,7 @@ from calling import run_forked
 from oracle import difference, record
 from treesnap import InvalidArgument
 from treesnap.compat.architect import CHECKPOINT_PREFIX, Checkpoint, CheckpointManager
-from treesnap.facts import rollback_count
+from treesnap.core.model.reserved_tags import rollback_count
 
 TIMEOUT_S = 60
 ORDINARY = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]

@@ -18,6 +18,7 @@ import pytest
 
 import treesnap
 from plan_bench import end, is_alive
+from state import tree_state
 from treesnap.compat import maestro
 from treesnap.compat.maestro import (
     CheckpointManager,
@@ -25,8 +26,7 @@ from treesnap.compat.maestro import (
     CheckpointType,
     StateSnapshot,
 )
-from treesnap.facts import counters_in, facts_of
-from treesnap.testing.state import tree_state
+from treesnap.core.model.reserved_tags import counters_in, facts_of
 
 PLAN = CheckpointPhase.PLAN
 

@@ -9,16 +9,16 @@ import uuid
 import pytest
 
 import treesnap
+from state import tree_state
 from treesnap.compat.maestro import (
     CheckpointManager,
     CheckpointPhase,
     CheckpointType,
     StateSnapshot,
 )
-from treesnap.facts import is_retired
-from treesnap.ops.access import locked_root, opened
+from treesnap.core.model.reserved_tags import is_retired
+from treesnap.core.ops.access import locked_root, opened
 from treesnap.testing.children import in_child
-from treesnap.testing.state import tree_state
 
 PLAN = CheckpointPhase.PLAN
 

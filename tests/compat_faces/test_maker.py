@@ -29,7 +29,7 @@ from maker_blocks import (
 from oracle import difference, record
 from treesnap.compat.maker import carry_out
 from treesnap.compat.maker_result import result_fields
-from treesnap.facts import facts_of, rollback_count
+from treesnap.core.model.reserved_tags import facts_of, rollback_count
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 

@@ -20,7 +20,7 @@ from maker_blocks import (
     status,
 )
 from treesnap.compat.maker_block import Create, Restore, parse
-from treesnap.facts import facts_of
+from treesnap.core.model.reserved_tags import facts_of
 
 PROSE = "I will now take the checkpoint. Note: nothing else is changed.\n\n"
 

@@ -30,8 +30,8 @@ from mounting import mounting
 from oracle import difference, record
 from treesnap.compat.maker import carry_out
 from treesnap.compat.maker_result import result_text
-from treesnap.facts import fact_tags
-from treesnap.ops.create import CreateRequest, create
+from treesnap.core.model.reserved_tags import fact_tags
+from treesnap.core.ops.create import CreateRequest, create
 
 ORDINARY = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 """Runs a command of the superuser without the right to read everything."""

@@ -17,12 +17,12 @@ import pytest
 from garbage import use_new_pack
 from oracle import Record, difference, record
 from sampling import sized
-from treesnap.codec.reader import Reference
-from treesnap.errors import Busy
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.maintenance.reachability import Reachability
-from treesnap.store.store import Store
+from treesnap.core.codec.reader import Reference
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Busy
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.maintenance.reachability import Reachability
+from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 YEAR_NS = 365 * 24 * 3600 * 10**9
@@ -30,8 +30,8 @@ TIMEOUT_S = 120
 
 STOPPING_CREATE = """
 import os, signal, sys
-from treesnap.ops.handle import Handle
-from treesnap.ops.context import context_at
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import WrappedFileSystem
 
 root, store, *words = sys.argv[1:]

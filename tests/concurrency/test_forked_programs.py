@@ -90,7 +90,7 @@ def test_child_that_leaves_a_called_step_does_not_go_on_with_the_plan(
 FORKED_BY_ANOTHER_THREAD = """
 import os, signal, sys, threading, treesnap
 from treesnap.testing.doubles import WrappedFileSystem
-from treesnap.ops.context import context_at
+from treesnap.core.ops.context import context_at
 root, store, operation = sys.argv[1:]
 
 begin, forked = threading.Event(), threading.Event()
@@ -122,7 +122,7 @@ class Forking(WrappedFileSystem):
                 os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
 handle = treesnap.Handle(context_at(root=root, store_path=store, fs=Forking(LocalFileSystem())))
 first = handle.resolve("latest")
 open(root + "/file", "w").write("changed")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from garbage import pack_files
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.fence import collector_held
-from treesnap.store.layout import Layout
-from treesnap.store.lock import closed_gate
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.fence import collector_held
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.lock import closed_gate
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 WAIT_S = 60.0

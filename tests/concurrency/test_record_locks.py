@@ -20,8 +20,8 @@ import pytest
 
 import treesnap
 from treesnap import Handle
-from treesnap.fs.local import LocalFileSystem
-from treesnap.fs.record_locks import close_unlocked, has_own_locks
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.fs.record_locks import close_unlocked, has_own_locks
 
 LOCK = struct.Struct("hhqqi4x")
 HOLD = """

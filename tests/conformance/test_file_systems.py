@@ -7,10 +7,10 @@ import os
 
 import pytest
 
+from conformance import FileSystemTests
 from disk import load
 from power import PoweredFileSystem
-from treesnap.fs.local import LocalFileSystem
-from treesnap.testing.conformance import FileSystemTests
+from treesnap.core.fs.local import LocalFileSystem
 from treesnap.testing.doubles import (
     KINDS,
     Fault,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from forge import Forge
-from treesnap.model import Totals
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import Totals
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import RecordingFileSystem
 
 LEVELS = 1200

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from treesnap import EntryKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import RecordingFileSystem
 
 FILES = 480

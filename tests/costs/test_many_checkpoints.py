@@ -16,16 +16,16 @@ import pytest
 from oracle import difference, record
 from sampling import sized
 from treesnap import Refused, SnapshotKind
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.snapshot import encode_snapshot, snapshot_id
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import ObjectKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.maintenance import EVERY, period
-from treesnap.store.index import VERIFIED_SIZE_MAX
-from treesnap.store.store import Store
-from treesnap.store.writer import Writer
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.snapshot import encode_snapshot, snapshot_id
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import ObjectKind
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.upkeep.maintenance import EVERY, period
+from treesnap.core.store.index import VERIFIED_SIZE_MAX
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import Writer
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 
 LATER_NS = 3_600_000_000_000

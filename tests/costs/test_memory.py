@@ -7,14 +7,14 @@ import tracemalloc
 import pytest
 
 import treesnap
-from treesnap.codec import pack, reader
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import ObjectKind
-from treesnap.store import packs
-from treesnap.store.maintenance.pack_usage import StoreUsage
-from treesnap.store.maintenance.seen_objects import SeenObjects
-from treesnap.store.store import Store
-from treesnap.store.writer import Writer
+from treesnap.core.codec import pack, reader
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.entities import ObjectKind
+from treesnap.core.store import packs
+from treesnap.core.store.maintenance.pack_usage import StoreUsage
+from treesnap.core.store.maintenance.seen_objects import SeenObjects
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import Writer
 
 FEW, MANY = 500, 1500
 EACH = 10

@@ -9,7 +9,7 @@ import pytest
 
 import treesnap
 from treesnap import Handle, NullMonitor
-from treesnap.events import ADVANCE_SIZE, Phase
+from treesnap.core.model.events import ADVANCE_SIZE, Phase
 
 SIZE = 40 << 20
 

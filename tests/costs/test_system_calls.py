@@ -14,13 +14,13 @@ from collections import Counter
 import pytest
 
 from sampling import sized
+from state import tree_state
 from treesnap import CreateOptions
-from treesnap.codec.envelope import HEADER_SIZE
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.index import PARTS_MAX
+from treesnap.core.codec.envelope import HEADER_SIZE
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.index import PARTS_MAX
 from treesnap.testing.doubles import MUTATING, Kind, RecordingFileSystem
-from treesnap.testing.state import tree_state
 
 FILES = sized(200, 1000)
 EACH = FILES // 10

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.fs.base import FileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import TreeState, differences, tree_state
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.testing.state import TreeState, differences, tree_state
 
 T0_NS = 1_700_000_000_000_000_000
 """A modification time far in the past, so that no entry is racy."""

@@ -12,8 +12,8 @@ import pytest
 from adopting import adopt, fork_of, prepare_and_note, settled
 from everywhere import assert_turns_once, fail_everywhere, kill_everywhere
 from sampling import IS_FULL
+from state import tree_state
 from treesnap.testing.doubles import Fault, error_at, kill_halfway
-from treesnap.testing.state import tree_state
 
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
 

@@ -15,7 +15,7 @@ import os
 import pytest
 
 from everywhere import fail_everywhere
-from treesnap.errors import OperationFailed, StorageFull, TreesnapError
+from treesnap.core.model.errors import OperationFailed, StorageFull, TreesnapError
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Kind, error_at
 
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from everywhere import assert_turns_once, fail_everywhere, kill_everywhere
+from state import differences, tree_state
 from treesnap.testing.doubles import error_at, kill_halfway
-from treesnap.testing.state import differences, tree_state
 
 
 def target_of(scene) -> Path:

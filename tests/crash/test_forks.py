@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from everywhere import assert_turns_once, fail_everywhere, kill_everywhere
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import differences, tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem, error_at, kill_halfway
-from treesnap.testing.state import differences, tree_state
 
 
 def fork_of(scene, name: str = "fork") -> Path:

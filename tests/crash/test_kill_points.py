@@ -24,11 +24,11 @@ from background import as_command
 from everywhere import POINTS_MAX, assert_turns_once, kill_everywhere
 from power_cases import diverge, revert_step
 from sampling import sized
-from treesnap.errors import MergeConflict
-from treesnap.ops.restore import transaction
+from state import TreeState, tree_state
+from treesnap.core.model.errors import MergeConflict
+from treesnap.core.ops.restore import transaction
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, RecordingFileSystem, kill_at, kill_halfway
-from treesnap.testing.state import TreeState, tree_state
 
 NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
 

@@ -17,10 +17,10 @@ import pytest
 
 from calling import Ended, run_forked
 from plan_bench import Bench, is_alive, noted
-from treesnap.errors import TreesnapError
-from treesnap.fs.base import FileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.ops.context import context_at
 from treesnap.plans import Milestones, Plan, Planner, PlanState, Step
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import (

@@ -35,7 +35,7 @@ from power_cases import (
     recorded,
 )
 from sampling import SEED, sized
-from treesnap.ops.restore import transaction
+from treesnap.core.ops.restore import transaction
 
 STATES_MAX = 4
 """States of each case that the suite itself tries."""

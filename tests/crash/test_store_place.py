@@ -14,10 +14,10 @@ import pytest
 
 import treesnap
 from mounting import mounting
-from treesnap.errors import Busy, ErrorCode, OperationFailed, Refused, TreesnapError
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Busy, ErrorCode, OperationFailed, Refused, TreesnapError
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import (
     MUTATING,
     Call,

@@ -19,10 +19,10 @@ import pytest
 import trees
 import treesnap
 from oracle import difference, record
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.results import CreateResult
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.results import CreateResult
+from treesnap.core.ops.context import context_at
 
 TICK_NS = 3600 * 10**9
 LONG_AGO_NS = 1_000_000_000 * 10**9
@@ -341,7 +341,7 @@ def test_a_directory_that_comes_back_is_stored_again_when_its_content_was_collec
     handle, root, tmp_path, monkeypatch
 ):
     """It looks as it did, and so its row in the stat cache would do, if it were still there."""
-    monkeypatch.setattr("treesnap.worktree.scan.statcache.BASE_ROWS_MIN", 1)
+    monkeypatch.setattr("treesnap.core.worktree.scan.statcache.BASE_ROWS_MIN", 1)
     for number in range(20):
         (root / f"other-{number}").mkdir()
     capture(handle, root)

@@ -19,7 +19,7 @@ from mutations import mutate
 from oracle import copy_tree, difference, opened, record, without
 from sampling import sized
 from trees import is_directory, is_file, paths_below, remove_tree, write, write_sparse
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
 
 IS_ROOT = os.geteuid() == 0
 GIBIBYTE = 1 << 30

@@ -16,10 +16,10 @@ from mounting import mounting
 from oracle import difference, record
 from sampling import sized
 from trees import write_sparse
-from treesnap.fs.local import LocalFileSystem
-from treesnap.hashing import object_id
-from treesnap.worktree.scan import file_reader
-from treesnap.worktree.scan.file_reader import read_content
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.ids import object_id
+from treesnap.core.worktree.scan import file_reader
+from treesnap.core.worktree.scan.file_reader import read_content
 
 KIB = 1 << 10
 SIZES_MIB = {"ext4": 64, "xfs": 320, "btrfs": 256}

@@ -19,13 +19,13 @@ from mutations import mutate
 from oracle import Record, difference, record
 from scopes import relinked
 from trees import build_small, make_socket, paths_below
-from treesnap.events import CollectingMonitor
-from treesnap.model import SkipReason
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.results import CreateResult
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SkipReason
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.results import CreateResult
+from treesnap.core.ops.context import context_at
+from treesnap.core.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX
 from treesnap.testing.doubles import Call, WrappedFileSystem
-from treesnap.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser")
 

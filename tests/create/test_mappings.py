@@ -18,12 +18,12 @@ import pytest
 
 import treesnap
 from mounting import mounting
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.known_changes import WALK_EVERY_NS
-from treesnap.worktree.scan import parallel_scan
-from treesnap.worktree.scan.mapped_files import mapped_now
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.known_changes import WALK_EVERY_NS
+from treesnap.core.worktree.scan import parallel_scan
+from treesnap.core.worktree.scan.mapped_files import mapped_now
 
 LATER_NS = 60 * 10**9
 """So long after now all times of today are trusted."""

@@ -10,7 +10,7 @@ import pytest
 import treesnap
 from calling import Ended, run_forked
 from treesnap.compat.architect import CheckpointManager
-from treesnap.errors import InvalidArgument
+from treesnap.core.model.errors import InvalidArgument
 from treesnap.plans import Milestones, Planner, Step
 
 

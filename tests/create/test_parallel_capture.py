@@ -25,20 +25,20 @@ from helping import CORES, InHelpers, Noting, die, fill, fork_in_turn, refuse
 from oracle import difference, record, without
 from sampling import evenly, sized
 from trees import build
-from treesnap.codec.envelope import HEADER_SIZE
-from treesnap.errors import StorageFull, WarningCode
-from treesnap.events import CollectingMonitor
-from treesnap.fs import forked
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import Context, context_at
-from treesnap.ops.create import CreateOptions
-from treesnap.ops.handle import Handle
-from treesnap.results import CreateResult
-from treesnap.store.collector import read_state, write_state
-from treesnap.store.layout import Layout
-from treesnap.store.slot import acquire
+from treesnap.core.codec.envelope import HEADER_SIZE
+from treesnap.core.fs import forked
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import StorageFull, WarningCode
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.results import CreateResult
+from treesnap.core.ops.context import Context, context_at
+from treesnap.core.ops.create import CreateOptions
+from treesnap.core.store.collector import read_state, write_state
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.writer_slot import acquire
+from treesnap.core.worktree.scan import parallel_capture
 from treesnap.testing.doubles import Call, WrappedFileSystem
-from treesnap.worktree.scan import parallel_capture
 
 TIMEOUT_S = 60
 LATER_NS = 3_600_000_000_000
@@ -537,11 +537,11 @@ def test_the_division_is_a_hint(root, tmp_path, monkeypatch, change, helper):
 
 INTERRUPTED_CREATE = """
 import os, signal, sys
-from treesnap.ops import capture
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.ops import capture
+from treesnap.core.ops.context import context_at
+from treesnap.core.handle import Handle
 from treesnap.testing.doubles import WrappedFileSystem
-from treesnap.worktree.scan import parallel_capture
+from treesnap.core.worktree.scan import parallel_capture
 
 os.sched_getaffinity = lambda _: {0, 1, 2}
 parallel_capture.FILES_MIN = parallel_capture._ALONE_COUNT = 1

@@ -18,12 +18,12 @@ import pytest
 from frames import FRAMES, few_frames
 from helping import CORES, InHelpers, Noting, die, fill, refuse
 from sampling import sized
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
+from treesnap.core.worktree.scan import parallel_scan
 from treesnap.testing.doubles import Call, WrappedFileSystem
-from treesnap.testing.state import tree_state
-from treesnap.worktree.scan import parallel_scan
 
 LATER_NS = 3_600_000_000_000
 AGE_NS = 200_000_000

@@ -8,12 +8,12 @@ import pytest
 
 import treesnap
 from calling import run_forked
-from treesnap.errors import InvalidArgument, TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import InvalidArgument, TreesnapError
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, UnsyncedFileSystem
-from treesnap.testing.state import tree_state
 
 SECOND_NS = 10**9
 TIMES_NS = {

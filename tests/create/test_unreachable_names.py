@@ -16,11 +16,11 @@ import pytest
 
 import treesnap
 from mounting import Mounter, mounting
-from treesnap.events import CollectingMonitor
-from treesnap.model import SkipReason
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.results import CreateResult
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SkipReason
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.results import CreateResult
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnreachableFileSystem
 
 ERRORS = [

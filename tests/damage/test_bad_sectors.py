@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.errors import Corrupt, TreesnapError
-from treesnap.events import CollectingMonitor
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import ObjectKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.store import Store
+from state import tree_state
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.errors import Corrupt, TreesnapError
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, UnsyncedFileSystem
-from treesnap.testing.state import tree_state
 from world import World
 
 _SECTOR_SIZE = 512

@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from damage_scene import KINDS, THROWAWAYS, Damage, Scene, all_damages, build, inflict, spread
-from treesnap.errors import Corrupt, TreesnapError
-from treesnap.results import VerifyResult
+from treesnap.core.model.errors import Corrupt, TreesnapError
+from treesnap.core.model.results import VerifyResult
 
 SILENT = {
     "collected size",

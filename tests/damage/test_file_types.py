@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from oracle import difference, record
-from treesnap.errors import TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.ops.context import context_at
 from world import World
 
 PATTERNS = [

@@ -15,10 +15,10 @@ import pytest
 from forge import Forge
 from frames import FRAMES, few_frames
 from memory import Ended, run_measured
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.journal import Commit, Journal, encode_journal
-from treesnap.codec.root_files import HISTORY, RestoreHistory
-from treesnap.model import ObjectId, SnapshotId, Totals
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.journal import Commit, Journal, encode_journal
+from treesnap.core.codec.root_files import HISTORY, RestoreHistory
+from treesnap.core.model.entities import ObjectId, SnapshotId, Totals
 from treesnap.mount import HistoryView
 from treesnap.plans.plan import new_ulid
 

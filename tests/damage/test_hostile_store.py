@@ -16,15 +16,15 @@ import pytest
 from forge import Forge
 from frames import FRAMES, few_frames
 from sampling import sized
-from treesnap.cli.client import connected
-from treesnap.codec.message import pack
-from treesnap.codec.pack import Block, IndexEntry
-from treesnap.errors import Conflict, Corrupt, TreesnapError
-from treesnap.hashing import object_id
-from treesnap.model import Entry, EntryKind, IgnoreRules, ObjectId, ObjectKind, Totals
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.cli.fork_client import connected
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.pack import Block, IndexEntry
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import Entry, EntryKind, IgnoreRules, ObjectId, ObjectKind, Totals
+from treesnap.core.model.errors import Conflict, Corrupt, TreesnapError
+from treesnap.core.model.ids import object_id
 from treesnap.remote import Remotes
-from treesnap.testing.state import tree_state
 
 MISSING = ObjectId(b"\xee" * 32)
 HUGE = (1 << 63) - 1

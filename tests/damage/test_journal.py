@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from sampling import sized
-from treesnap.codec.envelope import FileKind, seal, unseal
-from treesnap.codec.journal import Stage, decode_journal, encode_journal
-from treesnap.errors import Corrupt, ErrorCode, TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.core.codec.envelope import FileKind, seal, unseal
+from treesnap.core.codec.journal import Stage, decode_journal, encode_journal
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Corrupt, ErrorCode, TreesnapError
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, UnsyncedFileSystem
-from treesnap.testing.state import tree_state
 from world import World, damage
 
 GIVEN_UP_EVERY = sized(4, 16)
@@ -190,6 +190,6 @@ def test_the_journal_of_another_root_changes_nothing(interrupted, stage):
 
 
 def root_directory(world: World, root: Path) -> str:
-    from treesnap.hashing import root_id
+    from treesnap.core.model.ids import root_id
 
     return root_id(os.fsencode(os.path.realpath(root)))

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from calling import run_forked
-from treesnap.codec.envelope import CHECKSUM_SIZE, FileKind, header, seal, unseal
-from treesnap.codec.journal import VERSION
-from treesnap.codec.message import pack, unpack
-from treesnap.codec.snapshot import snapshot_id
-from treesnap.errors import Refused, UnsupportedFormat, WarningCode
-from treesnap.events import CollectingMonitor
-from treesnap.hashing import checksum
-from treesnap.store.maintenance.retention import Policy
+from treesnap.core.codec.envelope import CHECKSUM_SIZE, FileKind, header, seal, unseal
+from treesnap.core.codec.journal import VERSION
+from treesnap.core.codec.message import pack, unpack
+from treesnap.core.codec.snapshot import snapshot_id
+from treesnap.core.model.errors import Refused, UnsupportedFormat, WarningCode
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.ids import checksum
+from treesnap.core.store.maintenance.retention import Policy
 from world import World, damage
 
 

@@ -12,18 +12,18 @@ import pytest
 from blocks import damaging
 from calling import Ended, run_forked
 from changing import World
+from state import tree_state
 from treesnap import CollectingMonitor, SnapshotKind
 from treesnap.cli.failure import WARNING_HINTS
-from treesnap.codec.reader import TreeReader, content_references
-from treesnap.errors import TreesnapError, WarningCode
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import EntryKind, ObjectId
-from treesnap.ops import maintenance
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.store import Store
+from treesnap.core.codec.reader import TreeReader, content_references
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import EntryKind, ObjectId
+from treesnap.core.model.errors import TreesnapError, WarningCode
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.upkeep import maintenance
+from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
-from treesnap.testing.state import tree_state
 
 PAGED_ENTRIES = 4200
 LISTED_SIZE = 4 << 20

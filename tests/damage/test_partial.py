@@ -11,14 +11,14 @@ import pytest
 
 import oracle
 from blocks import damaging
-from treesnap.codec.pack import IndexEntry
-from treesnap.errors import TreesnapError
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import ObjectKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.results import Partial
-from treesnap.store.store import Store
+from treesnap.core.codec.pack import IndexEntry
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.results import Partial
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.store import Store
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 EXTENT = 1 << 16
@@ -127,7 +127,7 @@ def is_within(path: bytes, above: bytes) -> bool:
 def shelf(tmp_path_factory) -> Shelf:
     """A store in which each object has a block of its own, so that it can be lost alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("treesnap.codec.pack.BLOCK_SIZE_TARGET", 1)
+        patch.setattr("treesnap.core.codec.pack.BLOCK_SIZE_TARGET", 1)
         return Shelf(tmp_path_factory.mktemp("shelf"))
 
 

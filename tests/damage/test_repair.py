@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.journal import Commit, Journal, encode_journal
-from treesnap.codec.message import pack
-from treesnap.errors import Busy, Corrupt, TreesnapError, UnsupportedFormat
-from treesnap.events import CollectingMonitor
-from treesnap.fs.local import LocalFileSystem
-from treesnap.hashing import root_id
+from state import tree_state
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.journal import Commit, Journal, encode_journal
+from treesnap.core.codec.message import pack
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.errors import Busy, Corrupt, TreesnapError, UnsupportedFormat
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.ids import root_id
+from treesnap.core.store.collector import LEAP, read_state
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import EpochChanged, Writer
+from treesnap.core.store.writer_slot import slot_states
 from treesnap.plans import Planner, Step
-from treesnap.store.collector import LEAP, read_state
-from treesnap.store.layout import Layout
-from treesnap.store.slot import slot_states
-from treesnap.store.store import Store
-from treesnap.store.writer import EpochChanged, Writer
-from treesnap.testing.state import tree_state
 from world import FORMATS, World, damage
 
 HOWS = ["empty", "zeros", "30"]

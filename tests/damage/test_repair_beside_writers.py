@@ -12,12 +12,12 @@ import pytest
 import treesnap
 from blocks import chunk_blocks
 from garbage import pack_files
-from treesnap.errors import TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.layout import Layout
-from treesnap.store.packs import PackAppender
-from treesnap.store.slot import acquire
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.packs import PackAppender
+from treesnap.core.store.writer_slot import acquire
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 

@@ -10,10 +10,10 @@ import pytest
 
 import treesnap
 from interfering import Interfering
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.journal import Journal, encode_journal
-from treesnap.events import CollectingMonitor
-from treesnap.hashing import root_id
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.journal import Journal, encode_journal
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.ids import root_id
 from treesnap.plans import Planner, Step
 from world import World, damage
 

@@ -10,10 +10,10 @@ import pytest
 
 import treesnap
 from sampling import evenly, sized
-from treesnap.codec.pack import BlockTable
-from treesnap.fs.local import LocalFileSystem
-from treesnap.store.store import Store
-from treesnap.testing.state import tree_state
+from state import tree_state
+from treesnap.core.codec.pack import BlockTable
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.store.store import Store
 
 
 @pytest.fixture

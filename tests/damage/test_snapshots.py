@@ -12,14 +12,14 @@ import pytest
 import treesnap
 from forge import Forge
 from sampling import evenly, sized
-from treesnap.codec.message import pack, unpack
-from treesnap.codec.snapshot import encode_snapshot
-from treesnap.errors import Refused, TreesnapError
-from treesnap.events import CollectingMonitor
-from treesnap.model import Totals
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.store import Store
+from treesnap.core.codec.message import pack, unpack
+from treesnap.core.codec.snapshot import encode_snapshot
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import Totals
+from treesnap.core.model.errors import Refused, TreesnapError
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 from world import World
 
@@ -190,8 +190,8 @@ def test_all_that_a_tree_names_is_kept_although_no_reader_accepts_the_tree(tmp_p
 
 
 def _packs(forge: Forge) -> list[list[bytes]]:
-    from treesnap.fs.local import LocalFileSystem
-    from treesnap.store.store import Store
+    from treesnap.core.fs.local import LocalFileSystem
+    from treesnap.core.store.store import Store
 
     with Store.open(LocalFileSystem(), str(forge.store)) as store:
         return [[item.id for item in store.inventory(one).entries] for one in store.packs.sizes()]

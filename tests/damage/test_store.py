@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from treesnap.codec.envelope import FileKind, seal, unseal
-from treesnap.codec.index import IndexPart, encode_index
-from treesnap.codec.journal import Commit, Journal, encode_journal
-from treesnap.codec.message import pack, unpack
-from treesnap.codec.pack import IndexEntry
-from treesnap.errors import Corrupt, NotFound, OperationFailed, UnsupportedFormat
-from treesnap.ops.handle import Handle
-from treesnap.testing.state import tree_state
+from state import tree_state
+from treesnap.core.codec.envelope import FileKind, seal, unseal
+from treesnap.core.codec.index import IndexPart, encode_index
+from treesnap.core.codec.journal import Commit, Journal, encode_journal
+from treesnap.core.codec.message import pack, unpack
+from treesnap.core.codec.pack import IndexEntry
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Corrupt, NotFound, OperationFailed, UnsupportedFormat
 from world import FORMATS, HOWS, World, damage
 
 
@@ -372,7 +372,7 @@ def test_a_snapshot_of_a_newer_minor_version_is_read(world):
     path = world.only(f"snapshots/*/*-{world.handle().resolve('second').id}")
     payload = unseal(path.read_bytes(), FileKind.SNAPSHOT, "here")
     newer = pack(unpack(payload, "example") | {"colour": "green", "name": "newer"})
-    from treesnap.codec.snapshot import snapshot_id
+    from treesnap.core.codec.snapshot import snapshot_id
 
     name = f"{99:016x}-{snapshot_id(newer)}"
     path.with_name(name).write_bytes(seal(FileKind.SNAPSHOT, newer))

@@ -298,7 +298,7 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 def test_every_error_code_is_documented_with_its_class():
-    from treesnap import errors
+    from treesnap.core.model import errors
 
     rows = table_rows(sections(REFERENCE / "errors.md", "##")["Error codes"])
 
@@ -317,7 +317,7 @@ def test_every_error_code_is_documented_with_its_exit_code():
 
 
 def test_every_warning_code_is_documented():
-    from treesnap import errors
+    from treesnap.core.model import errors
 
     rows = table_rows(sections(REFERENCE / "errors.md", "##")["Warning codes"])
 

@@ -12,9 +12,9 @@ import pytest
 import trees
 from mounting import mounting
 from oracle import difference, record, without
-from treesnap.errors import Refused, StorageFull
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Refused, StorageFull
+from treesnap.core.ops.context import context_at
 
 SIZES_MIB = {"btrfs": 256, "xfs": 320, "ext4": 64}
 SHARING = ("btrfs", "xfs")

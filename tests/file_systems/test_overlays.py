@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from mounting import mounting
-from treesnap.errors import ErrorCode, Refused
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import ErrorCode, Refused
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault
-from treesnap.testing.state import tree_state
 
 
 def test_a_restore_is_not_finished_in_the_next_container(tmp_path: Path):

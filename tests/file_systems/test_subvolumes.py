@@ -13,12 +13,12 @@ import pytest
 from calling import Place
 from mounting import mounting
 from oracle import difference, record
-from treesnap.errors import OperationFailed
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import differences, tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import OperationFailed
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem
-from treesnap.testing.state import differences, tree_state
 
 OLD_NS = 10**18
 

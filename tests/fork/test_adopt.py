@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from oracle import difference, record
-from treesnap.errors import ErrorCode, MergeConflict, NotFound, Refused
-from treesnap.model import SkipReason
-from treesnap.ops.handle import open as open_handle
+from treesnap.core.handle import open as open_handle
+from treesnap.core.model.entities import SkipReason
+from treesnap.core.model.errors import ErrorCode, MergeConflict, NotFound, Refused
 
 
 @pytest.fixture

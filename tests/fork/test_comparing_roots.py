@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import ErrorCode, NotFound
-from treesnap.model import ChangeKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import ChangeKind
+from treesnap.core.model.errors import ErrorCode, NotFound
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 from world import World
 

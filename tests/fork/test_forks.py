@@ -14,7 +14,8 @@ import trees
 from mounting import Mounter, mounting
 from oracle import difference, record, without
 from treesnap import CollectingMonitor
-from treesnap.errors import (
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import (
     Busy,
     ErrorCode,
     InvalidArgument,
@@ -23,8 +24,7 @@ from treesnap.errors import (
     StorageFull,
     StoreMissing,
 )
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import (
     Fault,
     FaultyFileSystem,
@@ -333,7 +333,7 @@ class TestRefused:
         other = world.handle()
         with other.rollback_on_error():
             pass
-        from treesnap.ops.access import locked_root, opened
+        from treesnap.core.ops.access import locked_root, opened
 
         with (
             opened(other.context, "work") as session,

@@ -26,9 +26,9 @@ OVER_HTTP = """
 import sys
 import treesnap
 import uvicorn
-from treesnap.agents.mcp_server import HistoryServer
-from treesnap.cli.cmd_mcp import describe
-from treesnap.cli.diff_output import patches
+from treesnap.agents.mcp.server import HistoryServer
+from treesnap.agents.commands.mcp import describe
+from treesnap.cli.output.patches import patches
 
 root, store, fd = sys.argv[1:]
 handles = [treesnap.open(root, store)]

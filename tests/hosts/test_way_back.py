@@ -13,9 +13,9 @@ import pytest
 from cli.conftest import wait_until
 from hosts.conftest import Scene
 from hosts.namespace import Namespace
+from state import TreeState, differences, tree_state
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.hosts.table import host_named
-from treesnap.testing.state import TreeState, differences, tree_state
 
 DAMAGE = """\
 set -e

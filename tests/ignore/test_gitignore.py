@@ -12,8 +12,8 @@ import pytest
 import treesnap
 from gitignore import IGNORE_FILE, Git, make_pattern, make_tree, paths_below, write_rules
 from sampling import sized
-from treesnap.model import SkipReason
-from treesnap.worktree.scan.patterns import Matcher, parse_lines
+from treesnap.core.model.entities import SkipReason
+from treesnap.core.worktree.scan.patterns import Matcher, parse_lines
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from state import tree_state
 from treesnap import CreateOptions
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
+from treesnap.core.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX, RULES_SIZE_MAX
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.testing.state import tree_state
-from treesnap.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX, RULES_SIZE_MAX
 
 COUNT = 70
 """Directories with rules of nearly 1 MiB: more than 64 MiB together."""

@@ -14,13 +14,13 @@ from cli.conftest import wait_until
 from slow import SlowFileSystem
 from treesnap.agents.event import EventPhase
 from treesnap.agents.sessions import agent_session
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 
 pytest.importorskip("claude_agent_sdk", reason="the extra 'claude-agent-sdk' is not installed")
 from claude_agent_sdk import ClaudeAgentOptions
 
-from treesnap.integrations.claude_agent_sdk import snapshot_hooks
+from treesnap.agents.frameworks.claude_agent_sdk import snapshot_hooks
 
 PAYLOADS = Path(__file__).parents[1] / "agents" / "payloads" / "claude-2.1.330"
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END

@@ -16,8 +16,8 @@ from deepagents import create_deep_agent
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
-from treesnap.integrations.deepagents import SnapshotBackend
-from treesnap.integrations.langchain import SnapshotMiddleware
+from treesnap.agents.frameworks.deepagents import SnapshotBackend
+from treesnap.agents.frameworks.langchain import SnapshotMiddleware
 
 TURN, PRE, POST, END = EventPhase.TURN, EventPhase.PRE, EventPhase.POST, EventPhase.END
 

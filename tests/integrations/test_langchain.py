@@ -23,8 +23,8 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from treesnap.integrations import langgraph
-from treesnap.integrations.langchain import SnapshotMiddleware
+from treesnap.agents.frameworks import langgraph
+from treesnap.agents.frameworks.langchain import SnapshotMiddleware
 
 DURABILITIES = ["sync", "async"]
 TURN, PRE, POST, END = EventPhase.TURN, EventPhase.PRE, EventPhase.POST, EventPhase.END

@@ -19,7 +19,7 @@ pytest.importorskip("agents.testing", reason="the extra 'openai-agents' is not i
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 from agents import Agent, AgentHookContext, RunConfig, Runner, function_tool
-from treesnap.integrations.openai_agents import SnapshotHooks
+from treesnap.agents.frameworks.openai_agents import SnapshotHooks
 
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END
 CALL = function_call("write", {"path": "a", "text": "1"}, call_id="c1")

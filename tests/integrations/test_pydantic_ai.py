@@ -19,7 +19,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from treesnap.integrations.pydantic_ai import SnapshotCapability
+from treesnap.agents.frameworks.pydantic_ai import SnapshotCapability
 
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END
 

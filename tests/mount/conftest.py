@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import OperationFailed
-from treesnap.mount.binding import load_binding
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import OperationFailed
+from treesnap.core.ops.context import context_at
+from treesnap.mount.fuse import load_binding
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 PROGRAM = [sys.executable, "-P", "-m", "treesnap"]

@@ -15,7 +15,7 @@ import pytest
 import oracle
 import trees
 from mount.conftest import is_mounted
-from treesnap.errors import Busy
+from treesnap.core.model.errors import Busy
 
 
 def build_large(root, seed):

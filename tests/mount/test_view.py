@@ -8,13 +8,13 @@ import stat
 
 import pytest
 
-from treesnap.errors import Busy, NotFound
-from treesnap.model import SnapshotKind
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import Busy, NotFound
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import context_at
 from treesnap.mount import HistoryView
 from treesnap.mount.bounded_cache import BoundedCache
-from treesnap.ops.access import opened
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 

@@ -6,7 +6,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from treesnap.ops.handle import open as open_handle
+from treesnap.core.handle import open as open_handle
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.results import RestoreResult
+from treesnap.core.model.results import RestoreResult
 
 
 def run(shell, *lines):

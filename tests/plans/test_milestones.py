@@ -9,7 +9,7 @@ import pytest
 from plan_bench import NONE, labels, noted
 from sampling import sized
 from treesnap import SnapshotKind
-from treesnap.facts import facts_of, own_tags
+from treesnap.core.model.reserved_tags import facts_of, own_tags
 from treesnap.plans import Milestones, Step
 
 

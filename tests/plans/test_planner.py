@@ -10,7 +10,7 @@ import pytest
 from oracle import difference, record
 from plan_bench import NONE, end, labels, noted, to
 from treesnap import ErrorCode, InvalidArgument, NotFound, Refused
-from treesnap.facts import own_tags, stated_facts
+from treesnap.core.model.reserved_tags import own_tags, stated_facts
 from treesnap.plans import (
     CorrectionMode,
     Milestones,

@@ -12,9 +12,9 @@ import pytest
 
 from plan_bench import end, is_alive
 from treesnap import Busy, ErrorCode, NotFound, OperationFailed
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import MARKS_VARIABLE
-from treesnap.ops.processes import end_leftovers
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.ops.context import MARKS_VARIABLE
+from treesnap.core.ops.processes import end_leftovers
 from treesnap.plans.process import StepWork, attempt, keep_output
 
 MARK = f"plan/0/1/{os.getpid()}"
@@ -212,7 +212,7 @@ def test_a_lost_exit_code_is_no_success(place):
 
 RUNNER = """
 import os, sys
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
 from treesnap.plans.process import StepWork, attempt
 directory, script, mark = sys.argv[1:]
 work = StepWork(["/bin/sh", "-c", script], directory, directory + "/log", mark, None)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from plan_bench import checkpoint_of
 from sampling import sized
 from treesnap import Corrupt, UnsupportedFormat
-from treesnap.codec.envelope import FileKind, seal, unseal
-from treesnap.codec.message import pack, unpack
-from treesnap.model import SnapshotId
+from treesnap.core.codec.envelope import FileKind, seal, unseal
+from treesnap.core.codec.message import pack, unpack
+from treesnap.core.model.entities import SnapshotId
 from treesnap.plans import (
     Attempt,
     Checkpoint,

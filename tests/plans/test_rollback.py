@@ -12,10 +12,10 @@ import pytest
 from oracle import difference, record
 from plan_bench import NONE, STEPS, labels, noted, shortest, to
 from treesnap import Busy, ErrorCode, NotFound, Refused, SnapshotKind, TreesnapError
-from treesnap.events import CollectingMonitor
-from treesnap.facts import rollback_count
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.reserved_tags import rollback_count
+from treesnap.core.ops.context import context_at
 from treesnap.plans import (
     Attempt,
     CorrectionMode,

@@ -12,8 +12,8 @@ import pytest
 from oracle import difference, record
 from plan_bench import LOG, NONE, end, is_alive, noted
 from treesnap import ErrorCode, InvalidArgument, NotFound, SnapshotKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step, StepState
 
 FAILS = Step(name="fails", run="echo litter > litter; mkdir -p a/b; rm -f kept; exit 3")

@@ -6,10 +6,10 @@ from functools import partial
 
 from beside import AtCall
 from sampling import sized
-from treesnap.errors import NotFound
-from treesnap.ops import privileges
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import NotFound
+from treesnap.core.ops import privileges
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 

@@ -11,8 +11,8 @@ import pytest
 import treesnap
 from calling import Place
 from privileges import NOBODY_ID, as_nobody, everything_is_loaded
-from treesnap.errors import ErrorCode, InvalidArgument, Refused
-from treesnap.testing.state import tree_state
+from state import tree_state
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused
 
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser changes owners")
 SAFE = "SNAP_SAFE_DIRECTORIES"

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.testing.state import tree_state
+from state import tree_state
 
 OTHER_ID = 1234
 IN_NAMESPACE = ("unshare", "--user", "--map-root-user")
 WITHOUT_CAPABILITY = ("setpriv", "--bounding-set=-chown")
 KILLED_THEN_RECOVERED = """
 import json, sys
-from treesnap.ops.handle import Handle
-from treesnap.ops.context import context_at
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault
 from treesnap.testing.doubles import UnsyncedFileSystem
@@ -36,9 +36,9 @@ print(json.dumps([was_killed, said]))
 """
 RESTORED_TWICE = """
 import json, pathlib, sys
-from treesnap.ops.context import context_at
-from treesnap.ops.restore.plan import RestoreRequest
-from treesnap.ops.undo import restore
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.restore.plan import RestoreRequest
+from treesnap.core.ops.undo import restore
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 root, store = sys.argv[1:]

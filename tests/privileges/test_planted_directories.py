@@ -18,10 +18,10 @@ import pytest
 import treesnap
 from privileges import NOBODY_ID
 from sampling import sized
+from state import differences, tree_state
 from system_calls import before_calls
-from treesnap.errors import TreesnapError
+from treesnap.core.model.errors import TreesnapError
 from treesnap.remote import Remotes
-from treesnap.testing.state import differences, tree_state
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only the superuser makes files of other users"

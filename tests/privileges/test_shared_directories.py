@@ -9,11 +9,11 @@ import pytest
 
 import treesnap
 from privileges import NOBODY_ID, as_nobody, everything_is_loaded
-from treesnap.codec.journal import STAGE_PREFIX
-from treesnap.errors import TreesnapError, WarningCode
-from treesnap.events import CollectingMonitor
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.codec.journal import STAGE_PREFIX
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import TreesnapError, WarningCode
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault
 

@@ -13,8 +13,8 @@ import pytest
 
 import treesnap
 from privileges import NOBODY_ID, as_nobody, everything_is_loaded
+from treesnap.core.watch import control
 from treesnap.plans import Planner, Step
-from treesnap.watch import control
 
 ONLY_ROOT = pytest.mark.skipif(
     os.geteuid() != 0, reason="only the superuser writes to the stores of others"

@@ -41,7 +41,7 @@ PUBLISHES = next(each for each in MUTATIONS if "although collections overtook it
 BROKEN = (
     _broken(
         "one way",
-        "store/maintenance/check/repair.py",
+        "core/store/maintenance/check/repair.py",
         (
             "        going = self._maintaining.retire(bad, settle, self._quarantine)\n",
             (
@@ -56,7 +56,7 @@ BROKEN = (
     ),
     _broken(
         "announce",
-        "store/fence.py",
+        "core/store/fence.py",
         ("CollectorState(epoch=epoch, condemned=packs)", "CollectorState(epoch=epoch)"),
         ("CollectorState(epoch=epoch + 1, condemned=packs)", "CollectorState(epoch=epoch + 1)"),
         matrix="command[gc-deleted content]",
@@ -64,7 +64,7 @@ BROKEN = (
     ),
     _broken(
         "fence",
-        "store/fence.py",
+        "core/store/fence.py",
         (
             "CollectorState(epoch=epoch + 1, condemned=packs)",
             "CollectorState(epoch=epoch, condemned=packs)",
@@ -74,14 +74,14 @@ BROKEN = (
     ),
     _broken(
         "settle",
-        "store/fence.py",
+        "core/store/fence.py",
         ("        going = settle() & packs\n", "        going = packs\n"),
         matrix="command[gc-deleted content]",
         orders="unit/ops/test_gc.py",
     ),
     _broken(
         "pending first",
-        "store/maintenance/collection.py",
+        "core/store/maintenance/collection.py",
         (
             "        for name in self._fs.list_names(layout.pending):\n",
             (
@@ -94,7 +94,7 @@ BROKEN = (
     ),
     _broken(
         "copy first",
-        "store/maintenance/collection.py",
+        "core/store/maintenance/collection.py",
         (
             "                self._copy(fitting, going)\n",
             (
@@ -115,7 +115,7 @@ BROKEN = (
     ),
     _broken(
         "avoid",
-        "store/writer.py",
+        "core/store/writer.py",
         ("            self._avoid = state.condemned\n", "            self._avoid = frozenset()\n"),
         matrix="command[gc-deleted content]",
         orders=(
@@ -131,7 +131,7 @@ BROKEN = (
     ),
     _broken(
         "judge",
-        "ops/config.py",
+        "core/ops/upkeep/config.py",
         (
             (
                 "with locked_roots(session.fs, session.store.layout, context.wait_s):\n"
@@ -144,7 +144,7 @@ BROKEN = (
     ),
     _broken(
         "own hold",
-        "store/roots.py",
+        "core/store/roots.py",
         (
             '        path = self.file(f"{_HOLD_PREFIX}{identity}-{os.urandom(8).hex()}")\n',
             '        path = self.file(f"{_HOLD_PREFIX}{identity}")\n',
@@ -154,7 +154,7 @@ BROKEN = (
     ),
     _broken(
         "shared",
-        "store/snapshots.py",
+        "core/store/snapshots.py",
         (
             ("        with locked_roots(self._fs, self._layout):\n            state = change("),
             "        if True:\n            state = change(",
@@ -163,7 +163,7 @@ BROKEN = (
     ),
     _broken(
         "last",
-        "store/snapshots.py",
+        "core/store/snapshots.py",
         (
             "sync_directory(self._fs, self._layout.states)\n            yield\n",
             "sync_directory(self._fs, self._layout.states)\n        yield\n",
@@ -174,7 +174,7 @@ BROKEN = (
     ),
     _broken(
         "state first",
-        "store/snapshots.py",
+        "core/store/snapshots.py",
         (
             "            removed = [unlink_if_present(",
             "            yield\n            removed = [unlink_if_present(",
@@ -187,7 +187,7 @@ BROKEN = (
     ),
     _broken(
         "enter",
-        "store/lock.py",
+        "core/store/lock.py",
         (
             (
                 "    with _gate(fs, store_path, wait_s, exclusive=False) as is_locked:\n"
@@ -201,7 +201,7 @@ BROKEN = (
     ),
     _broken(
         "close",
-        "store/lock.py",
+        "core/store/lock.py",
         (
             "    with _gate(fs, store_path, wait_s, exclusive=True) as is_locked:\n",
             "    with _gate(fs, store_path, wait_s, exclusive=False) as is_locked:\n",
@@ -211,7 +211,7 @@ BROKEN = (
     ),
     _broken(
         "same",
-        "store/lock.py",
+        "core/store/lock.py",
         (
             "    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)\n",
             "    return True\n",
@@ -220,7 +220,7 @@ BROKEN = (
     ),
     _broken(
         "alive",
-        "ops/store_place.py",
+        "core/ops/upkeep/store_place.py",
         (
             "        for hold in chain.from_iterable(root.holds().values()):\n",
             "        for hold in chain():\n",
@@ -229,7 +229,7 @@ BROKEN = (
     ),
     _broken(
         "order",
-        "ops/access.py",
+        "core/ops/access.py",
         (
             (
                 "            collector_held(context.fs, layout, operation=operation, "
@@ -246,19 +246,19 @@ BROKEN = (
     ),
     _broken(
         "note copy",
-        "ops/store_place.py",
+        "core/ops/upkeep/store_place.py",
         ("        note_move(partial.fs, Layout(partial.path), move)\n", ""),
         orders=KILLED_MOVE,
     ),
     _broken(
         "note left",
-        "ops/store_place.py",
+        "core/ops/upkeep/store_place.py",
         ("        note_move(fs, session.store.layout, move)\n", ""),
         orders=KILLED_MOVE,
     ),
     _broken(
         "heed",
-        "store/store.py",
+        "core/store/store.py",
         (
             "if move is not None and os.path.realpath(self.path) != (place := move.place):",
             "if move is not None and not (place := move.place):",
@@ -267,7 +267,7 @@ BROKEN = (
     ),
     _broken(
         "unnote",
-        "ops/access.py",
+        "core/ops/access.py",
         (
             "        layout = Store.open(context.fs, context.store_path, writing=True).layout\n",
             (

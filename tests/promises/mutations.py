@@ -27,13 +27,13 @@ MUTATIONS = (
     # ------------------------------------------------------------------ complete
     Mutation(
         "extended attributes are not captured",
-        "worktree/scan/file_reader.py",
+        "core/worktree/scan/file_reader.py",
         (("return store_xattrs(read_xattrs(fs, where), sink.put)", "return None"),),
         {"P1": ("create/test_complete.py", "stateful/test_machine.py")},
     ),
     Mutation(
         "times are restored to the microsecond",
-        "worktree/apply/stage.py",
+        "core/worktree/apply/stage.py",
         (
             (
                 "self._fs.change_times(fd, entry.mtime_ns)",
@@ -44,7 +44,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the change time is not in the stat key",
-        "worktree/scan/scanner.py",
+        "core/worktree/scan/scanner.py",
         (
             (
                 "            and row.observations == self._packed\n",
@@ -61,20 +61,20 @@ MUTATIONS = (
     ),
     Mutation(
         "files that are mapped for writing are not read again",
-        "worktree/scan/mapped_files.py",
+        "core/worktree/scan/mapped_files.py",
         (("    if not inodes:\n", "    if inodes:\n"),),
         {"P1": ("create/test_mappings.py",)},
     ),
     Mutation(
         "an incomplete snapshot exits 0",
-        "cli/cmd_create.py",
+        "cli/commands/create.py",
         (("if not result.complete:", "if not (result.complete or result.skipped):"),),
         {"P1": ("cli/test_create.py",)},
     ),
     # ------------------------------------------------------------------ destroys nothing
     Mutation(
         "what was left out of the present state is removed like all else",
-        "ops/restore/plan.py",
+        "core/ops/restore/plan.py",
         (
             (
                 "if (old is not None and old.is_skipped) or (new is not None and new.is_skipped):",
@@ -91,7 +91,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the state before a restore is not kept",
-        "ops/restore/attempt.py",
+        "core/ops/restore/attempt.py",
         (
             (
                 "safety = capture.publish(record)",
@@ -109,7 +109,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what others changed since the base is overwritten",
-        "ops/restore/plan.py",
+        "core/ops/restore/plan.py",
         (
             (
                 "is_kept = theirs is not None and not others.overwrites\n",
@@ -121,7 +121,7 @@ MUTATIONS = (
     # ------------------------------------------------------------------ all or nothing
     Mutation(
         "a committed restore is not finished by the next command",
-        "ops/restore/recover.py",
+        "core/ops/restore/recover.py",
         (
             (
                 "        if commit is not None:\n            return Completion(",
@@ -132,7 +132,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what a restore moved aside stays in the root",
-        "ops/restore/transaction.py",
+        "core/ops/restore/transaction.py",
         (
             (
                 "        if target is None or not move_stage(",
@@ -143,13 +143,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a restore that fails is not rolled back",
-        "ops/restore/transaction.py",
+        "core/ops/restore/transaction.py",
         (("            applier.roll_back()\n", ""),),
         {"P3": ("crash/test_errors.py", "test_regressions.py", "restore/test_files_in_use.py")},
     ),
     Mutation(
         "the journal is not synced",
-        "ops/restore/transaction.py",
+        "core/ops/restore/transaction.py",
         (
             (
                 'self._session.root.write("journal", JOURNAL, journal))',
@@ -161,7 +161,7 @@ MUTATIONS = (
     # ------------------------------------------------------------------ durable
     Mutation(
         "a pack is not synced",
-        "store/packs.py",
+        "core/store/packs.py",
         (
             (
                 "            self._fs.sync_data(self._fd)\n            if not self._has",
@@ -172,7 +172,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a snapshot is published before its packs are written",
-        "store/writer.py",
+        "core/store/writer.py",
         (
             ("        self.flush()\n        record = record", "        record = record"),
             (
@@ -189,7 +189,7 @@ MUTATIONS = (
     # ------------------------------------------------------------------ verified
     Mutation(
         "the id of a snapshot is not checked",
-        "store/snapshots.py",
+        "core/store/snapshots.py",
         (
             (
                 "if expected is not None and snapshot_id(payload) != expected:",
@@ -200,7 +200,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the content of an object is not compared with its id",
-        "codec/pack.py",
+        "core/codec/pack.py",
         (
             (
                 "if part[0] != entry.kind or prefixed_id(part) != entry.id:",
@@ -218,7 +218,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the checksum of a sealed file is not checked",
-        "codec/envelope.py",
+        "core/codec/envelope.py",
         (
             (
                 "if checksum(body, CHECKSUM_SIZE) != data[start + length :]:",
@@ -229,13 +229,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a damaged index part is believed",
-        "store/index.py",
+        "core/store/index.py",
         (("if size <= VERIFIED_SIZE_MAX:", "if size > VERIFIED_SIZE_MAX:"),),
         {"P5": ("unit/store/test_index.py",)},
     ),
     Mutation(
         "a writer relies on objects whose pack is gone",
-        "store/packs.py",
+        "core/store/packs.py",
         (
             (
                 "                return False\n            self._tables[entry.block] = known",
@@ -247,7 +247,7 @@ MUTATIONS = (
     # ------------------------------------------------------------------ concurrent
     Mutation(
         "a writer publishes although collections overtook it",
-        "store/writer.py",
+        "core/store/writer.py",
         (
             (
                 "read_state(self._fs, self._store.layout).epoch > self._epoch + 1:",
@@ -258,7 +258,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a writer that goes on with a pack writes over what others appended",
-        "store/packs.py",
+        "core/store/packs.py",
         (
             (
                 "return cls(fs, layout, pack_id, fd, size, covered), list(",
@@ -269,14 +269,14 @@ MUTATIONS = (
     ),
     Mutation(
         "a pack is rewritten without the objects that are needed of it",
-        "store/maintenance/collection.py",
+        "core/store/maintenance/collection.py",
         (("writer.copy(self._needed_of(packs), going)", "writer.copy((), going)"),),
         {"P6": ("crash/test_kill_points.py",)},
     ),
     # ------------------------------------------------------------------ bounded
     Mutation(
         "automatic snapshots are never pruned",
-        "ops/maintenance.py",
+        "core/ops/upkeep/maintenance.py",
         (
             (
                 "prunes = has_limit or number % period(len(names)) == 0",
@@ -287,7 +287,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what a killed writer left is not swept",
-        "store/writer.py",
+        "core/store/writer.py",
         (
             (
                 (
@@ -301,7 +301,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what a killed export left stays for ever",
-        "ops/restore/export.py",
+        "core/ops/restore/export.py",
         (
             (
                 "            if record is not None:\n                with record:\n",
@@ -312,7 +312,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the reserve is not given back on a full disk",
-        "store/reserve.py",
+        "core/store/reserve.py",
         (
             (
                 "if not is_full(error) or not self._remove():",
@@ -323,20 +323,20 @@ MUTATIONS = (
     ),
     Mutation(
         "a full disk is not told from other errors",
-        "fs/os_errors.py",
+        "core/fs/os_errors.py",
         (("return error.errno in _FULL", "return error.errno in ()"),),
         {"P7": ("space/test_full_disks.py",)},
     ),
     # ------------------------------------------------------------------ fast
     Mutation(
         "index parts are never merged",
-        "store/index.py",
+        "core/store/index.py",
         (("if len(self.parts) <= PARTS_MAX:", "if len(self.parts) >= 0:"),),
         {"P8": ("unit/store/test_index.py",)},
     ),
     Mutation(
         "the stat cache is not used",
-        "ops/capture.py",
+        "core/ops/capture.py",
         (
             (
                 "usable_cache(session, self._listing) if not fresh else None",
@@ -347,13 +347,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a watcher is not told of writes to files",
-        "fs/notifier.py",
+        "core/fs/notifier.py",
         (("CHANGED = 0x2 | 0x4 | CLOSED", "CHANGED = 0x4"),),
         {"P8": ("watch/test_changes_seen.py",)},
     ),
     Mutation(
         "a watcher is believed for ever",
-        "ops/known_changes.py",
+        "core/ops/known_changes.py",
         (
             (
                 "not 0 <= session.context.clock_ns() - note.walked_ns < WALK_EVERY_NS",
@@ -364,7 +364,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a watcher answers processes that see another tree",
-        "ops/known_changes.py",
+        "core/ops/known_changes.py",
         (
             (
                 "pack((stat.st_dev, stat.st_ino, *namespaces, tuple(rights)))",
@@ -376,7 +376,7 @@ MUTATIONS = (
     # ------------------------------------------------------------------ safe
     Mutation(
         "a stored name may be the directory above",
-        "treepath.py",
+        "core/model/paths.py",
         (
             ('and name not in {b".", b".."}', 'and name != b"."'),
             ('        and b".." not in names\n', ""),
@@ -391,7 +391,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a name in an archive may lead upwards",
-        "ops/archive_tree.py",
+        "core/ops/history/archive_tree.py",
         (
             (
                 'if not path or b".." in names or not treepath.are_valid_names(names):',
@@ -402,19 +402,19 @@ MUTATIONS = (
     ),
     Mutation(
         "links in a path are followed",
-        "fs/local.py",
+        "core/fs/local.py",
         (("_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW", "_ALWAYS = os.O_CLOEXEC"),),
         {"P9": ("restore/test_swapped_links.py",)},
     ),
     Mutation(
         "a block may claim any size",
-        "codec/compress.py",
+        "core/codec/compress.py",
         (("if not 0 <= raw_size <= BLOCK_RAW_SIZE_MAX:", "if raw_size < 0:"),),
         {"P9": ("unit/codec/test_bombs.py",)},
     ),
     Mutation(
         "a decoder lets an error of another kind out",
-        "codec/root_files.py",
+        "core/codec/root_files.py",
         (
             (
                 (
@@ -433,13 +433,13 @@ MUTATIONS = (
     # ------------------------------------------------------------------ honest
     Mutation(
         "an error in JSON lacks its exit code",
-        "cli/json_output.py",
+        "cli/output/as_json.py",
         (('        "exit_code": failure.exit_code,\n', ""),),
         {"P10": ("cli/test_failure.py",)},
     ),
     Mutation(
         "a repair does not say what could not be repaired",
-        "cli/cmd_store.py",
+        "cli/commands/store.py",
         (("    yield from _lost_lines(result.partial)\n", ""),),
         {"P10": ("cli/test_forms.py",)},
     ),
@@ -452,13 +452,13 @@ MUTATIONS = (
     # ------------------------------------------------------------------ readable
     Mutation(
         "a record is written without reading it back",
-        "codec/envelope.py",
+        "core/codec/envelope.py",
         (("            found = self.decode(payload)\n", "            found = record\n"),),
         {"P11": ("unit/codec/test_formats.py",)},
     ),
     Mutation(
         "a damaged snapshot ends a listing",
-        "store/snapshots.py",
+        "core/store/snapshots.py",
         (
             (
                 "            except Corrupt as error:\n                if cache",
@@ -469,7 +469,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a damaged snapshot stops the garbage collection",
-        "store/maintenance/collection.py",
+        "core/store/maintenance/collection.py",
         (
             (
                 "self._damaged[snapshot_name.id] = None\n                yield from",

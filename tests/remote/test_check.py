@@ -17,10 +17,10 @@ from blob_doubles import (
     MemoryBlobs,
     RacingBlobs,
 )
-from treesnap.blobs.probe import Creation
-from treesnap.cli.cmd_remote import check_lines
-from treesnap.errors import ErrorCode, NotFound, Refused, RemoteFailed
+from treesnap.core.model.errors import ErrorCode, NotFound, Refused, RemoteFailed
 from treesnap.remote import Remotes
+from treesnap.remote.blobs.probe import Creation
+from treesnap.remote.commands.remote import check_lines
 from treesnap.remote.keys import Secret
 
 

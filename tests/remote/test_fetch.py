@@ -12,16 +12,16 @@ import pytest
 import treesnap
 from mounting import mounting
 from oracle import difference, record
-from treesnap.codec.pack import scan_blocks
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, RemoteFailed
-from treesnap.fs.local import LocalFileSystem
-from treesnap.hashing import object_id
-from treesnap.model import ObjectKind, SnapshotKind
-from treesnap.ops.handle import Handle
-from treesnap.ops.roots import forget_root, list_roots
+from treesnap.core.codec.pack import scan_blocks
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import ObjectKind, SnapshotKind
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, Refused, RemoteFailed
+from treesnap.core.model.ids import object_id
+from treesnap.core.ops.upkeep.roots import forget_root, list_roots
+from treesnap.core.store.maintenance.retention import Policy
+from treesnap.core.store.store import Store
 from treesnap.remote import Remotes
-from treesnap.store.maintenance.retention import Policy
-from treesnap.store.store import Store
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Killed
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from blob_doubles import MemoryBlobs
-from treesnap.blobs.base import Blobs
-from treesnap.blobs.directory import DirectoryBlobs
-from treesnap.codec.remote import Folder, state_name
-from treesnap.errors import Corrupt
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.errors import Corrupt
+from treesnap.remote.blobs.base import Blobs
+from treesnap.remote.blobs.directory import DirectoryBlobs
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.keys import MasterKeys
+from treesnap.remote.records import Folder, state_name
 from treesnap.remote.sealing import Encrypted, Plain, Sealer
 
 CONTENT = bytes(range(256)) * 700

@@ -9,9 +9,19 @@ import pytest
 
 from blob_doubles import MemoryBlobs, WrappedBlobs
 from remote_world import Objects, new_snapshot
-from treesnap.blobs.base import BlobMissing
-from treesnap.codec.index import encode_index
-from treesnap.codec.remote import (
+from treesnap.core.codec.index import encode_index
+from treesnap.core.codec.snapshot import snapshot_id
+from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.errors import Corrupt, GenerationMissing
+from treesnap.remote import push as push_module
+from treesnap.remote.blobs.base import BlobMissing
+from treesnap.remote.collector import PARTIAL_EPOCHS, Collector
+from treesnap.remote.files import SealedFiles
+from treesnap.remote.keys import MasterKeys
+from treesnap.remote.objects import RemoteObjects, Seen, needed_objects
+from treesnap.remote.protocol import Remote
+from treesnap.remote.push import push_snapshots
+from treesnap.remote.records import (
     COMMIT,
     DELETION,
     Deletion,
@@ -22,16 +32,6 @@ from treesnap.codec.remote import (
     RemoteState,
     state_name,
 )
-from treesnap.codec.snapshot import snapshot_id
-from treesnap.errors import Corrupt, GenerationMissing
-from treesnap.model import ObjectId, ObjectKind
-from treesnap.remote import push as push_module
-from treesnap.remote.collector import PARTIAL_EPOCHS, Collector
-from treesnap.remote.files import SealedFiles
-from treesnap.remote.keys import MasterKeys
-from treesnap.remote.objects import RemoteObjects, Seen, needed_objects
-from treesnap.remote.protocol import Remote
-from treesnap.remote.push import push_snapshots
 from treesnap.remote.sealing import Encrypted
 from treesnap.remote.verify import Verification
 

@@ -10,7 +10,7 @@ import pytest
 
 import treesnap
 from oracle import difference, record
-from treesnap.errors import ErrorCode, RemoteFailed
+from treesnap.core.model.errors import ErrorCode, RemoteFailed
 from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.codec.pack import Block, IndexEntry
-from treesnap.model import ObjectId, ObjectKind
+from treesnap.core.codec.pack import Block, IndexEntry
+from treesnap.core.model.entities import ObjectId, ObjectKind
 from treesnap.remote.objects import in_blocks
 
 SIZE = 10

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treesnap
-from treesnap import hashing
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.message import pack, unpack
-from treesnap.errors import (
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.message import pack, unpack
+from treesnap.core.model import ids as hashing
+from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
     InvalidArgument,

@@ -13,12 +13,12 @@ import pytest
 import treesnap
 from blob_doubles import MemoryBlobs, WrappedBlobs
 from oracle import difference, record
-from treesnap.blobs.base import Blobs
-from treesnap.errors import ErrorCode, RemoteFailed
+from treesnap.core.model.errors import ErrorCode, RemoteFailed
+from treesnap.core.store.maintenance.retention import Policy
 from treesnap.remote import Remotes, Role
+from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.keys import Secret
 from treesnap.remote.policy import REMOVED, WRITTEN, role_policies
-from treesnap.store.maintenance.retention import Policy
 
 URL = "s3://bucket/me"
 ACTIONS = {

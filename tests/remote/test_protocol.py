@@ -15,8 +15,16 @@ import pytest
 
 from remote_world import PAGE_SIZE, Client, Machine, Objects, Server, new_snapshot
 from sampling import sized
-from treesnap.codec.reader import Reference
-from treesnap.codec.remote import (
+from treesnap.core.codec.reader import Reference
+from treesnap.core.codec.snapshot import snapshot_id
+from treesnap.core.model.entities import ObjectId
+from treesnap.core.model.errors import Busy
+from treesnap.remote import collector
+from treesnap.remote.collector import Collector
+from treesnap.remote.objects import RemoteObjects, needed_objects
+from treesnap.remote.protocol import Remote, View
+from treesnap.remote.push import push_snapshots
+from treesnap.remote.records import (
     DELETION,
     Deletion,
     Folder,
@@ -25,14 +33,6 @@ from treesnap.codec.remote import (
     RemoteState,
     state_name,
 )
-from treesnap.codec.snapshot import snapshot_id
-from treesnap.errors import Busy
-from treesnap.model import ObjectId
-from treesnap.remote import collector
-from treesnap.remote.collector import Collector
-from treesnap.remote.objects import RemoteObjects, needed_objects
-from treesnap.remote.protocol import Remote, View
-from treesnap.remote.push import push_snapshots
 
 RUNS = sized(3, 300)
 HISTORY = HistoryName(b"h" * 16, "garden@laptop")

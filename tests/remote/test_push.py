@@ -11,10 +11,23 @@ import pytest
 
 from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs, WrappedBlobs
 from remote_world import Objects, new_snapshot
-from treesnap.blobs.base import BLOB_SIZE_MAX, Blobs
-from treesnap.codec.pack import BLOCK_OBJECTS_MAX, PACK_SIZE_TARGET, ROW_SIZE
-from treesnap.codec.reader import Reference
-from treesnap.codec.remote import (
+from treesnap.core.codec.pack import BLOCK_OBJECTS_MAX, PACK_SIZE_TARGET, ROW_SIZE
+from treesnap.core.codec.reader import Reference
+from treesnap.core.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id
+from treesnap.core.codec.tree import decode_tree, put_tree
+from treesnap.core.model.entities import Entry, ObjectId, ObjectKind, SnapshotId, Totals
+from treesnap.core.model.errors import Corrupt, InvalidArgument, RemoteFailed
+from treesnap.remote import collector as collector_module
+from treesnap.remote import objects as objects_module
+from treesnap.remote import push as push_module
+from treesnap.remote.blobs.base import BLOB_SIZE_MAX, Blobs
+from treesnap.remote.collector import Collector
+from treesnap.remote.files import SealedFiles
+from treesnap.remote.keys import MasterKeys
+from treesnap.remote.objects import RemoteObjects, needed_objects
+from treesnap.remote.protocol import Remote
+from treesnap.remote.push import push_snapshots
+from treesnap.remote.records import (
     CATALOG,
     COMMIT,
     DELETION,
@@ -27,19 +40,6 @@ from treesnap.codec.remote import (
     RemoteName,
     RemoteState,
 )
-from treesnap.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id
-from treesnap.codec.tree import decode_tree, put_tree
-from treesnap.errors import Corrupt, InvalidArgument, RemoteFailed
-from treesnap.model import Entry, ObjectId, ObjectKind, SnapshotId, Totals
-from treesnap.remote import collector as collector_module
-from treesnap.remote import objects as objects_module
-from treesnap.remote import push as push_module
-from treesnap.remote.collector import Collector
-from treesnap.remote.files import SealedFiles
-from treesnap.remote.keys import MasterKeys
-from treesnap.remote.objects import RemoteObjects, needed_objects
-from treesnap.remote.protocol import Remote
-from treesnap.remote.push import push_snapshots
 from treesnap.remote.sealing import Encrypted
 
 HISTORY = HistoryName(b"h" * 16, "garden@laptop")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compat.independent_remote_reader import File, Generation, Slot, padded, token
 from sampling import sized
-from treesnap.hashing import checksum, expanded
+from treesnap.core.model.ids import checksum, expanded
 from treesnap.remote.keys import (
     Cost,
     MasterKeys,

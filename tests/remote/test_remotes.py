@@ -24,9 +24,9 @@ from blob_doubles import (
     WrappedBlobs,
 )
 from oracle import difference, record
-from treesnap.blobs.base import Blobs
-from treesnap.codec.pack import scan_blocks
-from treesnap.errors import (
+from treesnap.core.codec.pack import scan_blocks
+from treesnap.core.model.entities import ObjectKind, SnapshotKind
+from treesnap.core.model.errors import (
     Busy,
     Corrupt,
     ErrorCode,
@@ -40,15 +40,15 @@ from treesnap.errors import (
     TreesnapError,
     WarningCode,
 )
-from treesnap.events import NullMonitor, Phase
-from treesnap.hashing import object_id
-from treesnap.model import ObjectKind, SnapshotKind
+from treesnap.core.model.events import NullMonitor, Phase
+from treesnap.core.model.ids import object_id
+from treesnap.core.store.maintenance.retention import Policy
 from treesnap.remote import Remotes
+from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.collector import PARTIAL_EPOCHS
 from treesnap.remote.connection import open_blobs
 from treesnap.remote.keys import MasterKeys, Secret, new_slot
 from treesnap.remote.sealing import generation_of
-from treesnap.store.maintenance.retention import Policy
 from treesnap.testing.doubles import FaultyFileSystem, Killed, kill_at
 
 RAW_KEY = "5a" * 32

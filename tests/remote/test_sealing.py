@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.errors import Corrupt, ErrorCode, InvalidArgument
-from treesnap.hashing import expanded
+from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument
+from treesnap.core.model.ids import expanded
 from treesnap.remote.keys import Algorithm, MasterKeys
-from treesnap.remote.sealing import (
-    SEGMENT_SIZE,
-    Encrypted,
-    Plain,
-    generation_of,
-    padded_size,
-)
+from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted, Plain, generation_of, padded_size
 
 REMOTE_ID = bytes(range(16))
 KEYS = MasterKeys.new()

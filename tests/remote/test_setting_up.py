@@ -8,15 +8,15 @@ import pytest
 
 import treesnap
 from blob_doubles import MemoryBlobs, WrappedBlobs
-from treesnap.codec.remote import Collection, KnownRemote
-from treesnap.errors import Corrupt, ErrorCode, InvalidArgument, Refused
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, Refused
+from treesnap.core.store.layout import Layout
 from treesnap.remote import Remotes
 from treesnap.remote.connection import set_up
 from treesnap.remote.format import RemoteFormat, decode_format, encode_format
 from treesnap.remote.keys import SLOTS_MAX, Secret
+from treesnap.remote.records import Collection, KnownRemote
 from treesnap.remote.registry import Registry
-from treesnap.store.layout import Layout
 
 RAW_KEY = "5a" * 32
 

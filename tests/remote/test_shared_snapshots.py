@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.errors import ErrorCode, Refused
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import Snapshot
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.roots import forget_root
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import Snapshot
+from treesnap.core.model.errors import ErrorCode, Refused
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.upkeep.roots import forget_root
+from treesnap.core.store.maintenance.retention import Policy
+from treesnap.core.store.store import Store
 from treesnap.remote import Remotes
-from treesnap.store.maintenance.retention import Policy
-from treesnap.store.store import Store
 from treesnap.testing.doubles import (
     Call,
     FaultyFileSystem,

@@ -8,8 +8,8 @@ import pytest
 
 from compat.independent_remote_reader import File, Generation
 from sampling import evenly
-from treesnap.errors import Corrupt, ErrorCode, GenerationMissing
-from treesnap.hashing import expanded
+from treesnap.core.model.errors import Corrupt, ErrorCode, GenerationMissing
+from treesnap.core.model.ids import expanded
 from treesnap.remote.keys import Algorithm, MasterKeys
 from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted
 

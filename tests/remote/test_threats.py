@@ -9,11 +9,11 @@ import pytest
 
 import treesnap
 from blob_doubles import MemoryBlobs
-from treesnap.codec.index import encode_index
-from treesnap.codec.remote import COMMIT, HistoryName, RemoteCommit
-from treesnap.errors import Corrupt, ErrorCode
+from treesnap.core.codec.index import encode_index
+from treesnap.core.model.errors import Corrupt, ErrorCode
 from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
+from treesnap.remote.records import COMMIT, HistoryName, RemoteCommit
 
 URL = "s3://bucket"
 

@@ -18,15 +18,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sampling import sized
-from treesnap.errors import InvalidArgument, NotFound
-from treesnap.model import ChangeKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.restore.plan import RestoreRequest
-from treesnap.ops.undo import restore
-from treesnap.results import RestoreResult
+from state import tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import ChangeKind
+from treesnap.core.model.errors import InvalidArgument, NotFound
+from treesnap.core.model.results import RestoreResult
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.restore.plan import RestoreRequest
+from treesnap.core.ops.undo import restore
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.testing.state import tree_state
 
 PATHS = ["a", "b", "a/a", "a/b", "b/a", "b/b", "a/a/a", "a/a/b", "b/a/a"]
 PATHS += [".git", ".git/index", ".git/a", ".git/a/a", "b/.git", "b/.git/a", "b/.git/index"]

@@ -11,7 +11,7 @@ import pytest
 import treesnap
 from mounting import Mounter, mounting
 from oracle import difference, record
-from treesnap.errors import ErrorCode, Refused
+from treesnap.core.model.errors import ErrorCode, Refused
 
 
 class Place(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporting import STAGE_NAME, records, warnings, write_record
-from treesnap.codec.root_files import ExportRecord, encode_export
+from treesnap.core.codec.root_files import ExportRecord, encode_export
 from world import World
 
 WHOLE_NAME = STAGE_NAME + "-whole"

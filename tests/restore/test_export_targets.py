@@ -11,12 +11,12 @@ import pytest
 from exporting import records
 from interfering import Interfering
 from mounting import mounting
-from treesnap.errors import OperationFailed, Refused, TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import differences, tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import OperationFailed, Refused, TreesnapError
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem
-from treesnap.testing.state import differences, tree_state
 from world import World
 
 OLD_NS = 10**18

@@ -16,7 +16,7 @@ import pytest
 import treesnap
 from calling import Place
 from oracle import difference, record
-from treesnap.ops.context import context_at
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 

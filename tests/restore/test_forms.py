@@ -13,7 +13,7 @@ import trees
 import treesnap
 from mutations import mutate
 from oracle import difference, record, without
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
 
 LONG_AGO_NS = 1_000_000_000 * 10**9
 

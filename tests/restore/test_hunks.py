@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treesnap
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.hunks import _compared, _with_restored
-from treesnap.patch import hunks as unified_hunks
-from treesnap.patch import lines_of_hunk, split_lines
-from treesnap.results import FileHunks
+from state import tree_state
+from treesnap.core.diff.texts import hunks as unified_hunks
+from treesnap.core.diff.texts import lines_of_hunk, split_lines
+from treesnap.core.diff.three_way import TEXT_SIZE_MAX
+from treesnap.core.handle import Handle
+from treesnap.core.model.results import FileHunks
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.hunks import _compared, _with_restored
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.testing.state import tree_state
-from treesnap.three_way import TEXT_SIZE_MAX
 
 OLD = b"one\ntwo\nthree\nfour\nfive\nsix\nseven\n"
 LIVE = b"ONE\ntwo\nthree\nmore\nfour\nfive\nseven\n"

@@ -16,15 +16,15 @@ import pytest
 
 from exporting import STAGE_NAME, records, warnings, write_record
 from oracle import difference, record
-from treesnap.codec.message import pack
-from treesnap.codec.root_files import ExportRecord, encode_export
-from treesnap.errors import OperationFailed
-from treesnap.events import CollectingMonitor
-from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import create_locked
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.root_files import ExportRecord, encode_export
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import create_locked
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import OperationFailed
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem, kill_at
 from world import HOWS, World, damage

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
-from treesnap.errors import WarningCode
-from treesnap.events import CollectingMonitor
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import WarningCode
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 

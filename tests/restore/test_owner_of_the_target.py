@@ -18,12 +18,12 @@ import pytest
 from mounting import mounting
 from other_user import OTHER_ID, Other, as_the_other, replace_by
 from sampling import sized
-from treesnap.errors import TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import differences, tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.ops.context import context_at
+from treesnap.core.worktree.apply.removal import remove_below
 from treesnap.testing.doubles import UnsyncedFileSystem, WrappedFileSystem
-from treesnap.testing.state import differences, tree_state
-from treesnap.worktree.apply.removal import remove_below
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user")
 

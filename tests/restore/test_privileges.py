@@ -10,12 +10,12 @@ import tarfile
 import pytest
 
 import treesnap
-from treesnap.events import CollectingMonitor
-from treesnap.ops import privileges
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.results import Privileges
+from treesnap.core.ops import privileges
+from treesnap.core.ops.context import context_at
 from treesnap.remote import Remotes
-from treesnap.results import Privileges
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import kill_at
 

@@ -16,12 +16,12 @@ import pytest
 import treesnap
 from interfering import Interfering
 from mounting import mounting
-from treesnap.errors import Conflict
-from treesnap.fs.notifier import Notifier, Report
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import differences, tree_state
+from treesnap.core.fs.notifier import Notifier, Report
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Conflict
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
-from treesnap.testing.state import differences, tree_state
 
 
 def other_link(path: Path, outside: Path) -> None:

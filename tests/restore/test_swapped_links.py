@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from sampling import sized
-from treesnap.codec.journal import STAGE_PREFIX
-from treesnap.errors import TreesnapError
-from treesnap.events import CollectingMonitor
-from treesnap.model import SnapshotKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.core.codec.journal import STAGE_PREFIX
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Call, Kind, WrappedFileSystem
-from treesnap.testing.state import tree_state
 
 CALLS_MAX = 2000
 

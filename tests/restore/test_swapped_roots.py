@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from sampling import sized
-from treesnap.errors import TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Call, WrappedFileSystem
-from treesnap.testing.state import tree_state
 
 CALLS_MAX = 2000
 

@@ -13,8 +13,8 @@ import pytest
 from oracle import Record, difference, record
 from sampling import sized
 from scopes import Scope, inside, outside
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, UnsyncedFileSystem
 

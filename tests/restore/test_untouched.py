@@ -14,11 +14,11 @@ import pytest
 import treesnap
 from calling import Place
 from mounting import mounting
-from treesnap.events import CollectingMonitor
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.paths import is_within
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.treepath import is_within
 
 RULES = "*.o\n/cache/\nbuild/\n"
 

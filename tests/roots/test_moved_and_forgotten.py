@@ -12,16 +12,24 @@ from pathlib import Path
 
 import pytest
 
+from state import tree_state
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.sessions import agent_sessions, note_gap
-from treesnap.errors import Busy, ErrorCode, NotFound, Refused, TreesnapError, WarningCode
-from treesnap.events import CollectingMonitor
-from treesnap.model import SnapshotKind
-from treesnap.ops.access import opened
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import (
+    Busy,
+    ErrorCode,
+    NotFound,
+    Refused,
+    TreesnapError,
+    WarningCode,
+)
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.results import RootDirectory
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step
-from treesnap.results import RootDirectory
 from treesnap.testing.doubles import (
     MUTATING,
     Call,
@@ -31,7 +39,6 @@ from treesnap.testing.doubles import (
     UnsyncedFileSystem,
     WrappedFileSystem,
 )
-from treesnap.testing.state import tree_state
 
 
 class Births(WrappedFileSystem):

@@ -11,13 +11,13 @@ import pytest
 
 from interfering import Interfering
 from mounting import mounting
-from treesnap.errors import ErrorCode, Refused, TreesnapError
-from treesnap.events import CollectingMonitor
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import differences, tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import ErrorCode, Refused, TreesnapError
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
-from treesnap.testing.state import differences, tree_state
 
 
 @pytest.fixture

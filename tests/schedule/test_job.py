@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.errors import InvalidArgument
+from treesnap.core.model.errors import InvalidArgument
 from treesnap.schedule import Job, parse_when
 from treesnap.schedule.job import check, cron_text, own_mark, unit_texts
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from treesnap.errors import InvalidArgument
+from treesnap.core.model.errors import InvalidArgument
 from treesnap.schedule import parse_when
 
 BASE = datetime(2028, 1, 30, 22, 10)  # noqa: DTZ001 - a leap year, in local time as cron has it

@@ -34,12 +34,19 @@ from soak.place import (
     removed_afterwards,
 )
 from treesnap import plans
-from treesnap.codec.root_files import HoldRecord
-from treesnap.errors import Busy, ErrorCode, NotFound, OperationFailed, Refused, StoreMissing
-from treesnap.model import Snapshot
-from treesnap.ops.access import opened
-from treesnap.results import GcResult
-from treesnap.store.maintenance.retention import Policy
+from treesnap.core.codec.root_files import HoldRecord
+from treesnap.core.model.entities import Snapshot
+from treesnap.core.model.errors import (
+    Busy,
+    ErrorCode,
+    NotFound,
+    OperationFailed,
+    Refused,
+    StoreMissing,
+)
+from treesnap.core.model.results import GcResult
+from treesnap.core.ops.access import opened
+from treesnap.core.store.maintenance.retention import Policy
 
 WRITER_WAIT_S = 15.0
 DELETER_WAIT_S = 1.0

@@ -14,14 +14,14 @@ from pathlib import Path
 from random import Random
 
 from soak.ledger import Line, Log
-from treesnap.codec.pack import Block
-from treesnap.errors import Corrupt, NotFound, TreesnapError
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import SnapshotId
-from treesnap.ops.handle import Handle
-from treesnap.results import Problem
-from treesnap.store.maintenance.reachability import Reachability
-from treesnap.store.store import Store
+from treesnap.core.codec.pack import Block
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotId
+from treesnap.core.model.errors import Corrupt, NotFound, TreesnapError
+from treesnap.core.model.results import Problem
+from treesnap.core.store.maintenance.reachability import Reachability
+from treesnap.core.store.store import Store
 
 TREE, SECOND, LOST = "in the live tree", "in a second copy", "nowhere"
 """Where what is damaged is still found."""

@@ -20,7 +20,7 @@ from oracle import record
 from soak.damages import Damages
 from soak.ledger import Log, RootLedger, States, append
 from trees import build_small, is_file, paths_below, remove_tree
-from treesnap.errors import TreesnapError
+from treesnap.core.model.errors import TreesnapError
 
 POOL_COUNT = 500
 """So many that some are in no snapshot for a while, and come back."""

@@ -18,10 +18,10 @@ from random import Random
 
 import treesnap
 from soak.place import Place
-from treesnap.cli.secret import secret_of
-from treesnap.errors import Busy, ErrorCode, RemoteFailed
+from treesnap.core.model.errors import Busy, ErrorCode, RemoteFailed
+from treesnap.core.store.maintenance.retention import Policy
 from treesnap.remote import Remotes
-from treesnap.store.maintenance.retention import Policy
+from treesnap.remote.commands.secret import secret_of
 
 PAUSE_S = 0.5
 """After a failure of the remote."""

@@ -11,10 +11,10 @@ import treesnap
 from oracle import difference, record
 from soak.place import removed_afterwards
 from soak.remote_actors import RemotePlace
-from treesnap.cli.secret import secret_of
-from treesnap.errors import TreesnapError
-from treesnap.model import SnapshotKind
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import TreesnapError
 from treesnap.remote import HistoryInfo, Remotes
+from treesnap.remote.commands.secret import secret_of
 
 
 class RemoteChecker:

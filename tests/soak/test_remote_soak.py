@@ -12,7 +12,7 @@ from ceph import missing_programs
 from soak.remote_actors import RemotePlace, Writer
 from soak.remote_checks import RemoteChecker
 from soak.run_remote_soak import remote_soak
-from treesnap.model import SnapshotKind
+from treesnap.core.model.entities import SnapshotKind
 
 SEED = 11
 PUSHES = 40

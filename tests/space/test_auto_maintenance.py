@@ -180,7 +180,7 @@ class TestGrowth:
         assert difference(newest, record(world.root)) == []
 
     def test_garbage_is_collected_once_the_packs_have_grown(self, world, monkeypatch):
-        monkeypatch.setattr("treesnap.ops.maintenance.GROWTH_BYTES_MIN", 1 << 20)
+        monkeypatch.setattr("treesnap.core.ops.upkeep.maintenance.GROWTH_BYTES_MIN", 1 << 20)
         world.handle.config("keep.last", "2")
         for key in ("keep.hourly", "keep.daily", "keep.weekly"):
             world.handle.config(key, "0")
@@ -308,7 +308,7 @@ class TestFullDisk:
         assert not world.store.exists()
 
     def test_automatic_snapshots_make_room(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("treesnap.store.packs.PACK_SIZE_TARGET", 512 << 10)
+        monkeypatch.setattr("treesnap.core.store.packs.PACK_SIZE_TARGET", 512 << 10)
         with mounting() as mount:
             mount.tmpfs(tmp_path / "disk", "3m")
             place = Place(tmp_path / "root", tmp_path / "disk/store")

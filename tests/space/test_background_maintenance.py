@@ -11,9 +11,9 @@ import pytest
 from background import background_lock, wait_for_background
 from calling import Place
 from treesnap import SnapshotKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.maintenance import EVERY
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.upkeep.maintenance import EVERY
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 KEPT = 3

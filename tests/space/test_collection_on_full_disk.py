@@ -17,10 +17,10 @@ import pytest
 from garbage import pack_files, use_new_pack
 from mounting import Mounter, mounting
 from oracle import difference, record
-from treesnap.model import SnapshotKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.reserve import RESERVE_SIZE
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.reserve import RESERVE_SIZE
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 FIRST, SECOND = "first", "second"
@@ -152,7 +152,9 @@ class TestFullDisk:
 @pytest.mark.parametrize("has_begun", [True, False], ids=["behind others", "in a new pack"])
 def test_copies_that_exceed_a_quota_are_undone(tmp_path, has_begun, monkeypatch):
     """Free space says nothing about a quota: the copy runs into it."""
-    monkeypatch.setattr("treesnap.store.writer.BATCH_OBJECTS_MAX", 1)  # a write for each object
+    monkeypatch.setattr(
+        "treesnap.core.store.writer.BATCH_OBJECTS_MAX", 1
+    )  # a write for each object
     (tmp_path / "root").mkdir()
     packs = tmp_path / "store/packs"
     handle = Handle(

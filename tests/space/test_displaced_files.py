@@ -10,9 +10,9 @@ import pytest
 
 from background import as_command, background_lock, wait_for_background
 from calling import Place
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.restore import transaction
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.restore import transaction
 from treesnap.testing.doubles import (
     Call,
     Fault,

@@ -20,11 +20,11 @@ from changing import World
 from mounting import mounting
 from oracle import difference, record
 from treesnap import CollectingMonitor, CreateOptions, SnapshotKind, StorageFull
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.maintenance import with_room
-from treesnap.store.maintenance.prune import prune_store
-from treesnap.store.store import Store
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.upkeep.maintenance import with_room
+from treesnap.core.store.maintenance.prune import prune_store
+from treesnap.core.store.store import Store
 from treesnap.testing.doubles import (
     Call,
     Fault,
@@ -217,7 +217,7 @@ def test_says_of_which_root_nothing_could_be_removed_and_goes_on(world, tmp_path
 
 
 def test_counts_a_collection_by_hand_as_the_last_one(world, monkeypatch):
-    monkeypatch.setattr("treesnap.ops.maintenance.GROWTH_BYTES_MIN", 1 << 20)
+    monkeypatch.setattr("treesnap.core.ops.upkeep.maintenance.GROWTH_BYTES_MIN", 1 << 20)
     for key in ("keep.hourly", "keep.daily", "keep.weekly"):
         world.handle.config(key, "0")
     world.handle.config("keep.last", "1")

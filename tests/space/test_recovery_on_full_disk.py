@@ -11,13 +11,13 @@ import pytest
 
 from mounting import mounting
 from sampling import sized
+from state import tree_state
 from treesnap import Policy
-from treesnap.errors import ErrorCode, StorageFull, TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import ErrorCode, StorageFull, TreesnapError
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, UnsyncedFileSystem
-from treesnap.testing.state import tree_state
 
 SIZE_BYTES = 64 << 10
 NAMES = ("one", "two", "directory/three")

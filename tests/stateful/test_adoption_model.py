@@ -23,7 +23,7 @@ import treesnap
 from machines import run
 from oracle import Record, difference, record
 from sampling import sized
-from treesnap.ops.context import context_at
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 FORKS = ("one", "two")

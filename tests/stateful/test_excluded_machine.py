@@ -27,7 +27,7 @@ from machines import run
 from oracle import Facts, Record, difference, record
 from sampling import sized
 from scopes import Scope, ancestors, is_inside, relinked
-from treesnap.results import MergeResult, RestoreResult
+from treesnap.core.model.results import MergeResult, RestoreResult
 
 PATHS = ("a", "b.log", "d/x", "d/y.log", "d/e/z", "out/f", "out/g/h.log", "p/q/r")
 RULES = ("*.log\n", "out/\n", "d/\n", "*\n", "/d/*\n!x\n", "p/q\n", "a\nout/g/\n", "")

@@ -36,10 +36,10 @@ from mutations import mutate
 from oracle import Record, difference, record
 from sampling import SEED, sized
 from scopes import Scope, ancestors, captured, common_scope, inside, outside
-from treesnap.model import SnapshotKind
-from treesnap.ops import position
-from treesnap.ops.create import CreateRequest
-from treesnap.results import RestoreResult
+from treesnap.compat import position
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.results import RestoreResult
+from treesnap.core.ops.create import CreateRequest
 
 SEEDS = range(SEED, SEED + sized(1, 3))
 EXAMPLES = sized(3, 200)

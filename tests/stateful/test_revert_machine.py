@@ -33,14 +33,14 @@ from naive_merge import (
     merged,
 )
 from sampling import sized
+from state import TreeState, differences, tree_state
 from treesnap import NotFound
-from treesnap.errors import MergeConflict
-from treesnap.model import SnapshotKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.results import MergeResult
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import MergeConflict
+from treesnap.core.model.results import MergeResult
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.testing.state import TreeState, differences, tree_state
 
 EXAMPLES = sized(4, 320)
 STEPS = sized(20, 40)

@@ -29,11 +29,11 @@ import treesnap
 from machines import run
 from mutations import add_directory, mutate, pick
 from sampling import sized
-from treesnap.codec.snapshot import state_hash
-from treesnap.ops.access import opened
-from treesnap.results import CreateResult
-from treesnap.worktree.scan.hard_links import load_groups
-from treesnap.worktree.watcher import Lost
+from treesnap.core.codec.snapshot import state_hash
+from treesnap.core.model.results import CreateResult
+from treesnap.core.ops.access import opened
+from treesnap.core.worktree.scan.hard_links import load_groups
+from treesnap.core.worktree.watcher import Lost
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -14,7 +14,7 @@ import pytest
 import treesnap
 from mounting import Mounter, mounting
 from oracle import difference, record
-from treesnap.errors import Corrupt, ErrorCode, Refused, TreesnapError
+from treesnap.core.model.errors import Corrupt, ErrorCode, Refused, TreesnapError
 from treesnap.plans import Planner, Step
 
 Way = Callable[[treesnap.Handle, str], object]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import treesnap
-from treesnap.errors import WarningCode
-from treesnap.events import CollectingMonitor, Phase
+from treesnap.core.model.errors import WarningCode
+from treesnap.core.model.events import CollectingMonitor, Phase
 from treesnap.testing.children import in_child
 
 

@@ -12,8 +12,8 @@ import treesnap
 from changing import World
 from oracle import difference, record
 from treesnap import SnapshotKind
-from treesnap.ops.context import context_at
-from treesnap.store.maintenance.retention import Policy
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.maintenance.retention import Policy
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import Call, Kind, WrappedFileSystem
 
@@ -35,7 +35,7 @@ def holds(world: World) -> list[Path]:
 
 PRUNING = """
 import sys, treesnap
-from treesnap.store.maintenance.retention import Policy
+from treesnap.core.store.maintenance.retention import Policy
 handle = treesnap.open(sys.argv[1], sys.argv[2])
 for number in range(3):
     with open(sys.argv[1] + "/file", "w") as file:

@@ -15,7 +15,7 @@ import pytest
 
 from oracle import difference, record
 from plan_bench import is_alive
-from treesnap.ending_signals import ENDING, signal_name
+from treesnap.core.ending_signals import ENDING, signal_name
 
 WAIT_S = 60.0
 """How long a command may take for one step, on a machine that is busy."""
@@ -169,7 +169,7 @@ def test_command_that_is_just_started_is_asked_to_end(tree):
 SECOND = """
 import os, signal, sys, treesnap
 from treesnap.testing.doubles import WrappedFileSystem
-from treesnap.ops.context import context_at
+from treesnap.core.ops.context import context_at
 
 class Interrupting(WrappedFileSystem):
     '''Sends a signal at every call of the way back that changes a name.'''
@@ -210,7 +210,7 @@ def test_second_interrupt_does_not_break_the_way_back(tree):
 ALARM = """
 import os, signal, sys, treesnap
 from treesnap.testing.doubles import WrappedFileSystem
-from treesnap.ops.context import context_at
+from treesnap.core.ops.context import context_at
 
 class Late(Exception):
     pass

@@ -18,9 +18,9 @@ import pytest
 
 import treesnap
 from sampling import sized
-from treesnap.events import CollectingMonitor, Phase
-from treesnap.ops.handle import AsyncHandle
-from treesnap.ops.in_threads import BlockInThread
+from treesnap.core.event_loop import BlockInThread
+from treesnap.core.handle import AsyncHandle
+from treesnap.core.model.events import CollectingMonitor, Phase
 
 ABANDONED = "block-abandoned"
 
@@ -371,7 +371,7 @@ def test_what_a_handler_raises_ends_the_loop_when_all_blocks_are_left(run):
 
 KILLED_WHILE_TWO_LEAVE = """
 import asyncio, signal, threading, treesnap
-from treesnap.ops.in_threads import BlockInThread
+from treesnap.core.event_loop import BlockInThread
 
 class Leaving(BlockInThread):
     def __init__(self, name):

@@ -22,8 +22,8 @@ import pytest
 
 import treesnap
 from sampling import sized
-from treesnap.events import CollectingMonitor
-from treesnap.ops.checkpoint import CheckpointBlock
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.run.checkpoint import CheckpointBlock
 
 SOURCE = os.path.dirname(treesnap.__file__)
 CORE = (

@@ -11,12 +11,12 @@ import pytest
 
 import treesnap
 from mounting import mounting
-from treesnap.errors import WarningCode
-from treesnap.events import NullMonitor
-from treesnap.fs.base import FileSystem
-from treesnap.ops.context import context_at
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.model.errors import WarningCode
+from treesnap.core.model.events import NullMonitor
+from treesnap.core.model.results import UnfinishedWork
+from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, Step
-from treesnap.results import UnfinishedWork
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 

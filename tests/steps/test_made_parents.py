@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sampling import sized
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, UnsyncedFileSystem
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.events import CollectingMonitor
-from treesnap.ops import position
-from treesnap.ops.context import context_at
+from treesnap.compat import position
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 

@@ -15,10 +15,10 @@ from damages import ALL, FILLING, LARGE_SIZE, MOUNTING, Damage, build, parameter
 from mounting import mounting
 from oracle import difference, record
 from privileges import as_nobody
-from treesnap.cli import json_output
-from treesnap.events import CollectingMonitor
-from treesnap.ops.checkpoint import go_back
-from treesnap.ops.context import context_at
+from treesnap.cli.output import as_json as json_output
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.run.checkpoint import go_back
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import kill_at

@@ -10,9 +10,9 @@ import pytest
 from garbage import pack_files, use_new_pack
 from oracle import difference, record
 from sampling import sized
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.maintenance.pack_usage import MERGED_MIN
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.maintenance.pack_usage import MERGED_MIN
 from treesnap.testing.doubles import MUTATING, RecordingFileSystem, UnsyncedFileSystem
 
 CREATES = sized(64, 1000)

@@ -10,11 +10,11 @@ import pytest
 import treesnap
 from beside import AtCall
 from sampling import sized
-from treesnap.errors import ErrorCode, TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import differences, tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import ErrorCode, TreesnapError
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
-from treesnap.testing.state import differences, tree_state
 
 OTHER_FILE_SYSTEM = Fault(errno=errno.EXDEV, methods=frozenset({"exchange"}))
 

@@ -15,9 +15,9 @@ import pytest
 
 import treesnap
 from sampling import sized
-from treesnap.errors import Refused, TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Refused, TreesnapError
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import (
     Fault,
     FaultyFileSystem,

@@ -14,11 +14,11 @@ import pytest
 from beside import AtCall, lost
 from garbage import use_new_pack
 from sampling import sized
-from treesnap.errors import Busy, ErrorCode, OperationFailed, Refused
-from treesnap.ops.access import opened
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.lock import held, inside
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Busy, ErrorCode, OperationFailed, Refused
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.lock import held, inside
 from treesnap.testing.doubles import (
     Call,
     Fault,

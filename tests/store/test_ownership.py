@@ -11,14 +11,14 @@ from contextlib import suppress
 import pytest
 
 import treesnap
-from treesnap.errors import ErrorCode, OperationFailed, Refused
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import ErrorCode, OperationFailed, Refused
+from treesnap.core.ops.context import context_at
 from treesnap.plans import CorrectionMode, PlanMonitor, Planner
 from treesnap.plans.plan import Step
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault
-from treesnap.testing.state import tree_state
 
 OTHER_USER = 12345
 

@@ -11,18 +11,13 @@ import pytest
 
 import treesnap
 from mounting import Mounter, mounting
-from treesnap.errors import Busy, TreesnapError
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.fence import collector_held
-from treesnap.store.layout import Layout
-from treesnap.testing.doubles import (
-    MUTATING,
-    Fault,
-    FaultyFileSystem,
-    UnsyncedFileSystem,
-)
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Busy, TreesnapError
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.fence import collector_held
+from treesnap.core.store.layout import Layout
+from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem, UnsyncedFileSystem
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from treesnap.codec.root_files import HoldRecord
-from treesnap.errors import Busy
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.roots import LOCK_WAIT_S, locked_roots
-from treesnap.store.store import Store
+from treesnap.core.codec.root_files import HoldRecord
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Busy
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.roots import LOCK_WAIT_S, locked_roots
+from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 

@@ -8,9 +8,9 @@ import click
 import pytest
 
 from treesnap.cli.main import COMMANDS, snap
-from treesnap.ops.create import CreateOptions
-from treesnap.ops.handle import Handle
-from treesnap.store.maintenance.retention import Policy
+from treesnap.core.handle import Handle
+from treesnap.core.ops.create import CreateOptions
+from treesnap.core.store.maintenance.retention import Policy
 
 PRINTS = "says how it is printed; the library returns records"
 A_TAG = "a tag: tags={'NAME': ...}"
@@ -30,7 +30,7 @@ NO_METHOD = {
     "pull": REMOTE,
     "clone": REMOTE,
     "agent": "changes settings of programs, not files of a root",
-    "hook": "speaks the protocols of hosts; treesnap.integrations is for programs",
+    "hook": "speaks the protocols of hosts; treesnap.agents.frameworks is for programs",
     "rewind": "its STEP is one of an agent's host; restore(base=...) undoes up to a snapshot",
     "mcp": "is a server",
     "session": "treesnap.compat.maestro",

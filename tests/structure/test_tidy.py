@@ -18,52 +18,55 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.fs.base import FileSystem, ReadingFileSystem
+from treesnap.core.fs.base import FileSystem, ReadingFileSystem
 from treesnap.testing.doubles import KINDS, MUTATING
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "treesnap"
 
+COMMANDS = ["cli/*", "*/command.py", "*/commands/*"]
+"""The command line, and the commands of features."""
+
 HOMES = {
     # Writing to the file system: one seam, so that tests can fail any call of it.
-    "open": ["fs/local.py", "testing/*"],
+    "open": ["core/fs/local.py", "testing/*"],
     "io.open": [],
-    "os.replace": ["fs/local.py", "testing/*"],
-    "os.rename": ["fs/local.py", "testing/*"],
+    "os.replace": ["core/fs/local.py", "testing/*"],
+    "os.rename": ["core/fs/local.py", "testing/*"],
     "os.renames": [],
-    "os.fsync": ["fs/local.py", "testing/*"],
-    "os.fdatasync": ["fs/local.py", "testing/*"],
-    "os.unlink": ["fs/local.py", "testing/*"],
-    "os.remove": ["fs/local.py", "testing/*"],
+    "os.fsync": ["core/fs/local.py", "testing/*"],
+    "os.fdatasync": ["core/fs/local.py", "testing/*"],
+    "os.unlink": ["core/fs/local.py", "testing/*"],
+    "os.remove": ["core/fs/local.py", "testing/*"],
     "os.removedirs": [],
-    "os.rmdir": ["fs/local.py", "testing/*"],
-    "os.mkdir": ["fs/local.py", "testing/*"],
+    "os.rmdir": ["core/fs/local.py", "testing/*"],
+    "os.mkdir": ["core/fs/local.py", "testing/*"],
     "os.makedirs": ["testing/*"],
     "os.truncate": [],
     "os.O_TRUNC": [],
-    "os.chmod": ["fs/local.py", "testing/*"],
-    "os.chown": ["fs/local.py", "testing/*"],
-    "os.utime": ["fs/local.py", "testing/*"],
-    "os.setxattr": ["fs/local.py", "testing/*"],
-    "os.removexattr": ["fs/local.py", "testing/*"],
-    "os.link": ["fs/local.py", "testing/*"],
+    "os.chmod": ["core/fs/local.py", "testing/*"],
+    "os.chown": ["core/fs/local.py", "testing/*"],
+    "os.utime": ["core/fs/local.py", "testing/*"],
+    "os.setxattr": ["core/fs/local.py", "testing/*"],
+    "os.removexattr": ["core/fs/local.py", "testing/*"],
+    "os.link": ["core/fs/local.py", "testing/*"],
     "os.lchown": [],
     "os.lchmod": [],
     "shutil.*": [
         "agents/install/status.py",  # looks for programs
-        "cli/cmd_completion.py",  # the same
+        "cli/commands/completion.py",  # the same
         "mount/mount_point.py",  # the same
         "schedule/scheduler.py",  # the same
         "testing/*",
     ],
     "tempfile.*": [
-        "ops/text_conversion.py",  # a copy for a program that the user named
+        "core/ops/history/text_conversion.py",  # a copy for a program that the user named
         "testing/*",
     ],
-    "sqlite3.*": ["ops/archive_tree.py"],  # a temporary file without a name
+    "sqlite3.*": ["core/ops/history/archive_tree.py"],  # a temporary file without a name
     # The clock, which is passed in.
     "time.time": [],
-    "time.time_ns": ["ops/context.py"],
+    "time.time_ns": ["core/ops/context.py"],
     "datetime.now": [],
     "datetime.utcnow": [],
     "datetime.today": [],
@@ -72,23 +75,23 @@ HOMES = {
     "random.*": [],
     "uuid.*": ["compat/maestro.py"],
     "os.urandom": [
-        "blobs/directory.py",
-        "blobs/probe.py",
-        "fs/durable.py",
+        "remote/blobs/directory.py",
+        "remote/blobs/probe.py",
+        "core/fs/durable.py",
         "remote/*",
-        "store/*",
-        "worktree/apply/stage.py",
-        "worktree/watcher.py",
+        "core/store/*",
+        "core/worktree/apply/stage.py",
+        "core/worktree/watcher.py",
     ],
     "secrets.*": [],
     # The environment and the terminal.
-    "os.environ": ["cli/*", "mount/binding.py", "ops/context.py", "ops/processes.py"],
+    "os.environ": [*COMMANDS, "mount/fuse.py", "core/ops/context.py", "core/ops/processes.py"],
     "os.getenv": [],
-    "print": ["cli/*"],
+    "print": COMMANDS,
     # What runs this interpreter, which has to be told to import nothing from where it stands.
-    "sys.executable": ["own_program.py"],
-    "sys.stdout": ["cli/*"],
-    "sys.stderr": ["cli/*"],
+    "sys.executable": ["core/own_program.py"],
+    "sys.stdout": COMMANDS,
+    "sys.stderr": COMMANDS,
 }
 """What may be named where, as patterns relative to the package."""
 
@@ -98,41 +101,41 @@ TAKING_METHODS = {"unlink", "rename", "rename_to_absent", "exchange", "remove_di
 """Methods of the file system that take a name away, or give it to something else."""
 TAKERS = [
     # In stores.
-    "fs/durable.py",  # what is published by a rename, and what no process holds any more
-    "ops/store_place.py",  # the store as a whole, behind its closed gate
-    "ops/store_links.py",  # likewise, and the links to it
+    "core/fs/durable.py",  # what is published by a rename, and what no process holds any more
+    "core/ops/upkeep/store_place.py",  # the store as a whole, behind its closed gate
+    "core/ops/upkeep/store_links.py",  # likewise, and the links to it
     "remote/cache.py",  # what can be read again
-    "store/packs.py",  # a writer's own new pack
-    "store/quarantine.py",
-    "store/snapshots.py",
+    "core/store/packs.py",  # a writer's own new pack
+    "core/store/quarantine.py",
+    "core/store/snapshots.py",
     # Sockets and cookies, which are of no value.
     "cli/fork_server.py",
-    "ops/known_changes.py",
-    "watch/service.py",
-    "worktree/watcher.py",
+    "core/ops/known_changes.py",
+    "core/watch/service.py",
+    "core/worktree/watcher.py",
     # Users' files.
     "agents/install/settings_file.py",
-    "blobs/directory.py",
-    "ops/archive.py",
-    "ops/restore/*",
-    "ops/sidecar_files.py",
-    "worktree/apply/*",
+    "remote/blobs/directory.py",
+    "core/ops/history/archive.py",
+    "core/ops/restore/*",
+    "compat/sidecar_files.py",
+    "core/worktree/apply/*",
     # Something else that is called so.
-    "ops/checkpoint.py",
+    "core/ops/run/checkpoint.py",
     "plans/repository.py",
-    "fs/local.py",
+    "core/fs/local.py",
     "testing/*",
 ]
-PACK_TAKERS = ["store/fence.py", "store/packs.py", "store/writer.py"]
-"""Modules that name the file of a pack: only :mod:`treesnap.store.fence` takes away another's."""
+PACK_TAKERS = ["core/store/fence.py", "core/store/packs.py", "core/store/writer.py"]
+"""Modules that name the file of a pack: only ``fence`` takes away another's."""
 CHANGERS = [
-    "store/collector.py",
-    "store/fence.py",
-    "store/maintenance/check/metadata_files.py",
-    "store/maintenance/check/repair.py",
-    "store/maintenance/collection.py",
-    "store/store.py",
-    "store/writer.py",
+    "core/store/collector.py",
+    "core/store/fence.py",
+    "core/store/maintenance/check/metadata_files.py",
+    "core/store/maintenance/check/repair.py",
+    "core/store/maintenance/collection.py",
+    "core/store/store.py",
+    "core/store/writer.py",
 ]
 """Modules that get the whole file system from a store; ``Store.fs`` can only read."""
 
@@ -262,7 +265,7 @@ def test_only_who_changes_a_store_gets_more_of_it_than_reading():
 
 def test_no_change_follows_a_link():
     """A call gets a descriptor, or is told not to follow; the mode is set by descriptor alone."""
-    path = PACKAGE / "fs" / "local.py"
+    path = PACKAGE / "core" / "fs" / "local.py"
 
     assert [
         f"{shown(path, node.lineno)} {ast.unparse(node)}"
@@ -320,7 +323,7 @@ def test_objects_are_stored_by_sinks_that_read_them_back():
     }
 
     assert sinks == {  # they pass on to a writer
-        "src/treesnap/ops/object_recovery.py",
+        "src/treesnap/core/ops/upkeep/object_recovery.py",
         "src/treesnap/remote/fetch.py",
     }
 
@@ -397,14 +400,15 @@ def test_the_tables_of_homes_name_files_that_exist():
 
 def test_messages_of_the_library_name_no_command():
     """Advice belongs to the command line; a result block of MAKER has suggestions by its format."""
-    advisers = (
-        "src/treesnap/cli/",
-        "src/treesnap/features.py:",  # the first sentences of the help of commands
-        "src/treesnap/compat/maker_result.py:",
-    )
+    advisers = [
+        *COMMANDS,
+        "core/features.py",  # the first sentences of the help of commands
+        "compat/maker_result.py",
+    ]
     told = [place for place in places_of(r"'snap [a-z]", ".py") if place.startswith("src/")]
+    modules = {place.partition(":")[0].removeprefix("src/treesnap/") for place in told}
 
-    assert [place for place in told if not place.startswith(advisers)] == []
+    assert [name for name in modules if not any(fnmatch(name, home) for home in advisers)] == []
 
 
 def places_of(pattern: str, suffix: str = "") -> list[str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from power_checks import assert_healing, assert_sound
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.testing.state import tree_state
 
 NOW_NS = time.time_ns()
 """When each adoption happens, so that merged texts have the same time every time."""

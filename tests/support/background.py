@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
 
 
 @contextmanager

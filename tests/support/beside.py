@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from garbage import pack_files, use_new_pack
-from treesnap.errors import Busy, NotFound, OperationFailed, Refused, TreesnapError
-from treesnap.model import SnapshotKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import Busy, NotFound, OperationFailed, Refused, TreesnapError
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.maintenance.retention import Policy
 from treesnap.plans import Milestones, Planner, Step
-from treesnap.store.maintenance.retention import Policy
 from treesnap.testing.doubles import (
     Call,
     Fault,

@@ -14,7 +14,8 @@ from hashlib import sha256
 from threading import Barrier, Lock
 from typing import Any
 
-from treesnap.blobs.base import (
+from treesnap.core.model.errors import RemoteFailed
+from treesnap.remote.blobs.base import (
     BLOB_SIZE_MAX,
     BlobInfo,
     BlobMissing,
@@ -27,7 +28,6 @@ from treesnap.blobs.base import (
     check_ranges,
     too_large,
 )
-from treesnap.errors import RemoteFailed
 
 WRITING = frozenset({"put", "create"})
 READING = frozenset({"get", "get_ranges"})

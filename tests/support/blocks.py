@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from treesnap.codec.compress import Compression
-from treesnap.codec.pack import (
+from treesnap.core.codec.compress import Compression
+from treesnap.core.codec.pack import (
     HEAD_SIZE,
     BlockTable,
     Encoded,
@@ -16,9 +16,9 @@ from treesnap.codec.pack import (
     encode_table,
     table_size,
 )
-from treesnap.errors import Corrupt
-from treesnap.hashing import object_id
-from treesnap.model import ObjectKind
+from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.ids import object_id
 
 ONE_OBJECT_SIZE = HEAD_SIZE + 37
 """Bytes before the stored ones in a block of one object."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ceph import ACCESS_KEY, SECRET_KEY, Ceph, free_ports, missing_programs, running_ceph
-from treesnap.blobs.bucket import BucketBlobs, parse_bucket_url
+from treesnap.remote.blobs.bucket import BucketBlobs, parse_bucket_url
 
 
 @pytest.fixture(scope="session")

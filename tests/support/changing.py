@@ -7,7 +7,7 @@ from random import Random
 
 import treesnap
 from treesnap import SnapshotKind
-from treesnap.ops.context import context_at
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 
 

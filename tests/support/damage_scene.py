@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import oracle
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.message import pack
-from treesnap.codec.root_files import EXPORT_STAGE_PREFIX, ExportRecord, encode_export
-from treesnap.errors import TreesnapError
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store import packs, writer
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.root_files import EXPORT_STAGE_PREFIX, ExportRecord, encode_export
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.ops.context import context_at
+from treesnap.core.store import packs, writer
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 KINDS = {

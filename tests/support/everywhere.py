@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from sampling import IS_FULL, evenly
-from treesnap.errors import TreesnapError
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import TreesnapError
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem, kill_at
 

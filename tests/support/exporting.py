@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.root_files import EXPORT_STAGE_PREFIX
-from treesnap.events import CollectingMonitor
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.root_files import EXPORT_STAGE_PREFIX
+from treesnap.core.handle import Handle
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
 from world import World
 
 STAGE_NAME = os.fsdecode(EXPORT_STAGE_PREFIX) + "0" * 16

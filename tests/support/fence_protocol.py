@@ -1,7 +1,7 @@
 """The fence of a store as a model: who may remove, move or rewrite what, and when.
 
 A process is a generator that stops after each step that others can see. ``RULES`` are what
-:mod:`treesnap.store.fence` keeps; each can be broken, and ``LOSSES`` says what was lost where some
+``fence`` keeps; each can be broken, and ``LOSSES`` says what was lost where some
 were not kept. ``tests/stateful/test_fence_model.py`` explores the scenes. The finer steps of packs
 are in ``protocol``.
 """

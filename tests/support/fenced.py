@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable
 from functools import wraps
 
-from treesnap.errors import TreesnapError
-from treesnap.fs import local
-from treesnap.fs.local import LocalFileSystem
-from treesnap.store.collector import CollectorState, read_state
-from treesnap.store.index import ObjectIndex
-from treesnap.store.layout import DIRECTORIES, Layout
+from treesnap.core.fs import local
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.store.collector import CollectorState, read_state
+from treesnap.core.store.index import ObjectIndex
+from treesnap.core.store.layout import DIRECTORIES, Layout
 
 EMPTY_PACK_MAX_BYTES = 64
 """A pack in which no writer has stored anything yet is no larger."""

@@ -11,17 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from blocks import block_of
-from treesnap.codec.envelope import FileKind, header, seal
-from treesnap.codec.index import encode_index
-from treesnap.codec.message import pack
-from treesnap.codec.pack import Block, IndexEntry
-from treesnap.codec.snapshot import encode_snapshot, snapshot_id
-from treesnap.fs.local import LocalFileSystem
-from treesnap.hashing import object_id, root_id
-from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SnapshotRecord, Totals
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.store import Store
+from treesnap.core.codec.envelope import FileKind, header, seal
+from treesnap.core.codec.index import encode_index
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.pack import Block, IndexEntry
+from treesnap.core.codec.snapshot import encode_snapshot, snapshot_id
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import (
+    Entry,
+    EntryKind,
+    ObjectId,
+    ObjectKind,
+    SnapshotRecord,
+    Totals,
+)
+from treesnap.core.model.ids import object_id, root_id
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.store import Store
 
 MTIME_NS = 1_600_000_000_000_000_000
 

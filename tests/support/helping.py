@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
 from treesnap.testing.doubles import Call, WrappedFileSystem
 
 CORES = {0, 1, 2}

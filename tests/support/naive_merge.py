@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from stat import S_IFMT, S_IMODE, S_ISDIR, S_ISREG
 
-from treesnap.testing.state import RecordedPath, TreeState
+from state import RecordedPath, TreeState
 
 REPOSITORY_NAMES = {b".git", b".hg"}
 MERGE_TIME_NS = -1

@@ -46,7 +46,7 @@ if __name__ == "__main__":
     refuse_inotify()
 
     from treesnap.cli.main import main
-    from treesnap.fs import notifier
+    from treesnap.core.fs import notifier
 
     notifier._POLL_S = 0.05
     sys.argv[0] = "snap"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from treesnap.model import SnapshotId
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotId
+from treesnap.core.ops.context import context_at
 from treesnap.plans import (
     Attempt,
     Checkpoint,

@@ -2,7 +2,7 @@
 
 A :class:`PoweredFileSystem` works on the real disk and writes down what every call
 changes and what every sync makes durable; ``cuts`` makes the disks of it that a
-power cut may leave. The rules are those of :mod:`treesnap.fs.base`, and no kinder:
+power cut may leave. The rules are those of :mod:`treesnap.core.fs.base`, and no kinder:
 
 - Bytes and size of a file are durable after ``sync`` or ``sync_data`` of it, its
   metadata only after ``sync``. A new file without its bytes is empty.
@@ -36,7 +36,7 @@ from disk import (
     facts_at,
     load,
 )
-from treesnap.fs.base import FileSystem, Name
+from treesnap.core.fs.base import FileSystem, Name
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 _PROC = b"/proc/self/fd/"

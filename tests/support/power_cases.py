@@ -35,10 +35,10 @@ from power_checks import (
     after_work,
 )
 from sampling import sized
-from treesnap.errors import TreesnapError
-from treesnap.fs.base import FileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import (
     Fault,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from treesnap.errors import StoreMissing
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.layout import Layout
-from treesnap.store.roots import registered_roots
-from treesnap.testing.state import differences, tree_state
+from state import differences, tree_state
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import StoreMissing
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.roots import registered_roots
 
 
 def assert_sound(scene) -> None:

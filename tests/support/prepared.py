@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from treesnap.fs.local import LocalFileSystem
-from treesnap.store.layout import Layout
-from treesnap.store.ownership import note_made_here
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.ownership import note_made_here
 
 
 def trust_stores(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""The protocol of ``treesnap.store.collector`` in other words: a model of the disk, and of
+"""The protocol of ``treesnap.core.store.collector`` in other words: a model of the disk, and of
 the writers and collectors that share it.
 
 Every process is a generator that stops after each thing that others can see. Each rule

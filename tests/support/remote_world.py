@@ -11,16 +11,23 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from random import Random
 
-from treesnap.codec.pack import Encoded
-from treesnap.codec.reader import Reference
-from treesnap.codec.remote import Folder, RemoteName
-from treesnap.codec.snapshot import encode_snapshot
-from treesnap.codec.tree import put_tree
-from treesnap.errors import RemoteFailed
-from treesnap.hashing import object_id
-from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SnapshotRecord, Totals
+from treesnap.core.codec.pack import Encoded
+from treesnap.core.codec.reader import Reference
+from treesnap.core.codec.snapshot import encode_snapshot
+from treesnap.core.codec.tree import put_tree
+from treesnap.core.model.entities import (
+    Entry,
+    EntryKind,
+    ObjectId,
+    ObjectKind,
+    SnapshotRecord,
+    Totals,
+)
+from treesnap.core.model.errors import RemoteFailed
+from treesnap.core.model.ids import object_id
 from treesnap.remote.objects import Seen
 from treesnap.remote.push import encoded_anew
+from treesnap.remote.records import Folder, RemoteName
 
 PAGE_SIZE = 3
 LEAVES = 6

@@ -15,14 +15,14 @@ from typing import Any, NoReturn
 
 import treesnap.cli.main
 from calling import become
-from treesnap.cli import client as client_module
+from treesnap.cli import fork_client as client_module
 from treesnap.cli import fork_server, start
-from treesnap.cli.client import end_server
+from treesnap.cli.fork_client import end_server
 
 FELL_BACK = 77
 """The exit code of a client that would do its command itself."""
 CLIENT = (
-    "import os, sys, types, treesnap.cli.client; treesnap.cli.client.PATIENCE_S = 60; "
+    "import os, sys, types, treesnap.cli.fork_client; treesnap.cli.fork_client.PATIENCE_S = 60; "
     "sys.modules['treesnap.cli.main'] = types.SimpleNamespace("
     f"main=lambda **_: os._exit({FELL_BACK})); "
     "from treesnap.cli.start import main; main()"

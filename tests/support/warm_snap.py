@@ -38,7 +38,7 @@ os._exit(server.recv(1)[0])
 
 NO_COMMANDS = (
     "treesnap.__main__",
-    "treesnap.integrations.",
+    "treesnap.agents.frameworks.",
     "treesnap.mount.adapter",  # imports libfuse
     "treesnap.testing",
 )

@@ -12,13 +12,13 @@ from typing import Any
 
 import treesnap
 from oracle import difference, record
-from treesnap.fs.base import FileSystem
-from treesnap.fs.notifier import OVERFLOWED, Notifier, Report
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.notifier import OVERFLOWED, Notifier, Report
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
+from treesnap.core.worktree.mounts import PRECISE_GRANULARITY_NS
+from treesnap.core.worktree.watcher import Watcher
 from treesnap.testing.doubles import Call, WrappedFileSystem
-from treesnap.worktree.mounts import PRECISE_GRANULARITY_NS
-from treesnap.worktree.watcher import Watcher
 
 DIRECTORIES = 7
 """How many a whole walk of the world's tree lists."""

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from forge import MTIME_NS
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import TreeState, tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.testing.state import TreeState, tree_state
 
 
 class World:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from treesnap.fs import process_files
+from treesnap.core.fs import process_files
 
 all_names = process_files.process_names
 

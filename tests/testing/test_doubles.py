@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from state import differences, tree_state
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import (
     MUTATING,
@@ -20,7 +21,6 @@ from treesnap.testing.doubles import (
     error_at,
     kill_at,
 )
-from treesnap.testing.state import differences, tree_state
 
 
 def write(fs, path, content: bytes) -> None:

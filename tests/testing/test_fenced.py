@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fenced import problem_of
-from treesnap.fs.local import LocalFileSystem
-from treesnap.store.layout import Layout
-from treesnap.store.lock import held
-from treesnap.store.slot import acquire
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.lock import held
+from treesnap.core.store.writer_slot import acquire
 from world import World
 
 

@@ -22,7 +22,7 @@ from disk import (
     materialise,
 )
 from power import PoweredFileSystem
-from treesnap.testing.state import tree_state
+from state import tree_state
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 

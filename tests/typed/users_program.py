@@ -7,9 +7,15 @@ from datetime import UTC, datetime
 from typing import assert_type
 
 import treesnap
-from treesnap.model import ChangeList, SnapshotList
-from treesnap.ops.handle import AsyncHandle
-from treesnap.results import CreateResult, FileHunks, FoundPath, RestoreResult, StatusResult
+from treesnap.core.handle import AsyncHandle
+from treesnap.core.model.entities import ChangeList, SnapshotList
+from treesnap.core.model.results import (
+    CreateResult,
+    FileHunks,
+    FoundPath,
+    RestoreResult,
+    StatusResult,
+)
 
 
 def use(handle: treesnap.Handle) -> None:

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from treesnap.cli.cmd_timeline import lines_of_patches
-from treesnap.ui.page import HistoryPage
+from treesnap.timeline.command import lines_of_patches
+from treesnap.timeline.page import HistoryPage
 
 VOID = {"meta", "br", "link", "img", "input"}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")

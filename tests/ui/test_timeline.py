@@ -7,8 +7,8 @@ from functools import wraps
 
 import pytest
 
-from treesnap.testing.state import tree_state
-from treesnap.ui.history import PAGE_LENGTH
+from state import tree_state
+from treesnap.timeline.history import PAGE_LENGTH
 from ui.conftest import settled
 
 

@@ -11,10 +11,10 @@ import pytest
 import treesnap
 from oracle import difference, record
 from treesnap import CreateOptions, InvalidArgument
-from treesnap.arguments import checked
-from treesnap.ops.handle import Handle
-from treesnap.results import FileHunks
-from treesnap.store.maintenance.retention import Policy
+from treesnap.core.handle import Handle
+from treesnap.core.model.arguments import checked
+from treesnap.core.model.results import FileHunks
+from treesnap.core.store.maintenance.retention import Policy
 
 VALID = {
     "ref": "latest",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.compare import changes, kind_of_change, paired
-from treesnap.model import ChangeKind, Entry, EntryKind, ObjectId, SkipReason
+from treesnap.core.diff.trees import changes, kind_of_change, paired
+from treesnap.core.model.entities import ChangeKind, Entry, EntryKind, ObjectId, SkipReason
 
 
 def file(name: bytes, number: int = 1, **changes) -> Entry:

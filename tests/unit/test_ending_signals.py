@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from treesnap.ending_signals import ENDING
+from treesnap.core.ending_signals import ENDING
 
 FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS", "SIGTRAP", "SIGABRT"}
 

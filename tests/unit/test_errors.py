@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap import errors
-from treesnap.errors import (
+from treesnap.core.model import errors
+from treesnap.core.model.errors import (
     ErrorCode,
     OperationFailed,
     TreesnapError,
@@ -13,7 +13,7 @@ from treesnap.errors import (
     printable,
     quoted,
 )
-from treesnap.events import CollectingMonitor, NullMonitor, Phase
+from treesnap.core.model.events import CollectingMonitor, NullMonitor, Phase
 
 CLASSES = [
     item

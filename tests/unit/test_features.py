@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from treesnap.features import brought_by, command_for
+from treesnap.core.features import brought_by, command_for
 
 
 @pytest.mark.parametrize(

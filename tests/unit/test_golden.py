@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from treesnap.codec import envelope, journal, pack, root_files, snapshot, statcache, tree
-from treesnap.codec.chunklist import fold
-from treesnap.codec.envelope import FileKind
-from treesnap.codec.index import encode_index
-from treesnap.codec.journal import STAGE_PREFIX, Commit, Finish, Journal
-from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
-from treesnap.codec.message import pack as packed
-from treesnap.hashing import checksum, expanded, object_id
-from treesnap.model import (
+from treesnap.core.codec import envelope, journal, pack, root_files, snapshot, statcache, tree
+from treesnap.core.codec.chunklist import fold
+from treesnap.core.codec.envelope import FileKind
+from treesnap.core.codec.index import encode_index
+from treesnap.core.codec.journal import STAGE_PREFIX, Commit, Finish, Journal
+from treesnap.core.codec.message import TIME_MAX_NS, TIME_MIN_NS
+from treesnap.core.codec.message import pack as packed
+from treesnap.core.model.entities import (
     Entry,
     EntryKind,
     IgnoreRules,
@@ -32,7 +31,8 @@ from treesnap.model import (
     SnapshotState,
     Totals,
 )
-from treesnap.worktree.scan import chunking
+from treesnap.core.model.ids import checksum, expanded, object_id
+from treesnap.core.worktree.scan import chunking
 
 ID = ObjectId(bytes(range(32)))
 OTHER_ID = ObjectId(bytes(range(1, 33)))

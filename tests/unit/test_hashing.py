@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from treesnap.hashing import checksum, expanded, object_id, root_id
-from treesnap.model import ObjectKind
+from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.ids import checksum, expanded, object_id, root_id
 
 
 def test_the_same_bytes_of_another_kind_are_another_object():

@@ -9,7 +9,7 @@ import typing
 
 import pytest
 
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.model.named_tuple import NamedTuple
 
 
 class Place(NamedTuple):

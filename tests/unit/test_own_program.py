@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.own_program import module_words, program_words, python_words
+from treesnap.core.own_program import module_words, program_words, python_words
 
 SCRIPT = b"#!/usr/bin/python3\nfrom treesnap.cli.start import main\nmain()\n"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap import patch
+from treesnap.core.diff import texts as patch
 
 LINES = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"\n", b"d\r\n"]), max_size=30)
 TEXTS = st.builds(lambda lines, rest: b"".join(lines) + rest, LINES, st.sampled_from([b"", b"e"]))

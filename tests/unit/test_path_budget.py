@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import ErrorCode, OperationFailed
-from treesnap.fs.local import LocalFileSystem
-from treesnap.path_budget import PathBudget
-from treesnap.store.store import Store
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.errors import ErrorCode, OperationFailed
+from treesnap.core.model.path_budget import PathBudget
+from treesnap.core.store.store import Store
 
 ALL_FREE = b"p" * (32 << 20)
 """A path that uses up what is free."""

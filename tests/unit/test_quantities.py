@@ -5,9 +5,9 @@ from datetime import datetime
 
 import pytest
 
-from treesnap import quantities
-from treesnap.errors import InvalidArgument
-from treesnap.quantities import first_few, parse_moment
+from treesnap.core.model import quantities
+from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.model.quantities import first_few, parse_moment
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.three_way import Labels, are_texts, merge_texts
+from treesnap.core.diff.three_way import Labels, are_texts, merge_texts
 
 LINES = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"d\n"]), max_size=12)
 TEXTS = st.builds(lambda lines, rest: b"".join(lines) + rest, LINES, st.sampled_from([b"", b"e"]))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import strategies as ours
 from sampling import sized
-from treesnap import treepath
-from treesnap.errors import InvalidArgument
-from treesnap.testing import strategies as ours
+from treesnap.core.model import paths as treepath
+from treesnap.core.model.errors import InvalidArgument
 
 EXAMPLES = settings(max_examples=sized(30, 100), deadline=None, derandomize=True)
 

@@ -11,8 +11,8 @@ import pytest
 
 import treesnap
 from mounting import mounting
-from treesnap.fs.local import LocalFileSystem
-from treesnap.worktree.scan import mapped_files
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.worktree.scan import mapped_files
 from watching import DIRECTORIES, WatchedWorld
 
 LIBC = ctypes.CDLL(None, use_errno=True)

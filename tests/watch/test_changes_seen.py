@@ -18,8 +18,8 @@ import pytest
 import treesnap
 from mounting import mounting
 from oracle import difference, record
-from treesnap.codec import statcache
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.codec import statcache
+from treesnap.core.fs.local import LocalFileSystem
 from treesnap.testing.doubles import Call
 from watching import DIRECTORIES, Looks, WatchedWorld
 
@@ -56,7 +56,7 @@ def test_a_change_costs_the_same_in_a_tree_of_any_size(world):
 
 
 def test_nothing_is_listed_after_a_snapshot_of_many_changes(world, monkeypatch):
-    monkeypatch.setattr("treesnap.worktree.scan.statcache.RECENT_ROWS_MIN", 0)
+    monkeypatch.setattr("treesnap.core.worktree.scan.statcache.RECENT_ROWS_MIN", 0)
     world.watch()
     for path in sorted(world.root.rglob("file")):
         path.write_text("changed")

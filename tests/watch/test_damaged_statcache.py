@@ -16,12 +16,12 @@ import pytest
 
 import treesnap
 from helping import CORES
-from treesnap.codec.message import pack
-from treesnap.codec.statcache import Row
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.known_changes import WALK_EVERY_NS
-from treesnap.worktree.scan import parallel_scan
-from treesnap.worktree.scan.statcache import RECENT, StatCacheBuilder, load
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.statcache import Row
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.ops.known_changes import WALK_EVERY_NS
+from treesnap.core.worktree.scan import parallel_scan
+from treesnap.core.worktree.scan.statcache import RECENT, StatCacheBuilder, load
 from watching import WatchedWorld
 
 MODE = 0o100644

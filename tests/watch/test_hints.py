@@ -16,7 +16,7 @@ import no_inotify
 import treesnap
 from oracle import difference, record
 from treesnap import SnapshotKind
-from treesnap.fs.notifier import change_hints, has_inotify
+from treesnap.core.fs.notifier import change_hints, has_inotify
 
 DEADLINE_S = 30.0
 

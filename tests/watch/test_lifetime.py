@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from treesnap.fs.durable import sweep_abandoned
-from treesnap.fs.local import LocalFileSystem
-from treesnap.fs.notifier import Notifier
+from treesnap.core.fs.durable import sweep_abandoned
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.fs.notifier import Notifier
+from treesnap.core.worktree import watcher
 from treesnap.testing.doubles import Call, WrappedFileSystem
-from treesnap.worktree import watcher
 from watching import DIRECTORIES
 
 DEADLINE_S = 30.0

@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 
-from treesnap.results import PushFailure, PushStatus
-from treesnap.watch.pusher import Pusher
+from treesnap.core.model.results import PushFailure, PushStatus
+from treesnap.core.watch.follower import Pusher
 
 DEADLINE_S = 60.0
 

@@ -14,12 +14,12 @@ import pytest
 import treesnap
 from mounting import mounting
 from treesnap import ErrorCode, Refused
-from treesnap.fs import notifier
-from treesnap.fs.notifier import CHANGED, Report
-from treesnap.ops import known_changes
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.worktree import watcher
+from treesnap.core.fs import notifier
+from treesnap.core.fs.notifier import CHANGED, Report
+from treesnap.core.handle import Handle
+from treesnap.core.ops import known_changes
+from treesnap.core.ops.context import context_at
+from treesnap.core.worktree import watcher
 from watching import DIRECTORIES, Forging, WatchedWorld
 
 DEADLINE_S = 30.0
@@ -245,7 +245,7 @@ def test_a_queue_is_read_no_further_than_memory_allows(world, monkeypatch):
 
 def test_a_queue_is_made_without_another_program():
     program = (
-        "import sys; from treesnap.fs.notifier import Notifier; events = []\n"
+        "import sys; from treesnap.core.fs.notifier import Notifier; events = []\n"
         "sys.addaudithook(lambda event, _: events.append(event))\n"
         "Notifier().close()\n"
         "print(*(event for event in events if event.split('.')[0] == 'subprocess'))\n"

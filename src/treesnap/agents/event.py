@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.model.named_tuple import NamedTuple
 
 
 class EventPhase(StrEnum):

@@ -17,19 +17,26 @@ from types import FrameType
 from treesnap.agents.event import Event, EventPhase, Reply
 from treesnap.agents.hosts.base import Host, one_line
 from treesnap.agents.sessions import REASON_LENGTH_MAX, Before, agent_sessions, look_back, note_gap
-from treesnap.errors import Busy, StoreMissing, TreesnapError, WarningCode, printable, quoted
-from treesnap.events import Monitor, NullMonitor, Phase
-from treesnap.facts import fact_tags
-from treesnap.fs.durable import ensure_directories, read_file, replace_file
-from treesnap.fs.os_errors import error_text
-from treesnap.model import Change, SkipReason, Snapshot, SnapshotKind
-from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import opened
-from treesnap.ops.context import Context, Session, check_root, user_state_directory
-from treesnap.ops.create import CreateOptions, CreateRequest, create
-from treesnap.results import CreateResult
-from treesnap.store.lock import held
-from treesnap.store.roots import read_journal
+from treesnap.core.fs.durable import ensure_directories, read_file, replace_file
+from treesnap.core.fs.os_errors import error_text
+from treesnap.core.model.entities import Change, SkipReason, Snapshot, SnapshotKind
+from treesnap.core.model.errors import (
+    Busy,
+    StoreMissing,
+    TreesnapError,
+    WarningCode,
+    printable,
+    quoted,
+)
+from treesnap.core.model.events import Monitor, NullMonitor, Phase
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.reserved_tags import fact_tags
+from treesnap.core.model.results import CreateResult
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import Context, Session, check_root, user_state_directory
+from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.store.lock import held
+from treesnap.core.store.roots import read_journal
 
 PROMPT_COMMANDS = frozenset(
     {"rewind", "undo", "redo", "list", "status", "diff", "show", "ls", "find"}
@@ -199,7 +206,7 @@ def record(context: Context, event: Event) -> Capturing:
     An event that was told before gets its first snapshot again: the files have changed since.
     After tools that changed nothing it is the newest snapshot, whatever that was made for.
     Decided under the root's lock, so of several processes with one event one captures. Raises
-    what :func:`treesnap.ops.create.create` does.
+    what :func:`treesnap.core.ops.create.create` does.
     """
     before: list[Before] = []
 
@@ -225,7 +232,7 @@ def begin_session(context: Context) -> None:
 
     Waits for neither. Raises Refused for a root that no event would capture.
     """
-    from treesnap.watch.control import launched, status
+    from treesnap.core.watch.control import launched, status
 
     check_root(context, force=False)
     with suppress(Busy):  # a suspended watcher is one
@@ -242,7 +249,7 @@ def _capture_in_background(context: Context) -> None:
 
     Without it, a root that takes longer than a hook may take would never be captured.
     """
-    from treesnap.watch.control import launched
+    from treesnap.core.watch.control import launched
 
     label = ["--label", "taken in the background for an agent"]
     with suppress(OSError):
@@ -273,7 +280,7 @@ def _news(context: Context, event: Event, done: Capturing) -> str | None:
     before, now = done.before, done.result.snapshot
     if event.phase is not EventPhase.TURN or before.newest is None or before.last_seen is None:
         return None
-    from treesnap.ops.diff import diff
+    from treesnap.core.ops.history.diff import diff
 
     changes = diff(context, before.last_seen.id, now.id, ())
     paths = [printable(item.path) for item in changes if not _is_of_directory(item)]
@@ -288,7 +295,7 @@ def _news(context: Context, event: Event, done: Capturing) -> str | None:
 
 def _is_of_directory(change: Change) -> bool:
     """Returns whether a change concerns no file: times, and what a directory itself is."""
-    from treesnap.compare import is_time_alone
+    from treesnap.core.diff.trees import is_time_alone
 
     entries = [entry for entry in (change.old, change.new) if entry is not None]
     return is_time_alone(change) or all(entry.is_directory for entry in entries)

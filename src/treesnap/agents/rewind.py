@@ -15,18 +15,18 @@ from treesnap.agents.event import EventPhase
 from treesnap.agents.hook import PROMPT_COMMANDS
 from treesnap.agents.hosts.table import HOSTS
 from treesnap.agents.sessions import AgentSession, AgentStep, agent_session, agent_sessions
-from treesnap.codec.root_files import Gap
-from treesnap.errors import InvalidArgument, NotFound, quoted
-from treesnap.model import SnapshotId
-from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import opened
-from treesnap.ops.context import Context
-from treesnap.ops.references import resolve_in
-from treesnap.ops.restore.plan import KEEP, OVERWRITE, RestoreRequest
-from treesnap.ops.undo import restore
-from treesnap.quantities import count_text
-from treesnap.results import RestoreResult
-from treesnap.store.snapshots import restored_ref
+from treesnap.core.codec.root_files import Gap
+from treesnap.core.model.entities import SnapshotId
+from treesnap.core.model.errors import InvalidArgument, NotFound, quoted
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.quantities import count_text
+from treesnap.core.model.results import RestoreResult
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import Context
+from treesnap.core.ops.references import resolve_in
+from treesnap.core.ops.restore.plan import KEEP, OVERWRITE, RestoreRequest
+from treesnap.core.ops.undo import restore
+from treesnap.core.store.snapshots import restored_ref
 
 _PROMPTS_DIGITS_MAX = 3
 """More digits are the beginning of an id, which takes four at least."""

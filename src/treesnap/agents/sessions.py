@@ -12,16 +12,16 @@ from contextlib import suppress
 from itertools import islice
 
 from treesnap.agents.event import Event, EventPhase
-from treesnap.codec.root_files import GAPS, GAPS_FILE, GAPS_LENGTH_MAX, Gap
-from treesnap.codec.snapshot import tag_bytes
-from treesnap.errors import ErrorCode, NotFound, StoreMissing, TreesnapError, quoted
-from treesnap.facts import fact_tags, facts_of
-from treesnap.model import Snapshot, SnapshotKind
-from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import opened
-from treesnap.ops.context import Context, Session
-from treesnap.ops.log import gaps_in
-from treesnap.store.lock import held, inside
+from treesnap.core.codec.root_files import GAPS, GAPS_FILE, GAPS_LENGTH_MAX, Gap
+from treesnap.core.codec.snapshot import tag_bytes
+from treesnap.core.model.entities import Snapshot, SnapshotKind
+from treesnap.core.model.errors import ErrorCode, NotFound, StoreMissing, TreesnapError, quoted
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.reserved_tags import fact_tags, facts_of
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import Context, Session
+from treesnap.core.ops.history.log import gaps_in
+from treesnap.core.store.lock import held, inside
 
 LOOK_BACK_MAX = 256
 """Snapshots of a root that are read at most before a step of a known session is made."""
@@ -187,7 +187,7 @@ def look_back(session: Session, event: Event) -> Before:
 def _is_before_restore(snapshot: Snapshot) -> bool:
     if snapshot.kind != SnapshotKind.SAFETY:
         return False
-    from treesnap.store.snapshots import restored_ref
+    from treesnap.core.store.snapshots import restored_ref
 
     return restored_ref(snapshot) is not None
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, NotFound
+from treesnap.core.model.errors import ErrorCode, NotFound
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
-    from treesnap.ops.handle import Handle
+    from treesnap.core.handle import Handle
 
 
 @contextmanager

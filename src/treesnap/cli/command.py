@@ -15,13 +15,13 @@ import click
 
 from treesnap.cli.failure import ExitCode, advised
 from treesnap.cli.invocation import WAIT_DEFAULT_S, Invocation
-from treesnap.errors import WarningCode
-from treesnap.features import Commands
+from treesnap.core.features import Commands
+from treesnap.core.model.errors import WarningCode
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from treesnap.cli.streams import Output
+    from treesnap.cli.output.streams import Output
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 SENTENCE_LENGTH_MAX = 200
@@ -148,7 +148,7 @@ class SnapGroup(click.Group):
         name = args[0]
         if name in self.list_commands(ctx) or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        from treesnap.cli.other_names import expanded, hint_for
+        from treesnap.cli.aliases import expanded, hint_for
 
         if ctx.parent is None or name == "help":
             args = expanded(args)

@@ -15,11 +15,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from treesnap.cli.invocation import Invocation
-from treesnap.errors import TreesnapError
+from treesnap.core.model.errors import TreesnapError
 
 if TYPE_CHECKING:
-    from treesnap.model import Snapshot
-    from treesnap.ops.context import Context
+    from treesnap.core.model.entities import Snapshot
+    from treesnap.core.ops.context import Context
 
 SHOWN_MAX = 60
 """Ids that are offered; the first letters of another one find it."""
@@ -64,7 +64,7 @@ def values_of(parameter: click.Parameter) -> click.Parameter:
 
 def _context(invocation: Invocation) -> Context:
     """Returns the root and the store that the options before name; makes and changes nothing."""
-    from treesnap.ops import handle as library
+    from treesnap.core import handle as library
 
     for name in ("directory", "store"):
         path = getattr(invocation, name)
@@ -75,7 +75,7 @@ def _context(invocation: Invocation) -> Context:
 
 
 def _snapshots(invocation: Invocation, beginning: str = "") -> list[Snapshot]:
-    from treesnap.ops.completion import recent_snapshots
+    from treesnap.core.ops.history.completion import recent_snapshots
 
     found = recent_snapshots(_context(invocation), beginning)
     wanted = invocation.session
@@ -110,7 +110,7 @@ def _refs(ctx: click.Context, invocation: Invocation, incomplete: str) -> Iterat
 
 
 def _latest(snapshots: Iterable[Snapshot], incomplete: str) -> Iterator[tuple[str, str]]:
-    from treesnap.model import SnapshotKind
+    from treesnap.core.model.entities import SnapshotKind
 
     whole = [
         item
@@ -122,8 +122,8 @@ def _latest(snapshots: Iterable[Snapshot], incomplete: str) -> Iterator[tuple[st
 
 
 def _meaning(snapshot: Snapshot) -> str:
-    from treesnap.cli.terminal import time_text
-    from treesnap.cli.text_output import title_of
+    from treesnap.cli.output.as_text import title_of
+    from treesnap.cli.output.terminal import time_text
 
     when = time_text(snapshot.record.created_at_ns, seconds=False)
     return f"{'pinned, ' if snapshot.pinned else ''}{when} {title_of(snapshot)}".strip()
@@ -151,7 +151,7 @@ def _paths(ctx: click.Context, invocation: Invocation, incomplete: str) -> Itera
 
 
 def _recorded(context: Context, ref: str, directory: str) -> Iterator[tuple[str, bool]]:
-    from treesnap.ops.completion import names_in
+    from treesnap.core.ops.history.completion import names_in
 
     below = os.path.relpath(directory, context.root)
     path = b"" if below == "." else os.fsencode(below)
@@ -171,14 +171,14 @@ def _refs_and_paths(
 
 
 def _sessions(_: click.Context, invocation: Invocation, incomplete: str) -> _Items:
-    from treesnap.ops.completion import sessions
+    from treesnap.core.ops.history.completion import sessions
 
     found = sessions(_context(invocation))
     return _words(((name, _meaning(newest)) for name, newest in found.items()), incomplete)
 
 
 def _remotes(_: click.Context, invocation: Invocation, incomplete: str) -> _Items:
-    from treesnap.ops.completion import remote_names
+    from treesnap.core.ops.history.completion import remote_names
 
     names = remote_names(_context(invocation))
     return _words(((name, "") for name in names), incomplete)
@@ -190,13 +190,13 @@ def _remotes_of_group(ctx: click.Context, invocation: Invocation, incomplete: st
 
 
 def _settings(_: click.Context, __: Invocation, incomplete: str) -> _Items:
-    from treesnap.ops.config import KEYS
+    from treesnap.core.ops.upkeep.config import KEYS
 
     return _words(((key, "") for key in KEYS), incomplete)
 
 
 def _setting_values(ctx: click.Context, _: Invocation, incomplete: str) -> _Items:
-    from treesnap.ops.config import KEYS
+    from treesnap.core.ops.upkeep.config import KEYS
 
     key = KEYS.get(str(ctx.params.get("key")))
     is_flag = key is not None and isinstance(key.default, bool)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import click
 
-from treesnap.errors import (
+from treesnap.core.model.errors import (
     ErrorCode,
     KeysRotated,
     MergeConflict,
@@ -19,7 +19,7 @@ from treesnap.errors import (
     WarningCode,
     printable,
 )
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.model.named_tuple import NamedTuple
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -324,7 +324,7 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
         return Failure(error.code.value, error.message, exit_code, hint, error.path, paths)
     if isinstance(error, click.ClickException):
         if isinstance(error, click.NoSuchOption):  # whose own form differs between versions
-            from treesnap.cli.other_names import closest, did_you_mean
+            from treesnap.cli.aliases import closest, did_you_mean
 
             near = closest(error.option_name, error.possibilities or ())
             advice = advice or did_you_mean(near) or None

@@ -28,9 +28,7 @@ from pkgutil import walk_packages
 from typing import NoReturn
 
 import treesnap
-from treesnap import own_process
-from treesnap.cli import streams
-from treesnap.cli.client import (
+from treesnap.cli.fork_client import (
     GO,
     HELLO,
     PATIENCE_S,
@@ -44,21 +42,21 @@ from treesnap.cli.client import (
     send,
 )
 from treesnap.cli.main import execute, prepare_process, snap
+from treesnap.cli.output import streams
 from treesnap.cli.start import INTERRUPTED, SERVED
-from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import unlink_if_present
-from treesnap.fs.local import LocalFileSystem
-from treesnap.named_tuple import NamedTuple, make_constructors
-from treesnap.ops.known_changes import socket_address
-from treesnap.store.layout import Layout
+from treesnap.core.fs import own_process
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import unlink_if_present
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.named_tuple import NamedTuple, make_constructors
+from treesnap.core.ops.known_changes import socket_address
+from treesnap.core.store.layout import Layout
 
 CHILDREN_MAX = 16
 """Commands that it runs at once; further clients do theirs themselves."""
 
-_PACKAGES = ("cli", "codec", "fs", "ops", "store", "worktree")
-_SELDOM = {
-    f"treesnap.cli.cmd_{name}" for name in ("doctor", "maker", "plan", "remote", "session", "watch")
-}
+_PACKAGES = ("cli", "core.codec", "core.fs", "core.ops", "core.store", "core.worktree")
+_SELDOM = {f"treesnap.cli.commands.{name}" for name in ("doctor", "watch")}
 """Modules of these packages that none of its commands needs."""
 _LIBRARIES = (
     "ctypes",
@@ -71,6 +69,7 @@ _LIBRARIES = (
     "subprocess",
     "threading",
     "tomllib",
+    "treesnap.agents.commands.hook",
     "treesnap.agents.hook",
     "zstandard",
 )

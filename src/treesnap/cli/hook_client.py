@@ -21,7 +21,7 @@ import sys
 import time
 
 import treesnap
-from treesnap.cli.client import HELLO, SIZE_BYTES, connected, read_facts, rights_of
+from treesnap.cli.fork_client import HELLO, SIZE_BYTES, connected, read_facts, rights_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.coloured_patch import coloured_hunks, harmless
-from treesnap.errors import quoted
-from treesnap.patch import lines_of_hunk
+from treesnap.cli.output.coloured_patch import coloured_hunks, harmless
+from treesnap.core.diff.texts import lines_of_hunk
+from treesnap.core.model.errors import quoted
 
 if TYPE_CHECKING:
-    from treesnap.cli.streams import Output
-    from treesnap.results import FileHunks
+    from treesnap.cli.output.streams import Output
+    from treesnap.core.model.results import FileHunks
 
 ANSWERS = {
     "y": "restore this hunk",

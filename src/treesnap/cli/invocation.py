@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.streams import Output, Place, ignore_interrupts, ignore_time_limit, is_terminal
+from treesnap.cli.output.streams import (
+    Output,
+    Place,
+    ignore_interrupts,
+    ignore_time_limit,
+    is_terminal,
+)
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.core.handle import Handle
 
 WAIT_DEFAULT_S = 30.0
 
@@ -55,15 +61,15 @@ class Invocation:
         With ``ends_restored``, Ctrl-C no longer ends the process once a restore is done, and the
         time limit of a hook does not once it changes files.
         """
-        from treesnap.cli.progress import ProgressMonitor, WarningMonitor
-        from treesnap.ops import handle as library
-        from treesnap.ops.context import (
+        from treesnap.cli.output.progress import ProgressMonitor, WarningMonitor
+        from treesnap.core import handle as library
+        from treesnap.core.ops.context import (
             current_directory,
             is_store_given,
             require_root,
             require_store,
         )
-        from treesnap.store.layout import Layout
+        from treesnap.core.store.layout import Layout
 
         warn = self.output.warn
         store_path = self._store_path()
@@ -90,7 +96,7 @@ class Invocation:
                 self.output.note(f"The root is {handle.root}")
             yield handle
             if self._may_start_server and os.path.lexists(Layout(handle.store_path).config):
-                from treesnap.cli.client import start_server_if_wanted
+                from treesnap.cli.fork_client import start_server_if_wanted
 
                 start_server_if_wanted(handle.context)
         finally:
@@ -110,7 +116,7 @@ class Invocation:
         """
         if not path:
             raise click.UsageError("a PATH is empty; '.' is the directory itself")
-        from treesnap.ops.context import current_directory
+        from treesnap.core.ops.context import current_directory
 
         base = root if self.directory is not None else current_directory()
         written = os.path.normpath(os.path.join(base, path))
@@ -140,14 +146,14 @@ class Invocation:
         return self._root(store_path, None, ()), store_path
 
     def _store_path(self) -> str:
-        from treesnap.ops.context import absolute, default_store_path
+        from treesnap.core.ops.context import absolute, default_store_path
 
         if self.store is None:
             return default_store_path()
         return os.path.abspath(absolute(self.store))
 
     def _root(self, store_path: str, start: str | None, markers: tuple[str, ...]) -> str:
-        from treesnap.ops.context import absolute, current_directory, find_root
+        from treesnap.core.ops.context import absolute, current_directory, find_root
 
         if self.directory is not None:
             return os.path.abspath(absolute(self.directory))

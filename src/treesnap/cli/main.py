@@ -11,103 +11,115 @@ from typing import NoReturn
 import click
 
 import treesnap
-from treesnap import own_process
-from treesnap.cli import streams
 from treesnap.cli.command import LazyGroup
 from treesnap.cli.failure import ExitCode, from_error
 from treesnap.cli.invocation import Invocation
-from treesnap.features import Commands, with_features
+from treesnap.cli.output import streams
+from treesnap.core.features import Commands, with_features
+from treesnap.core.fs import own_process
 
 _OF_THE_CORE: Commands = {
     "Everyday": {
-        "create": ("treesnap.cli.cmd_create", "Capture the root, or only PATHs of it."),
-        "list": ("treesnap.cli.cmd_browse", "List the root's snapshots, newest first."),
+        "create": ("treesnap.cli.commands.create", "Capture the root, or only PATHs of it."),
+        "list": ("treesnap.cli.commands.browse", "List the root's snapshots, newest first."),
         "log": (
-            "treesnap.cli.cmd_log",
+            "treesnap.cli.commands.log",
             "Show the history of the root or of a path, and what changed.",
         ),
         "status": (
-            "treesnap.cli.cmd_changes",
+            "treesnap.cli.commands.changes",
             "Show what changed since the newest snapshot, or since REF.",
         ),
         "diff": (
-            "treesnap.cli.cmd_changes",
+            "treesnap.cli.commands.changes",
             "Show changes between two snapshots, or a snapshot and the live tree.",
         ),
-        "restore": ("treesnap.cli.cmd_restore", "Restore a snapshot, or only PATHs of it."),
+        "restore": ("treesnap.cli.commands.restore", "Restore a snapshot, or only PATHs of it."),
         "revert": (
-            "treesnap.cli.cmd_revert",
+            "treesnap.cli.commands.revert",
             "Undo what happened between two snapshots, and keep everything since.",
         ),
         "adopt": (
-            "treesnap.cli.cmd_revert",
+            "treesnap.cli.commands.revert",
             "Bring what was done in the fork DIR into the root that it was forked from.",
         ),
-        "undo": ("treesnap.cli.cmd_restore", "Undo the newest restore."),
-        "redo": ("treesnap.cli.cmd_restore", "Undo the newest undo."),
+        "undo": ("treesnap.cli.commands.restore", "Undo the newest restore."),
+        "redo": ("treesnap.cli.commands.restore", "Undo the newest undo."),
         "run": (
-            "treesnap.cli.cmd_restore",
+            "treesnap.cli.commands.restore",
             "Run a command, and roll back what it did if it fails.",
         ),
         "fork": (
-            "treesnap.cli.cmd_fork",
+            "treesnap.cli.commands.fork",
             "Make working copies of a snapshot that share its blocks.",
         ),
     },
     "History": {
-        "show": ("treesnap.cli.cmd_browse", "Show the metadata of a snapshot."),
-        "ls": ("treesnap.cli.cmd_browse", "List a directory of a snapshot."),
-        "cat": ("treesnap.cli.cmd_browse", "Print a file of a snapshot."),
-        "find": ("treesnap.cli.cmd_browse", "Find paths in all snapshots, or in one."),
+        "show": ("treesnap.cli.commands.browse", "Show the metadata of a snapshot."),
+        "ls": ("treesnap.cli.commands.browse", "List a directory of a snapshot."),
+        "cat": ("treesnap.cli.commands.browse", "Print a file of a snapshot."),
+        "find": ("treesnap.cli.commands.browse", "Find paths in all snapshots, or in one."),
         "grep": (
-            "treesnap.cli.cmd_grep",
+            "treesnap.cli.commands.grep",
             "Print the lines of files in snapshots that match a pattern.",
         ),
-        "blame": ("treesnap.cli.cmd_blame", "Show which snapshot brought each line of a file."),
+        "blame": (
+            "treesnap.cli.commands.blame",
+            "Show which snapshot brought each line of a file.",
+        ),
         "archive": (
-            "treesnap.cli.cmd_archive",
+            "treesnap.cli.commands.archive",
             "Write a snapshot, or one path of it, to a tar archive.",
         ),
         "import": (
-            "treesnap.cli.cmd_archive",
+            "treesnap.cli.commands.archive",
             "Make a snapshot of a tar archive or of another directory.",
         ),
-        "describe": ("treesnap.cli.cmd_describe", "Give a snapshot another label."),
-        "tag": ("treesnap.cli.cmd_describe", "Set tags of a snapshot, or remove them."),
-        "pin": ("treesnap.cli.cmd_delete", "Protect a snapshot from deletion."),
-        "unpin": ("treesnap.cli.cmd_delete", "End the protection of a snapshot."),
+        "describe": ("treesnap.cli.commands.describe", "Give a snapshot another label."),
+        "tag": ("treesnap.cli.commands.describe", "Set tags of a snapshot, or remove them."),
+        "pin": ("treesnap.cli.commands.delete", "Protect a snapshot from deletion."),
+        "unpin": ("treesnap.cli.commands.delete", "End the protection of a snapshot."),
         "delete": (
-            "treesnap.cli.cmd_delete",
+            "treesnap.cli.commands.delete",
             "Delete snapshots; 'snap gc' then frees their space.",
         ),
     },
     "Space and maintenance": {
-        "prune": ("treesnap.cli.cmd_delete", "Delete the root's snapshots that no rule keeps."),
-        "gc": ("treesnap.cli.cmd_store", "Free the space of everything that no snapshot needs."),
+        "prune": (
+            "treesnap.cli.commands.delete",
+            "Delete the root's snapshots that no rule keeps.",
+        ),
+        "gc": (
+            "treesnap.cli.commands.store",
+            "Free the space of everything that no snapshot needs.",
+        ),
         "stats": (
-            "treesnap.cli.cmd_store",
+            "treesnap.cli.commands.store",
             "Show the sizes of the store, its roots, and this root's history.",
         ),
-        "du": ("treesnap.cli.cmd_du", "Show the space that a snapshot takes, by path."),
-        "verify": ("treesnap.cli.cmd_store", "Check the store, and repair it if asked."),
+        "du": ("treesnap.cli.commands.du", "Show the space that a snapshot takes, by path."),
+        "verify": ("treesnap.cli.commands.store", "Check the store, and repair it if asked."),
         "doctor": (
-            "treesnap.cli.cmd_doctor",
+            "treesnap.cli.commands.doctor",
             "Show interrupted work in all roots, and what becomes of it.",
         ),
         "config": (
-            "treesnap.cli.cmd_config",
+            "treesnap.cli.commands.config",
             "Show or change the settings of the store, or of one root.",
         ),
-        "store": ("treesnap.cli.cmd_store_place", "Show where the store is, copy it, or move it."),
-        "root": ("treesnap.cli.cmd_root", "List, move and forget the roots of a store."),
+        "store": (
+            "treesnap.cli.commands.store_place",
+            "Show where the store is, copy it, or move it.",
+        ),
+        "root": ("treesnap.cli.commands.root", "List, move and forget the roots of a store."),
         "completion": (
-            "treesnap.cli.cmd_completion",
+            "treesnap.cli.commands.completion",
             "Print a script with which a shell completes commands, options and REFs.",
         ),
     },
     "Automation": {
         "watch": (
-            "treesnap.cli.cmd_watch",
+            "treesnap.cli.commands.watch",
             "Watch the root for changes, and make automatic snapshots if asked.",
         ),
     },
@@ -138,7 +150,7 @@ def snap(context: click.Context) -> None:
     'step:N' with --session. Without COMMAND: where you are, and what changed.
     """
     if context.invoked_subcommand is None:
-        from treesnap.cli.cmd_overview import show_overview
+        from treesnap.cli.commands.overview import show_overview
 
         show_overview(context.ensure_object(Invocation))
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from treesnap.errors import InvalidArgument
-from treesnap.facts import parse_number
-from treesnap.quantities import parse_duration, parse_size
+from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.model.quantities import parse_duration, parse_size
+from treesnap.core.model.reserved_tags import parse_number
 
 
 class Quantity(click.ParamType[int]):

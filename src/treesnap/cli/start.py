@@ -44,7 +44,7 @@ def main() -> NoReturn:
             run_in_watcher(sys.argv, store)  # returns where no watcher carries it out
         directory = server_directory(sys.argv)
         if directory is not None:
-            from treesnap.cli.client import run_in_server
+            from treesnap.cli.fork_client import run_in_server
 
             run_in_server(directory)  # returns where no server runs the command
         from treesnap.cli.main import main as run

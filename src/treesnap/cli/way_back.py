@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treesnap.cli.aliases import did_you_mean
 from treesnap.cli.failure import advised
-from treesnap.cli.other_names import did_you_mean
-from treesnap.cli.terminal import time_text
-from treesnap.cli.text_output import aligned, path_text, short_id, title_of, titled
-from treesnap.errors import NotFound, TreesnapError, printable
-from treesnap.model import SnapshotKind
-from treesnap.quantities import first_few
+from treesnap.cli.output.as_text import aligned, path_text, short_id, title_of, titled
+from treesnap.cli.output.terminal import time_text
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import NotFound, TreesnapError, printable
+from treesnap.core.model.quantities import first_few
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
-    from treesnap.model import Snapshot
-    from treesnap.ops.handle import Handle
-    from treesnap.results import WaysBack
+    from treesnap.core.handle import Handle
+    from treesnap.core.model.entities import Snapshot
+    from treesnap.core.model.results import WaysBack
 
 RECENT_SHOWN_MAX = 5
 """Snapshots that are listed to choose from."""

@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from treesnap.arguments import checked_methods
 from treesnap.compat.machinery import Machinery
-from treesnap.facts import CheckpointType, fact_tags, facts_of
-from treesnap.model import Change, ChangeKind, Snapshot, SnapshotKind
-from treesnap.ops.create import CreateOptions, CreateRequest, create
-from treesnap.ops.handle import open as open_root
-from treesnap.ops.restore.plan import RestoreRequest
-from treesnap.ops.undo import restore
+from treesnap.core.handle import open as open_root
+from treesnap.core.model.arguments import checked_methods
+from treesnap.core.model.entities import Change, ChangeKind, Snapshot, SnapshotKind
+from treesnap.core.model.reserved_tags import CheckpointType, fact_tags, facts_of
+from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.restore.plan import RestoreRequest
+from treesnap.core.ops.undo import restore
 from treesnap.plans.plan import PIPELINE_CHECKPOINT_PREFIX
 
 CHECKPOINT_PREFIX = PIPELINE_CHECKPOINT_PREFIX
@@ -55,7 +55,7 @@ class CheckpointManager:
     """The checkpoints of one workspace, in the default store.
 
     Modification times alone do not count as a change. All methods may raise the errors of
-    :mod:`treesnap.errors`; a method that raises has changed nothing in the workspace.
+    :mod:`treesnap.core.model.errors`; a method that raises has changed nothing in the workspace.
     """
 
     def __init__(self, workspace_root: str) -> None:

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, TreesnapError
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, Refused, TreesnapError
 
 
 class CheckpointRefused(Refused, ValueError):

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
-from treesnap.errors import InvalidArgument
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.model.named_tuple import NamedTuple
 
 MATCHES_MAX = 10_000
 """The most paths that the patterns of one line may match."""

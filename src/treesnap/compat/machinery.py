@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treesnap.errors import InvalidArgument, StoreMissing, WarningCode
-from treesnap.treepath import components
+from treesnap.core.model.errors import InvalidArgument, StoreMissing, WarningCode
+from treesnap.core.model.paths import components
 
 if TYPE_CHECKING:
-    from treesnap.model import Change
-    from treesnap.ops.handle import Handle
-    from treesnap.ops.sidecar_files import SidecarPlace
+    from treesnap.compat.sidecar_files import SidecarPlace
+    from treesnap.core.handle import Handle
+    from treesnap.core.model.entities import Change
 
 _GIT = b".git"
 

@@ -1,6 +1,6 @@
 """Maestro's checkpoint manager over this library, in any directory.
 
-A commit is a snapshot, ``HEAD`` the root's position (``treesnap.ops.position``), a
+A commit is a snapshot, ``HEAD`` the root's position (``treesnap.compat.position``), a
 checkpoint a snapshot whose name is the checkpoint's UUID. The keywords ``store``,
 ``test_command``, ``keep_log`` and ``handle`` are additions.
 """
@@ -18,10 +18,15 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from treesnap.arguments import checked_methods
 from treesnap.compat.errors import translated
 from treesnap.compat.machinery import Machinery
-from treesnap.errors import (
+from treesnap.compat.position import compare_with_head, mark_position, rollback
+from treesnap.compat.sidecar_files import SidecarPlace, write_sidecar
+from treesnap.core import handle as library
+from treesnap.core.fs.os_errors import error_text
+from treesnap.core.model.arguments import checked_methods
+from treesnap.core.model.entities import ChangeKind, SkipReason, Snapshot, utc_text
+from treesnap.core.model.errors import (
     InvalidArgument,
     NotFound,
     OperationFailed,
@@ -29,7 +34,8 @@ from treesnap.errors import (
     printable,
     quoted,
 )
-from treesnap.facts import (
+from treesnap.core.model.paths import PathLike
+from treesnap.core.model.reserved_tags import (
     RESERVED_TAGS,
     CheckpointType,
     counter_tags,
@@ -41,24 +47,18 @@ from treesnap.facts import (
     retired,
     rollback_count,
 )
-from treesnap.fs.os_errors import error_text
-from treesnap.model import ChangeKind, SkipReason, Snapshot, utc_text
-from treesnap.ops import handle as library
-from treesnap.ops.context import (
+from treesnap.core.model.results import PositionResult, StatusResult
+from treesnap.core.ops.context import (
     check_store,
     current_directory,
     default_store_path,
     find_root,
     refuse_dangerous,
 )
-from treesnap.ops.create import CreateOptions, CreateRequest, create
-from treesnap.ops.history import retag
-from treesnap.ops.position import compare_with_head, mark_position, rollback
-from treesnap.ops.processes import check_line
-from treesnap.ops.sidecar_files import SidecarPlace, write_sidecar
-from treesnap.own_program import module_words
-from treesnap.results import PositionResult, StatusResult
-from treesnap.treepath import PathLike
+from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.history.listing import retag
+from treesnap.core.ops.processes import check_line
+from treesnap.core.own_program import module_words
 
 __all__ = [
     "Checkpoint",

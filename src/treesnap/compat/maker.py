@@ -17,9 +17,6 @@ from collections.abc import Container
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from treesnap import treepath
-from treesnap.arguments import checked
-from treesnap.compare import is_time_alone
 from treesnap.compat.machinery import flag_setting
 from treesnap.compat.maker_block import Cleanup, CleanupMode, Create, Restore, parse
 from treesnap.compat.maker_result import (
@@ -31,7 +28,15 @@ from treesnap.compat.maker_result import (
     Result,
     failed,
 )
-from treesnap.errors import (
+from treesnap.compat.sidecar_files import read_sidecar, remove_sidecar, write_sidecar
+from treesnap.core.diff.trees import is_time_alone
+from treesnap.core.fs.os_errors import error_text
+from treesnap.core.handle import Handle
+from treesnap.core.handle import open as open_root
+from treesnap.core.model import paths as treepath
+from treesnap.core.model.arguments import checked
+from treesnap.core.model.entities import ChangeKind, Skipped, Snapshot, SnapshotId, utc_time
+from treesnap.core.model.errors import (
     Conflict,
     Corrupt,
     ErrorCode,
@@ -42,21 +47,16 @@ from treesnap.errors import (
     StoreMissing,
     TreesnapError,
 )
-from treesnap.facts import fact_tags, facts_of
-from treesnap.fs.os_errors import error_text
-from treesnap.model import ChangeKind, Skipped, Snapshot, SnapshotId, utc_time
-from treesnap.ops.context import absolute
-from treesnap.ops.create import CreateOptions, CreateRequest, create
-from treesnap.ops.handle import Handle
-from treesnap.ops.handle import open as open_root
-from treesnap.ops.restore.plan import RestoreRequest
-from treesnap.ops.sidecar_files import read_sidecar, remove_sidecar, write_sidecar
-from treesnap.ops.undo import restore
+from treesnap.core.model.reserved_tags import fact_tags, facts_of
+from treesnap.core.ops.context import absolute
+from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.restore.plan import RestoreRequest
+from treesnap.core.ops.undo import restore
 
 if TYPE_CHECKING:
-    from treesnap.events import Monitor
-    from treesnap.results import RestoreResult
-    from treesnap.treepath import PathLike
+    from treesnap.core.model.events import Monitor
+    from treesnap.core.model.paths import PathLike
+    from treesnap.core.model.results import RestoreResult
 
 SOURCE_TOOL = "maker"
 

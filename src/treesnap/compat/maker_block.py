@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from treesnap.compat.listed_files import BULLET, DRIVE, QUOTED, listed_files
-from treesnap.errors import InvalidArgument
+from treesnap.core.model.errors import InvalidArgument
 
 BLOCK_SIZE_MAX = 4 << 20
 """The longest block in bytes."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from treesnap.compat.maker_block import Operation, subject
-from treesnap.errors import ErrorCode, TreesnapError, printable
-from treesnap.fs.os_errors import error_text
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.fs.os_errors import error_text
+from treesnap.core.model.errors import ErrorCode, TreesnapError, printable
+from treesnap.core.model.named_tuple import NamedTuple
 
 STRATEGY = "file-copy"
 """Of MAKER's two strategies the accurate one: no git is used."""

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import mfusepy
 
-from treesnap.errors import NotFound, OperationFailed, TreesnapError, printable, quoted
-from treesnap.fs.os_errors import error_text
+from treesnap.core.fs.os_errors import error_text
+from treesnap.core.model.errors import NotFound, OperationFailed, TreesnapError, printable, quoted
 from treesnap.mount.view import HistoryView, ReadableFile
 
 _REPORTED_MAX = 1000

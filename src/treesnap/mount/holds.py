@@ -11,11 +11,11 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Self
 
-from treesnap.codec.root_files import HoldRecord
-from treesnap.errors import TreesnapError
-from treesnap.model import SnapshotId
-from treesnap.ops.context import Session
-from treesnap.store.records import LockedRecord
+from treesnap.core.codec.root_files import HoldRecord
+from treesnap.core.model.entities import SnapshotId
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.ops.context import Session
+from treesnap.core.store.records import LockedRecord
 
 _HELD_MAX = 16
 

@@ -12,14 +12,14 @@ import shutil
 import subprocess
 from collections.abc import Callable
 
-from treesnap.errors import ErrorCode, NotFound, OperationFailed, Refused, quoted
-from treesnap.fs.local import LocalFileSystem
-from treesnap.fs.os_errors import reported
-from treesnap.mount.binding import load_binding
-from treesnap.named_tuple import NamedTuple
-from treesnap.ops.context import Context, absolute
-from treesnap.ops.trust import real_target
-from treesnap.worktree.mounts import Mounts
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed, Refused, quoted
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.ops.context import Context, absolute
+from treesnap.core.ops.trust import real_target
+from treesnap.core.worktree.mounts import Mounts
+from treesnap.mount.fuse import load_binding
 
 FILE_SYSTEM = "treesnap"
 """What the kernel's list of mounts says: the type is ``fuse.treesnap``."""

@@ -17,11 +17,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC
 
-from treesnap.errors import Corrupt, NotFound, printable
-from treesnap.model import Snapshot, SnapshotId, SnapshotKind
-from treesnap.named_tuple import NamedTuple
-from treesnap.ops.context import Session
-from treesnap.store.snapshots import SnapshotListing, SnapshotName
+from treesnap.core.model.entities import Snapshot, SnapshotId, SnapshotKind
+from treesnap.core.model.errors import Corrupt, NotFound, printable
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.ops.context import Session
+from treesnap.core.store.snapshots import SnapshotListing, SnapshotName
 
 LATEST, IDS, NAMES, TIMES, SESSIONS = b"latest", b"ids", b"names", b"times", b"sessions"
 TOP = (IDS, LATEST, NAMES, SESSIONS, TIMES)

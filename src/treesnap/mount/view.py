@@ -16,19 +16,27 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Self
 
-from treesnap import treepath
-from treesnap.codec.reader import TreeReader, data_size, next_data, next_hole, read_range
-from treesnap.errors import ErrorCode, NotFound, quoted
-from treesnap.hashing import checksum
-from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, Snapshot, SnapshotId, Xattrs
+from treesnap.core.codec.reader import TreeReader, data_size, next_data, next_hole, read_range
+from treesnap.core.model import paths as treepath
+from treesnap.core.model.entities import (
+    Entry,
+    EntryKind,
+    ObjectId,
+    ObjectKind,
+    Snapshot,
+    SnapshotId,
+    Xattrs,
+)
+from treesnap.core.model.errors import ErrorCode, NotFound, quoted
+from treesnap.core.model.ids import checksum
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import Context, Session
+from treesnap.core.ops.references import reading
+from treesnap.core.worktree.scan.hard_links import Groups, load_groups
 from treesnap.mount.bounded_cache import BoundedCache
 from treesnap.mount.holds import Holds
 from treesnap.mount.snapshot_paths import SnapshotPaths, SnapshotPlace
-from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import opened
-from treesnap.ops.context import Context, Session
-from treesnap.ops.references import reading
-from treesnap.worktree.scan.hard_links import Groups, load_groups
 
 _CHUNKS_SIZE_MAX = 16 << 20
 _NODES_SIZE_MAX = 16 << 20

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from treesnap.errors import ErrorCode, NotFound, Refused
-from treesnap.facts import CheckpointType, fact_tags, stated_facts
-from treesnap.model import Snapshot, SnapshotId, SnapshotKind
-from treesnap.ops.create import CreateRequest, create
-from treesnap.ops.history import delete, list_snapshots, resolve, set_pinned
-from treesnap.ops.references import Filter
+from treesnap.core.model.entities import Snapshot, SnapshotId, SnapshotKind
+from treesnap.core.model.errors import ErrorCode, NotFound, Refused
+from treesnap.core.model.reserved_tags import CheckpointType, fact_tags, stated_facts
+from treesnap.core.ops.create import CreateRequest, create
+from treesnap.core.ops.history.listing import delete, list_snapshots, resolve, set_pinned
+from treesnap.core.ops.references import Filter
 from treesnap.plans.plan import (
     BEFORE_ROLLBACK,
     Checkpoint,
@@ -32,7 +32,7 @@ from treesnap.plans.record import content_hash
 from treesnap.plans.repository import save
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
+    from treesnap.core.ops.context import Context
 
 _STEP = re.compile(r"step:([0-9]{1,9})\Z")
 SOURCE_TOOL = "snap plan"

@@ -22,8 +22,10 @@ from typing import Any, NoReturn
 
 import yaml
 
-from treesnap.arguments import checked
-from treesnap.errors import ErrorCode, InvalidArgument, printable
+from treesnap.core.model.arguments import checked
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, printable
+from treesnap.core.model.presentation import Record
+from treesnap.core.model.quantities import parse_duration
 from treesnap.plans.plan import (
     DEPTH_MAX,
     EVERY_N_STEPS_MAX,
@@ -36,8 +38,6 @@ from treesnap.plans.plan import (
     Step,
     problem_of_text,
 )
-from treesnap.presentation import Record
-from treesnap.quantities import parse_duration
 
 SIZE_BYTES_MAX = 1 << 20
 EXPANDED_SIZE_BYTES_MAX = 2 << 20

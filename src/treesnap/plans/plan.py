@@ -14,9 +14,9 @@ from enum import StrEnum
 from itertools import chain
 from typing import NewType
 
-from treesnap.errors import printable
-from treesnap.model import SnapshotId, utc_text
-from treesnap.presentation import (
+from treesnap.core.model.entities import SnapshotId, utc_text
+from treesnap.core.model.errors import printable
+from treesnap.core.model.presentation import (
     ID_DIGITS,
     Fields,
     Presented,
@@ -26,7 +26,7 @@ from treesnap.presentation import (
     path_text,
     short_repr,
 )
-from treesnap.quantities import count_text
+from treesnap.core.model.quantities import count_text
 
 PlanId = NewType("PlanId", str)
 """The ULID of a plan."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from treesnap.arguments import checked_methods
-from treesnap.errors import (
+from treesnap.core.model.arguments import checked_methods
+from treesnap.core.model.entities import PlanCopy, Skipped, Snapshot, SnapshotId
+from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,
     Refused,
@@ -18,12 +19,17 @@ from treesnap.errors import (
     printable,
     quoted,
 )
-from treesnap.facts import CheckpointType
-from treesnap.model import PlanCopy, Skipped, Snapshot, SnapshotId
-from treesnap.ops.access import recover
-from treesnap.ops.checkpoint import go_back
-from treesnap.ops.context import Context, context_at
-from treesnap.ops.create import metadata_of
+from treesnap.core.model.presentation import Fields, Presented, fields_of, json_fields
+from treesnap.core.model.quantities import first_few
+from treesnap.core.model.reserved_tags import CheckpointType
+from treesnap.core.model.results import Unfinished, UnfinishedWork
+from treesnap.core.ops.access import recover
+from treesnap.core.ops.context import Context, context_at
+from treesnap.core.ops.create import metadata_of
+from treesnap.core.ops.run.checkpoint import go_back
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.ownership import is_own
+from treesnap.core.store.plan_files import PlanMove
 from treesnap.plans import checkpoints, repository
 from treesnap.plans.document import Definition
 from treesnap.plans.plan import (
@@ -50,15 +56,9 @@ from treesnap.plans.runner import (
     end_leftovers_of,
     log_path,
 )
-from treesnap.presentation import Fields, Presented, fields_of, json_fields
-from treesnap.quantities import first_few
-from treesnap.results import Unfinished, UnfinishedWork
-from treesnap.store.layout import Layout
-from treesnap.store.ownership import is_own
-from treesnap.store.plan_files import PlanMove
 
 if TYPE_CHECKING:
-    from treesnap.ops.handle import Handle
+    from treesnap.core.handle import Handle
 
 
 class CorrectionMode(StrEnum):
@@ -110,7 +110,7 @@ class Planner:
 
     ``calls`` are the functions that steps may call; ``runner`` is the command that carries
     out prompts, and contains ``{prompt}``. Every method may raise the errors of
-    :mod:`treesnap.errors`.
+    :mod:`treesnap.core.model.errors`.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Planner:
         An interrupted step is undone and begins again; a failed one is tried again.
         Raises Refused for an applied plan, or if another one was interrupted in its root; without
         ``allow_commands`` also for a plan with commands in a store that is not proven to be this
-        user's, as :mod:`treesnap.store.ownership` says.
+        user's, as :mod:`treesnap.core.store.ownership` says.
         """
         with self._opened(ref, "plan resume") as (context, plan):
             _refuse_applied(plan)

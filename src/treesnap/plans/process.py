@@ -1,7 +1,7 @@
 """Running one attempt of a step: its output kept, a time limit, and nothing left over.
 
 A process that a step leaves behind delays nothing. The processes of an attempt are found by
-the marks of :mod:`treesnap.ops.processes`. The file with its output is locked; every process
+the marks of :mod:`treesnap.core.ops.processes`. The file with its output is locked; every process
 of the attempt inherits the file and the lock, so the lock is held while one of them lives and
 has the file open.
 
@@ -27,12 +27,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Self
 
-from treesnap.errors import ErrorCode, NotFound, OperationFailed
-from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import open_regular, unlink_if_present
-from treesnap.fs.os_errors import error_text, reported
-from treesnap.named_tuple import NamedTuple
-from treesnap.ops.processes import end_leftovers, marked_environment
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import open_regular, unlink_if_present
+from treesnap.core.fs.os_errors import error_text, reported
+from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.ops.processes import end_leftovers, marked_environment
 
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 256 << 10

@@ -10,12 +10,12 @@ from dataclasses import asdict, fields
 from itertools import groupby
 from typing import Any, TypeVar
 
-from treesnap.codec.envelope import FileKind, Format
-from treesnap.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
-from treesnap.codec.snapshot import is_snapshot_id
-from treesnap.hashing import checksum
-from treesnap.model import SnapshotId
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.codec.envelope import FileKind, Format
+from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
+from treesnap.core.codec.snapshot import is_snapshot_id
+from treesnap.core.model.entities import SnapshotId
+from treesnap.core.model.ids import checksum
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.plans.plan import (
     DEPTH_MAX,
     Attempt,

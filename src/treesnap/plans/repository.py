@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
-from treesnap.errors import (
+from treesnap.core.fs.durable import unlink_if_present
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
     InvalidArgument,
@@ -20,15 +22,13 @@ from treesnap.errors import (
     StoreMissing,
     TreesnapError,
 )
-from treesnap.fs.durable import unlink_if_present
-from treesnap.fs.os_errors import reported
-from treesnap.ops.access import opened
-from treesnap.ops.context import Context, Session
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import Context, Session
+from treesnap.core.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, plan_file_name
+from treesnap.core.store.roots import Root, registered_roots
+from treesnap.core.store.store import Store
 from treesnap.plans.plan import Plan, PlanId, is_ulid, may_begin_ulid
 from treesnap.plans.record import PLAN
-from treesnap.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, plan_file_name
-from treesnap.store.roots import Root, registered_roots
-from treesnap.store.store import Store
 
 FINISHED_MAX = 100
 """How many plans of a root that were not interrupted are kept, with their output."""

@@ -26,11 +26,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from treesnap.compare import is_time_alone
-from treesnap.errors import ErrorCode, InvalidArgument, WarningCode, quoted
-from treesnap.facts import CheckpointType
-from treesnap.model import Snapshot
-from treesnap.ops.checkpoint import (
+from treesnap.core.diff.trees import is_time_alone
+from treesnap.core.model.entities import Snapshot
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, WarningCode, quoted
+from treesnap.core.model.reserved_tags import CheckpointType
+from treesnap.core.ops.checkpoint_locks import MARK_DIGITS
+from treesnap.core.ops.history.diff import diff
+from treesnap.core.ops.processes import end_leftovers
+from treesnap.core.ops.run.checkpoint import (
     CheckpointBlock,
     HeldCheckpoint,
     go_back,
@@ -38,9 +41,8 @@ from treesnap.ops.checkpoint import (
     itself,
     warn_of_untouched,
 )
-from treesnap.ops.claim import MARK_DIGITS
-from treesnap.ops.diff import diff
-from treesnap.ops.processes import end_leftovers
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.roots import Root
 from treesnap.plans import process
 from treesnap.plans.checkpoints import (
     available,
@@ -68,11 +70,9 @@ from treesnap.plans.plan import (
     problem_of_text,
 )
 from treesnap.plans.repository import log_name, save, trim_output
-from treesnap.store.layout import Layout
-from treesnap.store.roots import Root
 
 if TYPE_CHECKING:
-    from treesnap.ops.context import Context
+    from treesnap.core.ops.context import Context
 
 PROMPT = "{prompt}"
 SHELL = "/bin/sh"

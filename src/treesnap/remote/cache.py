@@ -12,12 +12,12 @@ import os
 from collections.abc import Collection
 from contextlib import suppress
 
-from treesnap.blobs.base import BLOB_SIZE_MAX
-from treesnap.errors import TreesnapError
-from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import read_file, refuse_link, replace_file, unlink_if_present
-from treesnap.hashing import checksum
-from treesnap.store.layout import Layout
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import read_file, refuse_link, replace_file, unlink_if_present
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.ids import checksum
+from treesnap.core.store.layout import Layout
+from treesnap.remote.blobs.base import BLOB_SIZE_MAX
 
 _CHECKSUM_SIZE = 16
 _SIZE_MAX = BLOB_SIZE_MAX + (1 << 10)

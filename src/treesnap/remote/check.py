@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from treesnap.codec.remote import Collection
-from treesnap.presentation import Record
+from treesnap.core.model.presentation import Record
+from treesnap.remote.records import Collection
 
 if TYPE_CHECKING:
-    from treesnap.blobs.base import Blobs
-    from treesnap.blobs.probe import Capabilities, Creation, KnownServer
+    from treesnap.remote.blobs.base import Blobs
+    from treesnap.remote.blobs.probe import Capabilities, Creation, KnownServer
 
 
 class RemoteCheck(Record):
@@ -63,7 +63,7 @@ def try_out(blobs: Blobs, connect: Callable[[], Blobs], *, is_again: bool = Fals
     What it writes there it removes. With ``is_again`` that is 200 KB at most, which finds fewer
     faults. Raises RemoteFailed.
     """
-    from treesnap.blobs.probe import Effort, probe
+    from treesnap.remote.blobs.probe import Effort, probe
 
     effort = Effort(large_races=0) if is_again else Effort()
     return probe(connect, _server_of(blobs), effort)
@@ -71,8 +71,8 @@ def try_out(blobs: Blobs, connect: Callable[[], Blobs], *, is_again: bool = Fals
 
 def _server_of(blobs: Blobs) -> KnownServer | None:
     """Returns what is known of the server of a bucket, or None; costs a request."""
-    from treesnap.blobs.bucket import BucketBlobs
-    from treesnap.blobs.probe import known_server
+    from treesnap.remote.blobs.bucket import BucketBlobs
+    from treesnap.remote.blobs.probe import known_server
 
     if not isinstance(blobs, BucketBlobs):
         return None

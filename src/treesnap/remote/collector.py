@@ -12,11 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 
-from treesnap.codec.compress import LEVEL_REWRITE
-from treesnap.codec.index import encode_index
-from treesnap.codec.pack import PACK_SIZE_TARGET, IndexEntry, encode_objects, encode_pack
-from treesnap.codec.reader import Reference
-from treesnap.codec.remote import (
+from treesnap.core.codec.compress import LEVEL_REWRITE
+from treesnap.core.codec.index import encode_index
+from treesnap.core.codec.pack import PACK_SIZE_TARGET, IndexEntry, encode_objects, encode_pack
+from treesnap.core.codec.reader import Reference
+from treesnap.core.codec.snapshot import snapshot_id
+from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.presentation import Record
+from treesnap.remote.objects import PackGone, Place, RemoteObjects, needed_objects
+from treesnap.remote.protocol import IndexedPacks, Remote, View
+from treesnap.remote.records import (
     CATALOG,
     REMOTE_INDEX,
     CommitEntry,
@@ -28,13 +35,6 @@ from treesnap.codec.remote import (
     state_name,
     state_number,
 )
-from treesnap.codec.snapshot import snapshot_id
-from treesnap.errors import Corrupt
-from treesnap.model import ObjectId, ObjectKind
-from treesnap.named_tuple import NamedTuple
-from treesnap.presentation import Record
-from treesnap.remote.objects import PackGone, Place, RemoteObjects, needed_objects
-from treesnap.remote.protocol import IndexedPacks, Remote, View
 
 PARTIAL_EPOCHS = 4
 """So many epochs a partial commit keeps its packs; each is a collection."""

@@ -17,12 +17,8 @@ from contextlib import suppress
 from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
 
-from treesnap.blobs.base import BlobMissing, Blobs
-from treesnap.blobs.create_only import CreateOnly
-from treesnap.blobs.throttle import SystemClock, Throttled
-from treesnap.blobs.whole_reads import WholeReads
-from treesnap.codec.remote import FILE_ID_SIZE, Collection, Folder, KnownRemote, RemoteState
-from treesnap.errors import (
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.errors import (
     Busy,
     Corrupt,
     ErrorCode,
@@ -36,18 +32,15 @@ from treesnap.errors import (
     UnsupportedFormat,
     quoted,
 )
-from treesnap.fs.local import LocalFileSystem
-from treesnap.ops.trust import real_target
-from treesnap.presentation import Record
+from treesnap.core.model.presentation import Record
+from treesnap.core.ops.trust import real_target
+from treesnap.remote.blobs.base import BlobMissing, Blobs
+from treesnap.remote.blobs.create_only import CreateOnly
+from treesnap.remote.blobs.throttle import SystemClock, Throttled
+from treesnap.remote.blobs.whole_reads import WholeReads
 from treesnap.remote.cache import FileCache
 from treesnap.remote.files import SealedFiles
-from treesnap.remote.format import (
-    NAME,
-    SIZE_MAX,
-    RemoteFormat,
-    decode_format,
-    encode_format,
-)
+from treesnap.remote.format import NAME, SIZE_MAX, RemoteFormat, decode_format, encode_format
 from treesnap.remote.keys import (
     SLOT_SIZE_MAX,
     SLOTS_MAX,
@@ -59,6 +52,7 @@ from treesnap.remote.keys import (
     slot_header,
 )
 from treesnap.remote.protocol import Remote
+from treesnap.remote.records import FILE_ID_SIZE, Collection, Folder, KnownRemote, RemoteState
 from treesnap.remote.sealing import Encrypted, Plain
 
 SecretSource = Callable[[], Secret]
@@ -125,10 +119,10 @@ def open_blobs(url: str, *, make: bool = False) -> Blobs:
     """
     directory = directory_of(url)
     if directory is not None:
-        from treesnap.blobs.directory import DirectoryBlobs
+        from treesnap.remote.blobs.directory import DirectoryBlobs
 
         return DirectoryBlobs(LocalFileSystem(), real_target(directory), make=make)
-    from treesnap.blobs.bucket import BucketBlobs, parse_bucket_url
+    from treesnap.remote.blobs.bucket import BucketBlobs, parse_bucket_url
 
     return BucketBlobs(parse_bucket_url(url))
 

@@ -10,27 +10,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from treesnap.codec.pack import IndexEntry, OpenBlock
-from treesnap.codec.reader import Reference, TreeReader
-from treesnap.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id, state_hash
-from treesnap.errors import Busy, Corrupt
-from treesnap.events import Phase
-from treesnap.model import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotState
-from treesnap.ops.context import Session
-from treesnap.ops.maintenance import settings_or_defaults
-from treesnap.ops.state import narrowed
-from treesnap.presentation import Record
-from treesnap.remote.objects import (
-    PackGone,
-    RemoteObjects,
-    Seen,
-    complete_trees,
-    needed_objects,
-)
+from treesnap.core.codec.pack import IndexEntry, OpenBlock
+from treesnap.core.codec.reader import Reference, TreeReader
+from treesnap.core.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id, state_hash
+from treesnap.core.model.entities import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotState
+from treesnap.core.model.errors import Busy, Corrupt
+from treesnap.core.model.events import Phase
+from treesnap.core.model.presentation import Record
+from treesnap.core.ops.context import Session
+from treesnap.core.ops.tree_state import narrowed
+from treesnap.core.ops.upkeep.maintenance import settings_or_defaults
+from treesnap.core.store.fetched import history_at
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import Added, Writer, retry_overtaken
+from treesnap.remote.objects import PackGone, RemoteObjects, Seen, complete_trees, needed_objects
 from treesnap.remote.protocol import Remote, View
-from treesnap.store.fetched import history_at
-from treesnap.store.store import Store
-from treesnap.store.writer import Added, Writer, retry_overtaken
 
 ATTEMPTS = 5
 """How often a view is read again when collections delete what it names."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from treesnap.blobs.base import BlobMissing, Blobs
-from treesnap.codec.remote import Folder, RemoteName
-from treesnap.errors import Corrupt
+from treesnap.core.model.errors import Corrupt
+from treesnap.remote.blobs.base import BlobMissing, Blobs
 from treesnap.remote.cache import FileCache
+from treesnap.remote.records import Folder, RemoteName
 from treesnap.remote.sealing import Sealer
 
 _STATES = "state/"

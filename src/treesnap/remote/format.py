@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import re
 
-from treesnap.codec.remote import Collection
-from treesnap.errors import Corrupt, ErrorCode, UnsupportedFormat
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.model.errors import Corrupt, ErrorCode, UnsupportedFormat
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.remote.records import Collection
 
 NAME = "format"
 VERSION = 1

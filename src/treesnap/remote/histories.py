@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from treesnap.codec.remote import CommitEntry
-from treesnap.codec.snapshot import decode_snapshot, snapshot_id, state_hash
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, NotOnRemote, quoted
-from treesnap.model import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
-from treesnap.presentation import Record
+from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id, state_hash
+from treesnap.core.model.entities import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, NotOnRemote, quoted
+from treesnap.core.model.presentation import Record
+from treesnap.core.store.fetched import is_meant_by, name_and_ref
+from treesnap.core.store.snapshots import SnapshotLog
 from treesnap.remote.protocol import Deletions, View
-from treesnap.store.fetched import is_meant_by, name_and_ref
-from treesnap.store.snapshots import SnapshotLog
+from treesnap.remote.records import CommitEntry
 
 _NAMED_MAX = 5
 """So many histories a message names."""

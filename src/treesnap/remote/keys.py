@@ -37,9 +37,9 @@ from functools import cache
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any, Self
 
-from treesnap.codec.envelope import FileKind, Format, check_header
-from treesnap.codec.message import Fields, pack, require, unpack
-from treesnap.errors import (
+from treesnap.core.codec.envelope import FileKind, Format, check_header
+from treesnap.core.codec.message import Fields, pack, require, unpack
+from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
     InvalidArgument,
@@ -47,9 +47,9 @@ from treesnap.errors import (
     RemoteLocked,
     UnsupportedFormat,
 )
-from treesnap.hashing import keyed_hash
-from treesnap.named_tuple import NamedTuple
-from treesnap.quantities import count_text
+from treesnap.core.model.ids import keyed_hash
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.quantities import count_text
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
@@ -165,7 +165,7 @@ def _library() -> _Library:
         from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
     except ModuleNotFoundError as error:
-        from treesnap.features import missing_text
+        from treesnap.core.features import missing_text
 
         raise OperationFailed(missing_text(error, "remote")) from error
     return _Library(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 
-from treesnap.errors import ErrorCode, Refused, quoted
-from treesnap.model import Snapshot, SnapshotId
-from treesnap.ops.context import Session
-from treesnap.ops.merge import merged_id
+from treesnap.core.model.entities import Snapshot, SnapshotId
+from treesnap.core.model.errors import ErrorCode, Refused, quoted
+from treesnap.core.ops.context import Session
+from treesnap.core.ops.merge.trees import merged_id
+from treesnap.core.store.roots import Root, load_history
+from treesnap.core.store.snapshots import restored_ref
 from treesnap.remote.histories import oldest_first
-from treesnap.store.roots import Root, load_history
-from treesnap.store.snapshots import restored_ref
 
 
 def merge_bases(session: Session, there: Root, there_name: str) -> list[Snapshot]:

@@ -11,20 +11,20 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
-from treesnap.codec.pack import Block, BlockTable, IndexEntry, OpenBlock, decode_table
-from treesnap.codec.reader import (
+from treesnap.core.codec.pack import Block, BlockTable, IndexEntry, OpenBlock, decode_table
+from treesnap.core.codec.reader import (
     CheckedBlock,
     Reference,
     TreeReader,
     checked_block,
     root_references,
 )
-from treesnap.codec.remote import RemoteName
-from treesnap.codec.snapshot import decode_snapshot
-from treesnap.errors import Corrupt, ErrorCode
-from treesnap.model import ObjectId, ObjectKind
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.codec.snapshot import decode_snapshot
+from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.errors import Corrupt, ErrorCode
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.remote.protocol import RemoteFiles, View
+from treesnap.remote.records import RemoteName
 
 TREES_AT_ONCE = 256
 _OPEN_BLOCKS_SIZE_MAX = 32 << 20

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from treesnap.codec.remote import Folder
-from treesnap.presentation import Record
+from treesnap.core.model.presentation import Record
+from treesnap.remote.records import Folder
 
 if TYPE_CHECKING:
-    from treesnap.blobs.bucket import BucketUrl
+    from treesnap.remote.blobs.bucket import BucketUrl
 
 
 class Role(StrEnum):
@@ -77,7 +77,7 @@ def role_policies(
     With ``appends_only`` a writer cannot replace anything, which machines have to know: they are
     those that added the remote so.
     """
-    from treesnap.blobs.bucket import parse_bucket_url
+    from treesnap.remote.blobs.bucket import parse_bucket_url
 
     if "://" not in url:
         return tuple(RolePolicy(role, _ALLOWS[role], None, _OF_DIRECTORIES[role]) for role in roles)

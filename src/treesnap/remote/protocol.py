@@ -65,9 +65,9 @@ from functools import cached_property
 from itertools import count
 from typing import Any, Protocol, Self, TypeVar
 
-from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX
-from treesnap.codec.index import IndexPart, encode_index, encode_unsorted
-from treesnap.codec.pack import (
+from treesnap.core.codec.compress import BLOCK_RAW_SIZE_MAX
+from treesnap.core.codec.index import IndexPart, encode_index, encode_unsorted
+from treesnap.core.codec.pack import (
     KINDS,
     PACK_SIZE_MAX,
     TABLE_SIZE_MAX,
@@ -76,7 +76,18 @@ from treesnap.codec.pack import (
     IndexEntry,
     encode_pack,
 )
-from treesnap.codec.remote import (
+from treesnap.core.codec.snapshot import decode_snapshot
+from treesnap.core.model.entities import ObjectId
+from treesnap.core.model.errors import (
+    Corrupt,
+    ErrorCode,
+    GenerationMissing,
+    RemoteFailed,
+    UnsupportedFormat,
+)
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.presentation import Record
+from treesnap.remote.records import (
     CATALOG,
     COMMIT,
     DELETION,
@@ -93,17 +104,6 @@ from treesnap.codec.remote import (
     state_name,
     state_number,
 )
-from treesnap.codec.snapshot import decode_snapshot
-from treesnap.errors import (
-    Corrupt,
-    ErrorCode,
-    GenerationMissing,
-    RemoteFailed,
-    UnsupportedFormat,
-)
-from treesnap.model import ObjectId
-from treesnap.named_tuple import NamedTuple
-from treesnap.presentation import Record
 
 CREATE_ATTEMPTS = 5
 """How often a state is created of which it stays unclear whether it was."""

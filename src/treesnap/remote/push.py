@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
-from treesnap.codec.compress import LEVEL_REWRITE
-from treesnap.codec.pack import PACK_SIZE_TARGET, Encoded, encode_objects
-from treesnap.codec.reader import Reference
-from treesnap.codec.remote import HistoryName
-from treesnap.codec.snapshot import decode_snapshot, snapshot_id
-from treesnap.errors import Busy
-from treesnap.model import ObjectId, ObjectKind
-from treesnap.presentation import Record
+from treesnap.core.codec.compress import LEVEL_REWRITE
+from treesnap.core.codec.pack import PACK_SIZE_TARGET, Encoded, encode_objects
+from treesnap.core.codec.reader import Reference
+from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id
+from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.errors import Busy
+from treesnap.core.model.presentation import Record
 from treesnap.remote.objects import Objects, complete_trees, needed_objects
 from treesnap.remote.protocol import Push, Remote, Uploaded, View
+from treesnap.remote.records import HistoryName
 
 ATTEMPTS = 5
 """How often a push begins again when collections overtake it."""

@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from treesnap.codec.remote import PUSHED, REMOTE, KnownRemote, PushedHistory
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused, quoted
-from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import add_directory, sync_directory, unlink_if_present
-from treesnap.store.layout import Layout
-from treesnap.store.lock import held
-from treesnap.store.records import read_record, write_record
-from treesnap.store.roots import Root
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import add_directory, sync_directory, unlink_if_present
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, Refused, quoted
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.lock import held
+from treesnap.core.store.records import read_record, write_record
+from treesnap.core.store.roots import Root
+from treesnap.remote.records import PUSHED, REMOTE, KnownRemote, PushedHistory
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _LOCK = ".lock"

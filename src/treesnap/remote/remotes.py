@@ -16,19 +16,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from treesnap import treepath
-from treesnap.codec.remote import (
-    DELETION,
-    FILE_ID_SIZE,
-    Collection,
-    Deletion,
-    Folder,
-    HistoryName,
-    KnownRemote,
-    PushedHistory,
-)
-from treesnap.codec.snapshot import decode_snapshot, snapshot_id
-from treesnap.errors import (
+from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.model import paths as treepath
+from treesnap.core.model.entities import Skipped, Snapshot, SnapshotId, SnapshotKind, Totals
+from treesnap.core.model.errors import (
     Busy,
     Corrupt,
     ErrorCode,
@@ -41,23 +33,33 @@ from treesnap.errors import (
     WarningCode,
     quoted,
 )
-from treesnap.events import Phase
-from treesnap.fs.os_errors import reported
-from treesnap.model import Skipped, Snapshot, SnapshotId, SnapshotKind, Totals
-from treesnap.named_tuple import NamedTuple
-from treesnap.ops.access import locked_root, opened, recover
-from treesnap.ops.config import settings_of
-from treesnap.ops.context import Context, Session, refuse_dangerous
-from treesnap.ops.create import CreateOptions, CreateRequest, create
-from treesnap.ops.maintenance import rules_of
-from treesnap.ops.merge import ConflictRule, MergeRequest, merge
-from treesnap.ops.privileges import MERGED
-from treesnap.ops.references import resolve_in
-from treesnap.ops.restore.attempt import refuse_covered
-from treesnap.ops.restore.plan import RestoreRequest
-from treesnap.ops.trust import real_target
-from treesnap.ops.undo import restore
-from treesnap.presentation import Fields, Record
+from treesnap.core.model.events import Phase
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.paths import PathLike
+from treesnap.core.model.presentation import Fields, Record
+from treesnap.core.model.results import (
+    Privileges,
+    PrunePolicy,
+    PruneResult,
+    RestoreResult,
+    VerifyResult,
+)
+from treesnap.core.ops.access import locked_root, opened, recover
+from treesnap.core.ops.context import Context, Session, refuse_dangerous
+from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.merge.trees import ConflictRule, MergeRequest, merge
+from treesnap.core.ops.privileges import MERGED
+from treesnap.core.ops.references import resolve_in
+from treesnap.core.ops.restore.attempt import refuse_covered
+from treesnap.core.ops.restore.plan import RestoreRequest
+from treesnap.core.ops.trust import real_target
+from treesnap.core.ops.undo import restore
+from treesnap.core.ops.upkeep.config import settings_of
+from treesnap.core.ops.upkeep.maintenance import rules_of
+from treesnap.core.store.fetched import fetched_root
+from treesnap.core.store.lock import held
+from treesnap.core.store.maintenance.retention import Decision, Policy, decide
+from treesnap.core.store.roots import registered_roots
 from treesnap.remote.cache import FileCache
 from treesnap.remote.check import RemoteCheck, try_out
 from treesnap.remote.collector import Collected, Collector
@@ -81,28 +83,27 @@ from treesnap.remote.histories import (
     choose_with_ref,
     without_deleted,
 )
-from treesnap.remote.local_objects import LocalObjects
 from treesnap.remote.merge_bases import merge_bases, merges_without_effect
 from treesnap.remote.policy import Role, RolePolicy, role_policies
 from treesnap.remote.protocol import Uploaded, View
 from treesnap.remote.push import count_missing, plan_push, push_snapshots
-from treesnap.remote.registry import (
-    Registry,
-    check_remote_name,
-    pushed_history,
-    set_pushed_history,
+from treesnap.remote.push_source import LocalObjects
+from treesnap.remote.records import (
+    DELETION,
+    FILE_ID_SIZE,
+    Collection,
+    Deletion,
+    Folder,
+    HistoryName,
+    KnownRemote,
+    PushedHistory,
 )
+from treesnap.remote.registry import Registry, check_remote_name, pushed_history, set_pushed_history
 from treesnap.remote.verify import Verification, repaired
-from treesnap.results import Privileges, PrunePolicy, PruneResult, RestoreResult, VerifyResult
-from treesnap.store.fetched import fetched_root
-from treesnap.store.lock import held
-from treesnap.store.maintenance.retention import Decision, Policy, decide
-from treesnap.store.roots import registered_roots
-from treesnap.treepath import PathLike
 
 if TYPE_CHECKING:
-    from treesnap.blobs.base import Blobs
-    from treesnap.ops.handle import Handle
+    from treesnap.core.handle import Handle
+    from treesnap.remote.blobs.base import Blobs
 
 JOBS = 2
 """How many packs are sent or received at the same time by default."""
@@ -900,7 +901,7 @@ def _suited_for(
     Raises Refused for ``only_collector`` on a server that lists late, or that replaces a file by
     one that is created: the late request of a killed collection would do that.
     """
-    from treesnap.blobs.probe import Creation
+    from treesnap.remote.blobs.probe import Creation
 
     format_ = read_format(url, blobs)
     try:

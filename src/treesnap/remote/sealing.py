@@ -35,9 +35,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import Protocol
 
-from treesnap.codec.envelope import HASH_BLAKE3, HEADER_SIZE, MAGIC, FileKind
-from treesnap.errors import Corrupt, GenerationMissing, InvalidArgument
-from treesnap.hashing import checksum
+from treesnap.core.codec.envelope import HASH_BLAKE3, HEADER_SIZE, MAGIC, FileKind
+from treesnap.core.model.errors import Corrupt, GenerationMissing, InvalidArgument
+from treesnap.core.model.ids import checksum
 from treesnap.remote.keys import (
     RANDOM_SIZE,
     SALT_SIZE,

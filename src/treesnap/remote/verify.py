@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from treesnap.codec.pack import IndexEntry
-from treesnap.codec.reader import Reference
-from treesnap.codec.remote import FILE_ID_SIZE, Folder, HistoryName, RemoteName
-from treesnap.codec.snapshot import snapshot_id
-from treesnap.errors import Busy, Corrupt, RemoteFailed
-from treesnap.model import ObjectId, ObjectKind, SnapshotId
-from treesnap.quantities import count_text
+from treesnap.core.codec.pack import IndexEntry
+from treesnap.core.codec.reader import Reference
+from treesnap.core.codec.snapshot import snapshot_id
+from treesnap.core.model.entities import ObjectId, ObjectKind, SnapshotId
+from treesnap.core.model.errors import Busy, Corrupt, RemoteFailed
+from treesnap.core.model.quantities import count_text
+from treesnap.core.model.results import Problem, VerifyResult
 from treesnap.remote.objects import Objects, PackGone, RemoteObjects, needed_objects
 from treesnap.remote.protocol import Remote, View
 from treesnap.remote.push import PushSource, push_objects
-from treesnap.results import Problem, VerifyResult
+from treesnap.remote.records import FILE_ID_SIZE, Folder, HistoryName, RemoteName
 
 _OBJECTS_AT_ONCE = 4096
 _REPAIR = HistoryName(bytes(FILE_ID_SIZE), "repair")

@@ -13,8 +13,8 @@ import re
 import shlex
 from typing import Any
 
-from treesnap.errors import InvalidArgument, printable, quoted
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.model.errors import InvalidArgument, printable, quoted
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.schedule.times import When
 
 MARK = "# treesnap-schedule "

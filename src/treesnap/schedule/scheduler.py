@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 
-from treesnap.errors import ErrorCode, NotFound, OperationFailed, Refused, quoted
-from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import (
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import (
     ensure_directories,
     opened_file,
     read_file,
@@ -26,8 +25,9 @@ from treesnap.fs.durable import (
     sync_directory,
     unlink_if_present,
 )
-from treesnap.fs.os_errors import reported
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed, Refused, quoted
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.schedule.job import (
     Job,
     ScheduleMark,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from treesnap.errors import InvalidArgument
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.model.named_tuple import NamedTuple
 
 WORDS: Mapping[str, str] = {
     "hourly": "0 * * * *",

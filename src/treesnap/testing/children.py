@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from treesnap.fs.base import FileSystem
+from treesnap.core.fs.base import FileSystem
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 
 KILLED_CODE = 77

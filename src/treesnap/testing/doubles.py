@@ -1,6 +1,6 @@
 """Doubles of the file system, which stack: a recording of a faulty one, or the other way round.
 
-Every method of :class:`treesnap.fs.base.FileSystem` becomes a :class:`Call`, which a subclass of
+Every method of :class:`FileSystem` becomes a :class:`Call`, which a subclass of
 :class:`WrappedFileSystem` sees in ``around`` and lets through, or not. A :class:`Fault` says which
 call fails, how, and whether its effect happens all the same: an error may be reported for
 something that was done, and a process may die before, after, and for a write also in the middle
@@ -21,8 +21,8 @@ from functools import partial
 from mmap import mmap
 from typing import TYPE_CHECKING, Any, cast
 
-from treesnap.fs.base import FileSystem
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.local import LocalFileSystem
 
 
 class Kind(StrEnum):

@@ -11,20 +11,29 @@ import msgpack  # type: ignore[import-untyped]  # the library has no types
 import pytest
 import zstandard
 
-from treesnap.codec import chunklist, compress, journal, pack, root_files, snapshot, statcache, tree
-from treesnap.codec.compress import (
+from treesnap.core.codec import (
+    chunklist,
+    compress,
+    journal,
+    pack,
+    root_files,
+    snapshot,
+    statcache,
+    tree,
+)
+from treesnap.core.codec.compress import (
     BLOCK_RAW_SIZE_MAX,
     OBJECT_SIZE_MAX,
     Compression,
     decompress,
     decompress_damaged,
 )
-from treesnap.codec.index import IndexPart
-from treesnap.codec.message import Fields, unpack
-from treesnap.errors import Corrupt
-from treesnap.hashing import object_id
-from treesnap.model import FileContent, ObjectId, ObjectKind
-from treesnap.worktree.scan.hard_links import load_groups
+from treesnap.core.codec.index import IndexPart
+from treesnap.core.codec.message import Fields, unpack
+from treesnap.core.model.entities import FileContent, ObjectId, ObjectKind
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.ids import object_id
+from treesnap.core.worktree.scan.hard_links import load_groups
 
 MEBIBYTE = 1 << 20
 

@@ -6,24 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treesnap.codec.chunklist import (
+from treesnap.core.codec.chunklist import (
     INLINE_SIZE_MAX,
     LIST_SIZE_MAX,
     check_content,
     decode_list,
     fold,
 )
-from treesnap.codec.message import pack
-from treesnap.codec.reader import (
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.reader import (
     Reference,
     TreeReader,
     content_references,
     read_content,
     read_segments,
 )
-from treesnap.errors import Corrupt
-from treesnap.hashing import object_id
-from treesnap.model import FileContent, ObjectId, ObjectKind, Segment
+from treesnap.core.model.entities import FileContent, ObjectId, ObjectKind, Segment
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.ids import object_id
 
 ID = ObjectId(b"\x01" * 32)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.codec.envelope import FileKind, check_header, header, seal, unseal
-from treesnap.errors import Corrupt, UnsupportedFormat
+from treesnap.core.codec.envelope import FileKind, check_header, header, seal, unseal
+from treesnap.core.model.errors import Corrupt, UnsupportedFormat
 
 
 @pytest.mark.parametrize("payload", [b"", b"payload", bytes(100_000)])

@@ -15,22 +15,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+import strategies as ours
 from sampling import sized
-from treesnap.codec import statcache
-from treesnap.codec.chunklist import fold
-from treesnap.codec.envelope import Format, seal, unseal
-from treesnap.codec.journal import JOURNAL
-from treesnap.codec.message import TIME_MAX_NS, TIME_MIN_NS
-from treesnap.codec.reader import TreeReader, check_object, read_segments
-from treesnap.codec.root_files import EXPORT, EXPORT_MOVES, GAPS, HISTORY, NAMES
-from treesnap.codec.snapshot import SNAPSHOT, state_format
-from treesnap.codec.tree import decode_tree, put_tree
-from treesnap.errors import InvalidArgument
-from treesnap.hashing import object_id
-from treesnap.model import ObjectId, ObjectKind, Segment, SnapshotId
-from treesnap.store.collector import COLLECTED_SIZE, COLLECTION, CollectorState
-from treesnap.store.roots import ROOT, RootRecord
-from treesnap.testing import strategies as ours
+from treesnap.core.codec import statcache
+from treesnap.core.codec.chunklist import fold
+from treesnap.core.codec.envelope import Format, seal, unseal
+from treesnap.core.codec.journal import JOURNAL
+from treesnap.core.codec.message import TIME_MAX_NS, TIME_MIN_NS
+from treesnap.core.codec.reader import TreeReader, check_object, read_segments
+from treesnap.core.codec.root_files import EXPORT, EXPORT_MOVES, GAPS, HISTORY, NAMES
+from treesnap.core.codec.snapshot import SNAPSHOT, state_format
+from treesnap.core.codec.tree import decode_tree, put_tree
+from treesnap.core.model.entities import ObjectId, ObjectKind, Segment, SnapshotId
+from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.model.ids import object_id
+from treesnap.core.store.collector import COLLECTED_SIZE, COLLECTION, CollectorState
+from treesnap.core.store.roots import ROOT, RootRecord
 
 EXAMPLES = sized(8, 1_000)
 """Valid records, for each of the thirteen tests that take them; most of the time makes these."""

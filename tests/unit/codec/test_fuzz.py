@@ -14,8 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import strategies as ours
 from sampling import sized
-from treesnap.codec import (
+from treesnap.core.codec import (
     chunklist,
     compress,
     envelope,
@@ -26,15 +27,14 @@ from treesnap.codec import (
     statcache,
     tree,
 )
-from treesnap.codec import index as index_module
-from treesnap.codec.envelope import FileKind
-from treesnap.codec.message import pack as packed
-from treesnap.errors import Corrupt, InvalidArgument, UnsupportedFormat
-from treesnap.hashing import checksum, object_id
-from treesnap.model import FileContent, ObjectKind, Totals
-from treesnap.testing import strategies as ours
-from treesnap.worktree.scan.hard_links import load_groups
-from treesnap.worktree.scan.statcache import CacheFile
+from treesnap.core.codec import index as index_module
+from treesnap.core.codec.envelope import FileKind
+from treesnap.core.codec.message import pack as packed
+from treesnap.core.model.entities import FileContent, ObjectKind, Totals
+from treesnap.core.model.errors import Corrupt, InvalidArgument, UnsupportedFormat
+from treesnap.core.model.ids import checksum, object_id
+from treesnap.core.worktree.scan.hard_links import load_groups
+from treesnap.core.worktree.scan.statcache import CacheFile
 
 EXAMPLES = settings(max_examples=sized(15, 60), deadline=None, derandomize=True)
 
@@ -343,7 +343,7 @@ def replaced(value: Any, choose: Callable[[int], int], wrong: Any) -> Any:
 @settings(EXAMPLES, max_examples=sized(30, 300))
 @given(data=st.data())
 def test_values_of_wrong_types_are_refused_or_valid(name, data):
-    from treesnap.codec.message import unpack
+    from treesnap.core.codec.message import unpack
 
     case = CASES[name]
     value = unpack(data.draw(case.valid), "example")

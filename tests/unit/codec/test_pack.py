@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import strategies as ours
 from blocks import ONE_OBJECT_SIZE, block_of, chunk_blocks
-from treesnap.codec import pack
-from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX
-from treesnap.codec.envelope import FileKind, header
-from treesnap.codec.index import IndexPart, encode_index, encode_unsorted
-from treesnap.codec.pack import Block, BlockTable, IndexEntry
-from treesnap.errors import Corrupt, UnsupportedFormat
-from treesnap.hashing import object_id
-from treesnap.model import ObjectId, ObjectKind
-from treesnap.testing import strategies as ours
+from treesnap.core.codec import pack
+from treesnap.core.codec.compress import BLOCK_RAW_SIZE_MAX
+from treesnap.core.codec.envelope import FileKind, header
+from treesnap.core.codec.index import IndexPart, encode_index, encode_unsorted
+from treesnap.core.codec.pack import Block, BlockTable, IndexEntry
+from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.errors import Corrupt, UnsupportedFormat
+from treesnap.core.model.ids import object_id
 
 CONTENTS = [b"one", b"", b"three" * 20]
 PACK = bytes(16)

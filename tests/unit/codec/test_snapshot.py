@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from treesnap.codec import journal, root_files, snapshot
-from treesnap.codec.journal import STAGE_PREFIX, Commit, Journal, Stage
-from treesnap.codec.message import pack, unpack
-from treesnap.errors import Corrupt
-from treesnap.model import (
+from treesnap.core.codec import journal, root_files, snapshot
+from treesnap.core.codec.journal import STAGE_PREFIX, Commit, Journal, Stage
+from treesnap.core.codec.message import pack, unpack
+from treesnap.core.model.entities import (
     Entry,
     EntryKind,
     IgnoreRules,
@@ -20,6 +19,7 @@ from treesnap.model import (
     SnapshotState,
     Totals,
 )
+from treesnap.core.model.errors import Corrupt
 
 ID = ObjectId(bytes(range(32)))
 ROOT = Entry(b"", EntryKind.DIRECTORY, 0o755, 0, 0, 0, 0, ID, None)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.codec.compress import BLOCK_RAW_SIZE_MAX, compress
-from treesnap.codec.message import pack, unpack
-from treesnap.codec.statcache import (
+import strategies
+from treesnap.core.codec.compress import BLOCK_RAW_SIZE_MAX, compress
+from treesnap.core.codec.message import pack, unpack
+from treesnap.core.codec.statcache import (
     compress_row,
     decode_observations,
     decode_row,
@@ -16,8 +17,7 @@ from treesnap.codec.statcache import (
     encode_row,
     is_observed,
 )
-from treesnap.errors import Corrupt
-from treesnap.testing import strategies
+from treesnap.core.model.errors import Corrupt
 
 
 @given(strategies.rows(), st.integers(0, 3000))

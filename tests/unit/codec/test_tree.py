@@ -9,19 +9,19 @@ from zlib import crc32
 
 import pytest
 
-from treesnap.codec import tree
-from treesnap.codec.message import pack
-from treesnap.codec.reader import Reference, TreeCache, TreeReader
-from treesnap.codec.tree import (
+from treesnap.core.codec import tree
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.reader import Reference, TreeCache, TreeReader
+from treesnap.core.codec.tree import (
     decode_entry,
     decode_tree,
     decode_xattrs,
     put_tree,
     put_with_subtrees,
 )
-from treesnap.errors import Corrupt, InvalidArgument
-from treesnap.hashing import object_id
-from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, Totals, TreePage
+from treesnap.core.model.entities import Entry, EntryKind, ObjectId, ObjectKind, Totals, TreePage
+from treesnap.core.model.errors import Corrupt, InvalidArgument
+from treesnap.core.model.ids import object_id
 
 ID = ObjectId(bytes(range(32)))
 FIFO = Entry(b"pipe", EntryKind.FIFO, 0o644, 0, 0, 0, 0, None, None)

@@ -9,12 +9,12 @@ from collections import Counter
 
 import pytest
 
-from treesnap.codec.message import pack
-from treesnap.codec.reader import TreeReader
-from treesnap.codec.tree import decode_tree
-from treesnap.errors import Corrupt, ErrorCode, OperationFailed
-from treesnap.hashing import object_id
-from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, Totals
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.reader import TreeReader
+from treesnap.core.codec.tree import decode_tree
+from treesnap.core.model.entities import Entry, EntryKind, ObjectId, ObjectKind, Totals
+from treesnap.core.model.errors import Corrupt, ErrorCode, OperationFailed
+from treesnap.core.model.ids import object_id
 
 MISSING = ObjectId(b"\xee" * 32)
 

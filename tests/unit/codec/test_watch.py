@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampling import sized
-from treesnap.codec.message import pack, unpack
-from treesnap.codec.watch import (
+from treesnap.core.codec.message import pack, unpack
+from treesnap.core.codec.watch import (
     Answer,
     Asked,
     Mark,
@@ -25,9 +25,9 @@ from treesnap.codec.watch import (
     encode_question,
     encode_status,
 )
-from treesnap.errors import Corrupt
-from treesnap.model import IgnoreRules
-from treesnap.results import PushFailure, PushStatus, WatchStatus
+from treesnap.core.model.entities import IgnoreRules
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.results import PushFailure, PushStatus, WatchStatus
 
 COUNTS = st.integers(0, 2**63 - 1)
 MARKS = st.builds(Mark, st.binary(min_size=16, max_size=16), COUNTS)

@@ -12,7 +12,7 @@ import pytest
 
 from cuts import cuts
 from power import PoweredFileSystem
-from treesnap.fs.durable import (
+from treesnap.core.fs.durable import (
     Prepared,
     Temporary,
     create_locked,
@@ -24,7 +24,7 @@ from treesnap.fs.durable import (
     write_all,
     write_all_at,
 )
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
 from treesnap.testing.doubles import (
     MUTATING,
     Call,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from helping import die, fork_in_turn, refuse
-from treesnap.fs import forked
-from treesnap.fs.forked import Helper, helper_count, share_out
+from treesnap.core.fs import forked
+from treesnap.core.fs.forked import Helper, helper_count, share_out
 
 TIMEOUT_S = 60
 
@@ -208,7 +208,7 @@ def test_when_the_work_here_fails_the_helpers_end_first():
 def test_a_helper_whose_parent_is_gone_before_it_begins_does_nothing():
     """The first thing that the forked process does is to kill the other one."""
     program = (
-        "import os, signal; from treesnap.fs.forked import Helper; fork = os.fork\n"
+        "import os, signal; from treesnap.core.fs.forked import Helper; fork = os.fork\n"
         "def killing():\n"
         "    process, parent = fork(), os.getppid()\n"
         "    if process == 0:\n"
@@ -238,7 +238,7 @@ def test_there_are_no_helpers_where_the_kernel_would_not_end_them(monkeypatch):
 
 def test_there_are_no_helpers_beside_threads():
     program = (
-        "import os, threading; from treesnap.fs.forked import helper_count\n"
+        "import os, threading; from treesnap.core.fs.forked import helper_count\n"
         "os.sched_getaffinity = lambda _: {0, 1}\n"
         "wait = threading.Event(); thread = threading.Thread(target=wait.wait)\n"
         "print(helper_count()); thread.start(); print(helper_count()); wait.set(); thread.join()"
@@ -280,7 +280,7 @@ def test_a_helper_that_is_not_done_ends_with_the_block():
 
 def test_a_helper_ends_with_its_parent():
     program = (
-        "import signal, sys; from treesnap.fs.forked import Helper\n"
+        "import signal, sys; from treesnap.core.fs.forked import Helper\n"
         "def work(report): print('ready', flush=True); signal.pause()\n"
         "with Helper(work) as helper: helper.results()"
     )

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from treesnap.fs import local
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs import local
+from treesnap.core.fs.local import LocalFileSystem
 
 
 @pytest.fixture

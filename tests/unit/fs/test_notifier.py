@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.fs import notifier
-from treesnap.fs.notifier import CREATED, IGNORED, IS_DIRECTORY, NAMES, OVERFLOWED, Notifier
+from treesnap.core.fs import notifier
+from treesnap.core.fs.notifier import CREATED, IGNORED, IS_DIRECTORY, NAMES, OVERFLOWED, Notifier
 
 DEADLINE_S = 30.0
 
@@ -103,7 +103,7 @@ def test_a_thread_that_cannot_start_leaves_no_descriptor(monkeypatch):
 def test_no_program_inherits_a_queue():
     """``os.system`` closes nothing, other than the standard library's other ways."""
     program = (
-        "import os; from treesnap.fs.notifier import Notifier; queue = Notifier()\n"
+        "import os; from treesnap.core.fs.notifier import Notifier; queue = Notifier()\n"
         "os.system('ls -l /proc/self/fd'); queue.close()\n"
     )
 

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from treesnap.errors import Busy, OperationFailed, StorageFull
-from treesnap.fs.os_errors import reported
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.model.errors import Busy, OperationFailed, StorageFull
 
 
 def fail(error: BaseException) -> None:

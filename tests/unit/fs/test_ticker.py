@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from treesnap.fs.forked import Helper, helper_count
-from treesnap.fs.ticker import Ticker
+from treesnap.core.fs.forked import Helper, helper_count
+from treesnap.core.fs.ticker import Ticker
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, InotifyFD
 
-from treesnap.fs import notifier
-from treesnap.fs.notifier import (
+from treesnap.core.fs import notifier
+from treesnap.core.fs.notifier import (
     CHANGED,
     CLOSED,
     CREATED,

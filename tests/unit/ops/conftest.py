@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.events import CollectingMonitor
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
-from treesnap.testing.state import tree_state
 
 
 @pytest.fixture

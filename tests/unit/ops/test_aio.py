@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import pytest
 
-from treesnap.errors import Busy, InvalidArgument, NotFound
-from treesnap.events import CollectingMonitor, Phase
-from treesnap.ops.handle import AsyncHandle, Handle
-from treesnap.ops.in_threads import InThread
+from treesnap.core.event_loop import InThread
+from treesnap.core.handle import AsyncHandle, Handle
+from treesnap.core.model.errors import Busy, InvalidArgument, NotFound
+from treesnap.core.model.events import CollectingMonitor, Phase
 
 WAIT_S = 30.0
 PURE = {"tree_path", "tree_paths"}

@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 
-from treesnap.errors import Conflict
-from treesnap.ops.restore.plan import RestoreRequest
-from treesnap.ops.undo import restore
-from treesnap.testing.state import tree_state
+from state import tree_state
+from treesnap.core.model.errors import Conflict
+from treesnap.core.ops.restore.plan import RestoreRequest
+from treesnap.core.ops.undo import restore
 
 
 def shown(handle, *paths: bytes) -> str:

@@ -8,11 +8,11 @@ import shutil
 import pytest
 
 from interfering import Interfering
-from treesnap.errors import Conflict, OperationFailed, TreesnapError
-from treesnap.fs.base import FileSystem
+from state import tree_state
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.model.errors import Conflict, OperationFailed, TreesnapError
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem
-from treesnap.testing.state import tree_state
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from treesnap.errors import Corrupt, NotFound
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import Corrupt, NotFound
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 

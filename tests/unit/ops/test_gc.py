@@ -8,21 +8,21 @@ import shutil
 import pytest
 
 from garbage import add_garbage, pack_files, use_new_pack
-from treesnap.codec.message import pack
-from treesnap.codec.snapshot import SNAPSHOT
-from treesnap.errors import Busy, Corrupt
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.maintenance import gc
-from treesnap.store.collector import CollectorState, read_state, write_state
-from treesnap.store.lock import held
-from treesnap.store.slot import acquire
-from treesnap.store.store import Store
-from treesnap.store.writer import EpochChanged, Writer
+from state import tree_state
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.snapshot import SNAPSHOT
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
+from treesnap.core.model.errors import Busy, Corrupt
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.upkeep.maintenance import gc
+from treesnap.core.store.collector import CollectorState, read_state, write_state
+from treesnap.core.store.lock import held
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import EpochChanged, Writer
+from treesnap.core.store.writer_slot import acquire
 from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, Killed, WrappedFileSystem
-from treesnap.testing.state import tree_state
 
 ROOT_ID = "0" * 32
 EMPTY_TREE = pack((1, Totals(), 0, ()))
@@ -185,7 +185,7 @@ class TestSpace:
 
 
 class TestWriters:
-    """What collections and sessions do to each other; see treesnap.store.collector."""
+    """What collections and sessions do to each other; see treesnap.core.store.collector."""
 
     def test_a_pack_that_is_written_to_is_left_alone(self, handle, store, store_path):
         with Writer(store) as writer:

@@ -9,12 +9,12 @@ import pytest
 
 from blocks import damaging
 from garbage import add_garbage, add_garbage_to_pack, pack_files, use_new_pack
-from treesnap.errors import Corrupt
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import ObjectKind
-from treesnap.ops.maintenance import gc
-from treesnap.store.store import Store
-from treesnap.testing.state import tree_state
+from state import tree_state
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.ops.upkeep.maintenance import gc
+from treesnap.core.store.store import Store
 
 
 @pytest.fixture

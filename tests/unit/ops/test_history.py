@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, Refused
-from treesnap.model import SnapshotKind
-from treesnap.ops.handle import Handle
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, Refused
 
 
 @pytest.fixture

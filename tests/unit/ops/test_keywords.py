@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from treesnap.errors import InvalidArgument, NotFound
-from treesnap.model import SnapshotKind
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import InvalidArgument, NotFound
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from treesnap.errors import NotFound
-from treesnap.model import ChangeKind
-from treesnap.testing.state import tree_state
+from state import tree_state
+from treesnap.core.model.entities import ChangeKind
+from treesnap.core.model.errors import NotFound
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 
 import treesnap
 from interfering import Interfering
-from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound
+from state import tree_state
+from treesnap.core.model.errors import Busy, ErrorCode, InvalidArgument, NotFound
 from treesnap.testing.children import in_child
-from treesnap.testing.state import tree_state
 
 
 def at_once(*actions):

@@ -12,10 +12,10 @@ import pytest
 
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.sessions import note_gap
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound
-from treesnap.model import ChangeKind, SnapshotKind
-from treesnap.ops.handle import Handle
-from treesnap.results import HistoryGap
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import ChangeKind, SnapshotKind
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound
+from treesnap.core.model.results import HistoryGap
 
 
 def state_of(root: Path) -> dict[str, bytes | None]:

@@ -12,11 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oracle import difference, record
-from treesnap.model import Snapshot
-from treesnap.ops.access import locked_root, opened
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.merge import MERGED, ConflictRule, MergeOutcome, MergeRequest, merge, merged_id
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import Snapshot
+from treesnap.core.ops.access import locked_root, opened
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.merge.trees import (
+    MERGED,
+    ConflictRule,
+    MergeOutcome,
+    MergeRequest,
+    merge,
+    merged_id,
+)
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 NAMES = ["a", "b", "d/a", "d/b", "d/e/a"]

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from treesnap.codec.reader import TreeReader
-from treesnap.ops.access import opened
-from treesnap.ops.moves import are_apart, find_moves, moved
+from treesnap.core.codec.reader import TreeReader
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.merge.renames import are_apart, find_moves, moved
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.root_files import NameTable, decode_names, encode_names
-from treesnap.codec.snapshot import encode_snapshot, snapshot_id
-from treesnap.errors import Corrupt, ErrorCode, NotFound, Refused
-from treesnap.ops.references import UNREAD_MAX
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.root_files import NameTable, decode_names, encode_names
+from treesnap.core.codec.snapshot import encode_snapshot, snapshot_id
+from treesnap.core.model.errors import Corrupt, ErrorCode, NotFound, Refused
+from treesnap.core.ops.references import UNREAD_MAX
 from treesnap.testing.doubles import RecordingFileSystem
 
 MANY = 3 * UNREAD_MAX
@@ -162,7 +162,7 @@ def test_looking_a_name_up_reads_few_records_and_writes_nothing(make_handle, not
     ids=str,
 )
 def test_a_table_whose_columns_do_not_fit_is_refused(changed):
-    from treesnap.codec.message import pack, unpack
+    from treesnap.core.codec.message import pack, unpack
 
     whole = encode_names(NameTable(7, (("a", 1, b"x" * 32), ("b", 2, b"y" * 32))))
     assert decode_names(whole).rows == (("a", 1, b"x" * 32), ("b", 2, b"y" * 32))

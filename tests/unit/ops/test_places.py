@@ -7,7 +7,7 @@ import os
 import pytest
 
 import treesnap
-from treesnap.errors import Refused
+from treesnap.core.model.errors import Refused
 
 
 @pytest.mark.parametrize("name", ["srv", "home"])

@@ -7,18 +7,19 @@ import os
 import pytest
 
 from sampling import sized
-from treesnap.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused
-from treesnap.facts import is_retired, retired, rollback_count
-from treesnap.model import SnapshotKind, SnapshotState
-from treesnap.ops.access import opened
-from treesnap.ops.create import CreateRequest, create
-from treesnap.ops.history import retag
-from treesnap.ops.position import compare_with_head, mark, mark_position, rollback
-from treesnap.store.collector import CollectorState, read_state, write_state
-from treesnap.store.layout import Layout
-from treesnap.store.maintenance.prune import prune_store
-from treesnap.store.maintenance.retention import Policy
-from treesnap.store.writer import ATTEMPTS
+from state import tree_state
+from treesnap.compat.position import compare_with_head, mark, mark_position, rollback
+from treesnap.core.model.entities import SnapshotKind, SnapshotState
+from treesnap.core.model.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused
+from treesnap.core.model.reserved_tags import is_retired, retired, rollback_count
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.create import CreateRequest, create
+from treesnap.core.ops.history.listing import retag
+from treesnap.core.store.collector import CollectorState, read_state, write_state
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.maintenance.prune import prune_store
+from treesnap.core.store.maintenance.retention import Policy
+from treesnap.core.store.writer import ATTEMPTS
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import (
     RecordingFileSystem,
@@ -26,7 +27,6 @@ from treesnap.testing.doubles import (
     WrappedFileSystem,
     kill_at,
 )
-from treesnap.testing.state import tree_state
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from treesnap import model, results
-from treesnap.model import SnapshotList
+from treesnap.core.model import entities as model
+from treesnap.core.model import results
+from treesnap.core.model.entities import SnapshotList
 
 HOSTILE = "<script>alert(1)</script>&\x1b[31m"
 NOT_UTF8 = b"caf\xe9"

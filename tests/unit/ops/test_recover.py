@@ -12,8 +12,9 @@ import pytest
 
 from interfering import Interfering
 from sampling import sized
-from treesnap.errors import Conflict, ErrorCode, Refused, TreesnapError
-from treesnap.model import SnapshotKind
+from state import differences, tree_state
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import Conflict, ErrorCode, Refused, TreesnapError
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import (
     MUTATING,
@@ -24,7 +25,6 @@ from treesnap.testing.doubles import (
     WrappedFileSystem,
     kill_at,
 )
-from treesnap.testing.state import differences, tree_state
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 NAMES = ("one", "three", "directory/two")

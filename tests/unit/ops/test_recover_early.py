@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import OperationFailed, TreesnapError
+from state import differences, tree_state
+from treesnap.core.model.errors import OperationFailed, TreesnapError
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnreachableFileSystem
-from treesnap.testing.state import differences, tree_state
 
 STAGED = Fault(
     methods=frozenset({"write_at"}), where=lambda call: "/.treesnap-restore-" in call.path

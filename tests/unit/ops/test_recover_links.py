@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from state import differences, tree_state
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault
-from treesnap.testing.state import differences, tree_state
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 

@@ -12,10 +12,10 @@ import pytest
 
 from frames import FRAMES, few_frames
 from sampling import sized
-from treesnap.errors import ErrorCode, Refused
+from state import tree_state
+from treesnap.core.model.errors import ErrorCode, Refused
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Call, Fault, WrappedFileSystem
-from treesnap.testing.state import tree_state
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 FIRST_MOVE = Fault(number=1, methods=MOVES)

@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from interfering import Interfering
-from treesnap.errors import OperationFailed
+from state import tree_state
+from treesnap.core.model.errors import OperationFailed
 from treesnap.testing.doubles import Fault, FaultyFileSystem
-from treesnap.testing.state import tree_state
 
 NOBODY_ID = 65534
 AT_STAGING = Fault(errno=errno.EIO, methods=frozenset({"sync_file_system"}))

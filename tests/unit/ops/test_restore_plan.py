@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from treesnap.codec.reader import TreeCache, TreeReader
-from treesnap.codec.tree import put_tree
-from treesnap.hashing import object_id
-from treesnap.model import Entry, EntryKind, Totals
-from treesnap.ops.restore.plan import make_plan
-from treesnap.ops.state import State
-from treesnap.path_budget import PathBudget
+from treesnap.core.codec.reader import TreeCache, TreeReader
+from treesnap.core.codec.tree import put_tree
+from treesnap.core.model.entities import Entry, EntryKind, Totals
+from treesnap.core.model.ids import object_id
+from treesnap.core.model.path_budget import PathBudget
+from treesnap.core.ops.restore.plan import make_plan
+from treesnap.core.ops.tree_state import State
 
 DIRECTORIES = 20
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.model import (
+from treesnap.core.model.entities import (
     Entry,
     EntryKind,
     Snapshot,
@@ -18,7 +18,7 @@ from treesnap.model import (
     SnapshotState,
     Totals,
 )
-from treesnap.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy, decide
+from treesnap.core.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy, decide
 
 NOW = datetime(2026, 3, 10, 12, 30, tzinfo=UTC)
 NOW_NS = int(NOW.timestamp()) * 10**9

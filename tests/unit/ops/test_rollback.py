@@ -7,7 +7,7 @@ from functools import partial, wraps
 
 import pytest
 
-from treesnap.model import SnapshotKind
+from treesnap.core.model.entities import SnapshotKind
 
 CHANGED = b"changed"
 

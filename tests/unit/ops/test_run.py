@@ -11,12 +11,12 @@ from types import FrameType
 
 import pytest
 
-from treesnap.errors import ErrorCode, InvalidArgument, NotFound, OperationFailed
-from treesnap.model import SnapshotKind
-from treesnap.ops.checkpoint import HeldCheckpoint
-from treesnap.ops.create import create
+from state import tree_state
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, OperationFailed
+from treesnap.core.ops.create import create
+from treesnap.core.ops.run.checkpoint import HeldCheckpoint
 from treesnap.testing.doubles import Fault, FaultyFileSystem
-from treesnap.testing.state import tree_state
 
 
 def python(code: str) -> list[str]:

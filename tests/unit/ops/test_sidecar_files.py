@@ -10,14 +10,14 @@ import pytest
 
 from cuts import cuts
 from power import PoweredFileSystem
+from state import tree_state
 from treesnap import CreateOptions
-from treesnap.errors import ErrorCode, OperationFailed, Refused
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import Change, ChangeKind
-from treesnap.ops.sidecar_files import SidecarPlace, write_sidecar
+from treesnap.compat.sidecar_files import SidecarPlace, write_sidecar
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.entities import Change, ChangeKind
+from treesnap.core.model.errors import ErrorCode, OperationFailed, Refused
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem, kill_at
-from treesnap.testing.state import tree_state
 
 PLACE = SidecarPlace(".tool/*/note.json")
 PATH = b".tool/x/note.json"

@@ -14,8 +14,8 @@ from compat.independent_reader import Reader
 from garbage import use_new_pack
 from mutations import mutate
 from needs import Need, all_blocks_bytes, needs, sizes
-from treesnap.ops.handle import Handle
-from treesnap.results import StatsResult
+from treesnap.core.handle import Handle
+from treesnap.core.model.results import StatsResult
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import InvalidArgument, MergeConflict, NotFound, StorageFull
-from treesnap.facts import fact_tags
-from treesnap.model import Snapshot, SnapshotKind
-from treesnap.ops.context import context_at
-from treesnap.ops.create import CreateRequest, create
-from treesnap.ops.handle import Handle
+from state import tree_state
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import Snapshot, SnapshotKind
+from treesnap.core.model.errors import InvalidArgument, MergeConflict, NotFound, StorageFull
+from treesnap.core.model.reserved_tags import fact_tags
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.create import CreateRequest, create
 from treesnap.testing.doubles import (
     Call,
     Fault,
@@ -22,7 +23,6 @@ from treesnap.testing.doubles import (
     UnsyncedFileSystem,
     WrappedFileSystem,
 )
-from treesnap.testing.state import tree_state
 
 LONG_AGO_NS = 10**18
 TEXT = "".join(f"line {number}\n" for number in range(9))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from treesnap.ops.context import Session, context_at
-from treesnap.ops.handle import Handle
-from treesnap.ops.restore.plan import RestorePlan
-from treesnap.ops.restore.transaction import RestoreWork, Steps
+from treesnap.core.handle import Handle
+from treesnap.core.ops.context import Session, context_at
+from treesnap.core.ops.restore.plan import RestorePlan
+from treesnap.core.ops.restore.transaction import RestoreWork, Steps
 
 PATHS = [b"file-%d" % number for number in range(50)]
 

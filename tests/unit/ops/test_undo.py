@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
+from state import tree_state
 from treesnap import CreateOptions
-from treesnap.errors import ErrorCode, NotFound
+from treesnap.core.model.errors import ErrorCode, NotFound
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import kill_at
-from treesnap.testing.state import tree_state
 
 
 @pytest.fixture

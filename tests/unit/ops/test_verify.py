@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from blocks import damaging
-from treesnap.errors import Corrupt, InvalidArgument
-from treesnap.events import NullMonitor, Phase
-from treesnap.fs.local import LocalFileSystem
-from treesnap.store.store import Store
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.errors import Corrupt, InvalidArgument
+from treesnap.core.model.events import NullMonitor, Phase
+from treesnap.core.store.store import Store
 from treesnap.testing.doubles import RecordingFileSystem
 
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from treesnap.errors import WarningCode
-from treesnap.ops.restore.plan import RestoreRequest
-from treesnap.ops.undo import restore
+from treesnap.core.model.errors import WarningCode
+from treesnap.core.ops.restore.plan import RestoreRequest
+from treesnap.core.ops.undo import restore
 from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem
 
 CODE = WarningCode

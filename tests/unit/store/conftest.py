@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import Entry, EntryKind, ObjectId, ObjectKind, SnapshotRecord, Totals
-from treesnap.store.store import Store
-from treesnap.store.writer import Writer
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.entities import (
+    Entry,
+    EntryKind,
+    ObjectId,
+    ObjectKind,
+    SnapshotRecord,
+    Totals,
+)
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import Writer
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 ROOT_ID = "0" * 32

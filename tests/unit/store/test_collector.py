@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from treesnap.codec.envelope import FileKind, seal
-from treesnap.codec.message import pack
-from treesnap.errors import Corrupt
-from treesnap.store.collector import CollectorState, read_state, write_state
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.message import pack
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.store.collector import CollectorState, read_state, write_state
 from treesnap.testing.doubles import FaultyFileSystem, Killed, kill_at
 
 

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from treesnap.errors import Corrupt
-from treesnap.store.store import Store
-from treesnap.store.writer import Writer
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import Writer
 from treesnap.testing.doubles import Fault, FaultMoment, FaultyFileSystem, UnsyncedFileSystem
 
 CHUNKS = [Random(number).randbytes(1000) for number in range(4)]
@@ -48,8 +48,8 @@ def test_copies_are_verified_and_new(open_store, put):
 
 
 def test_a_copy_fills_one_pack_after_the_other(open_store, places, monkeypatch):
-    monkeypatch.setattr("treesnap.store.packs.PACK_SIZE_TARGET", 2 * len(CHUNKS[0]))
-    monkeypatch.setattr("treesnap.store.writer.BATCH_OBJECTS_MAX", 1)
+    monkeypatch.setattr("treesnap.core.store.packs.PACK_SIZE_TARGET", 2 * len(CHUNKS[0]))
+    monkeypatch.setattr("treesnap.core.store.writer.BATCH_OBJECTS_MAX", 1)
     with Writer(open_store()) as writer:
         writer.copy(places, frozenset([places[0].pack_id]))
 
@@ -62,8 +62,8 @@ def test_a_copy_keeps_few_entries_in_memory_and_what_is_indexed_when_it_fails(
     open_store, places, monkeypatch
 ):
     """A part is written after two objects; the third is undone with the fourth."""
-    monkeypatch.setattr("treesnap.store.writer._ENTRIES_MAX", 2)
-    monkeypatch.setattr("treesnap.store.writer.BATCH_OBJECTS_MAX", 1)
+    monkeypatch.setattr("treesnap.core.store.writer._ENTRIES_MAX", 2)
+    monkeypatch.setattr("treesnap.core.store.writer.BATCH_OBJECTS_MAX", 1)
     missing = places[3]._replace(start=places[3].start + 1)
     with Writer(open_store()) as writer, pytest.raises(Corrupt):
         writer.copy([*places[:3], missing], frozenset([places[0].pack_id]))

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from treesnap.codec.pack import Block, IndexEntry
-from treesnap.model import ObjectId, ObjectKind
-from treesnap.store.index import PARTS_MAX, VERIFIED_SIZE_MAX, ObjectIndex
+from treesnap.core.codec.pack import Block, IndexEntry
+from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.store.index import PARTS_MAX, VERIFIED_SIZE_MAX, ObjectIndex
 from treesnap.testing.doubles import RecordingFileSystem
 
 PACK = b"p" * 16

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from treesnap.errors import Busy
-from treesnap.store.lock import held
+from treesnap.core.model.errors import Busy
+from treesnap.core.store.lock import held
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 

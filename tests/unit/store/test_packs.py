@@ -10,18 +10,13 @@ from typing import Any
 import pytest
 
 from blocks import ONE_OBJECT_SIZE, chunk_blocks, one_block
-from treesnap.codec.envelope import HEADER_SIZE, FileKind, header
-from treesnap.codec.pack import (
-    PACK_SIZE_TARGET,
-    TRAILER_SIZE,
-    IndexEntry,
-    decode_footer,
-)
-from treesnap.errors import Corrupt
-from treesnap.model import ObjectKind
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.store.packs import PackAppender, PackReader
+from treesnap.core.codec.envelope import HEADER_SIZE, FileKind, header
+from treesnap.core.codec.pack import PACK_SIZE_TARGET, TRAILER_SIZE, IndexEntry, decode_footer
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.ops.context import context_at
+from treesnap.core.store.packs import PackAppender, PackReader
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import (
     Call,

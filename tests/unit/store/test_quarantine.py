@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from treesnap.store.quarantine import Quarantine
+from treesnap.core.store.quarantine import Quarantine
 
 
 @pytest.mark.parametrize("verb", ["take", "keep_copy"])

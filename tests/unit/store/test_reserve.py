@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from treesnap.store.reserve import RESERVE_SIZE, Reserve
+from treesnap.core.store.reserve import RESERVE_SIZE, Reserve
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.codec.root_files import HISTORY, RestoreHistory
-from treesnap.errors import Busy, Corrupt
-from treesnap.store.roots import registered_roots
+from treesnap.core.codec.root_files import HISTORY, RestoreHistory
+from treesnap.core.model.errors import Busy, Corrupt
+from treesnap.core.store.roots import registered_roots
 
 
 @pytest.fixture

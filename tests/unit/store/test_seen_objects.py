@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.codec.pack import Block, IndexEntry
-from treesnap.fs.local import LocalFileSystem
-from treesnap.hashing import object_id
-from treesnap.model import ObjectId, ObjectKind
-from treesnap.store.index import ObjectIndex
-from treesnap.store.layout import Layout
-from treesnap.store.maintenance.seen_objects import SeenObjects
-from treesnap.store.store import Store
+from treesnap.core.codec.pack import Block, IndexEntry
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.ids import object_id
+from treesnap.core.store.index import ObjectIndex
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.maintenance.seen_objects import SeenObjects
+from treesnap.core.store.store import Store
 
 PACK = bytes(16)
 IDS = [

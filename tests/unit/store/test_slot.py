@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from treesnap.store.slot import NO_PACK, acquire, sweep_pending, try_acquire
+from treesnap.core.store.writer_slot import NO_PACK, acquire, sweep_pending, try_acquire
 from treesnap.testing.children import in_child
 
 

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from treesnap.codec.snapshot import SNAPSHOT
-from treesnap.errors import Corrupt, NotFound
-from treesnap.model import ObjectId, SnapshotState
-from treesnap.store.snapshots import SnapshotLog, SnapshotName
+from treesnap.core.codec.snapshot import SNAPSHOT
+from treesnap.core.model.entities import ObjectId, SnapshotState
+from treesnap.core.model.errors import Corrupt, NotFound
+from treesnap.core.store.snapshots import SnapshotLog, SnapshotName
 from treesnap.testing.doubles import RecordingFileSystem
 
 ROOT_ID = "0" * 32

@@ -8,10 +8,10 @@ import os
 import pytest
 
 from blocks import ONE_OBJECT_SIZE
-from treesnap.errors import Corrupt, StoreMissing, UnsupportedFormat
-from treesnap.model import ObjectKind
-from treesnap.store.layout import DIRECTORIES
-from treesnap.store.store import FORMAT_VERSION, Store, format_problem
+from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.errors import Corrupt, StoreMissing, UnsupportedFormat
+from treesnap.core.store.layout import DIRECTORIES
+from treesnap.core.store.store import FORMAT_VERSION, Store, format_problem
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 CHUNK = ObjectKind.CHUNK

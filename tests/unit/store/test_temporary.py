@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from treesnap.fs.durable import Temporary, replace_file, sweep_temporary
-from treesnap.store.writer import Writer
+from treesnap.core.fs.durable import Temporary, replace_file, sweep_temporary
+from treesnap.core.store.writer import Writer
 from treesnap.testing.children import in_child
 
 

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocks import ONE_OBJECT_SIZE, block_of
-from treesnap.codec.message import pack
-from treesnap.codec.pack import HEAD_SIZE, ROW_SIZE, BlockTable, decode_table
-from treesnap.codec.reader import checked_block
-from treesnap.errors import Corrupt, InvalidArgument, StorageFull
-from treesnap.hashing import object_id
-from treesnap.model import ObjectKind, Totals
-from treesnap.store.collector import CollectorState, write_state
-from treesnap.store.index import PARTS_MAX
-from treesnap.store.store import Store
-from treesnap.store.writer import EpochChanged, Writer
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.pack import HEAD_SIZE, ROW_SIZE, BlockTable, decode_table
+from treesnap.core.codec.reader import checked_block
+from treesnap.core.model.entities import ObjectKind, Totals
+from treesnap.core.model.errors import Corrupt, InvalidArgument, StorageFull
+from treesnap.core.model.ids import object_id
+from treesnap.core.store.collector import CollectorState, write_state
+from treesnap.core.store.index import PARTS_MAX
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer import EpochChanged, Writer
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 
 ROOT_ID = "0" * 32
@@ -311,7 +311,7 @@ def test_objects_are_found_without_any_index(open_store, put):
 
 def test_many_objects_are_in_the_index_before_the_session_ends(open_store, monkeypatch):
     """Their entries would take more and more memory."""
-    monkeypatch.setattr("treesnap.store.writer._ENTRIES_MAX", 2)
+    monkeypatch.setattr("treesnap.core.store.writer._ENTRIES_MAX", 2)
     with Writer(open_store()) as writer:
         ids = [writer.put(CHUNK, chunk) for chunk in CHUNKS]
         writer.get(CHUNK, ids[-1])

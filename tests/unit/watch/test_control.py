@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.cli.cmd_hook import carry_out
-from treesnap.cli.cmd_watch import status_lines
+from treesnap.agents.commands.hook import carry_out
+from treesnap.cli.commands.watch import status_lines
 from treesnap.cli.hook_client import socket_name
-from treesnap.errors import ErrorCode, OperationFailed, TreesnapError
-from treesnap.results import PushFailure, PushStatus, WatchStatus
-from treesnap.watch import control
-from treesnap.watch.service import WatchService
+from treesnap.core.model.errors import ErrorCode, OperationFailed, TreesnapError
+from treesnap.core.model.results import PushFailure, PushStatus, WatchStatus
+from treesnap.core.watch import control
+from treesnap.core.watch.service import WatchService
 
 
 @pytest.fixture

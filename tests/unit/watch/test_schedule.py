@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.watch.service import AGAIN_S, LATEST_S, QUIET_S, Schedule
+from treesnap.core.watch.service import AGAIN_S, LATEST_S, QUIET_S, Schedule
 
 START_S = 1000.0
 

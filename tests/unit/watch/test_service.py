@@ -19,9 +19,9 @@ import pytest
 
 import treesnap
 from oracle import difference, record
-from treesnap.cli.cmd_hook import carry_out
+from treesnap.agents.commands.hook import carry_out
 from treesnap.cli.hook_client import socket_name
-from treesnap.codec.watch import (
+from treesnap.core.codec.watch import (
     Answer,
     Asked,
     Question,
@@ -30,18 +30,18 @@ from treesnap.codec.watch import (
     encode_answer,
     encode_question,
 )
-from treesnap.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
-from treesnap.fs.local import LocalFileSystem
-from treesnap.model import SnapshotKind
-from treesnap.ops.context import context_at
-from treesnap.ops.create import CreateOptions
-from treesnap.ops.handle import Handle
-from treesnap.ops.known_changes import ask, receive, send, socket_address, view_of
-from treesnap.results import CreateResult
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
+from treesnap.core.model.results import CreateResult
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.create import CreateOptions
+from treesnap.core.ops.known_changes import ask, receive, send, socket_address, view_of
+from treesnap.core.watch import control
+from treesnap.core.watch.service import WatchService
+from treesnap.core.worktree.scan.statcache import load
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
-from treesnap.watch import control
-from treesnap.watch.service import WatchService
-from treesnap.worktree.scan.statcache import load
 from watching import Looks
 
 DEADLINE_S = 30.0
@@ -435,5 +435,5 @@ def test_a_dangerous_root_is_watched_only_when_insisted(tmp_path, monkeypatch):
     with home.watch(force=True) as watched:
         assert watched.create(options=treesnap.CreateOptions(force=True)).complete
     shutil.rmtree(tmp_path / "home")
-    with pytest.raises(treesnap.errors.NotFound), home.watch(force=True):
+    with pytest.raises(treesnap.core.model.errors.NotFound), home.watch(force=True):
         pass

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from treesnap.fs.local import LocalFileSystem
+from treesnap.core.fs.local import LocalFileSystem
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.fs.base import FileSystem
-from treesnap.model import Entry, EntryKind
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.model.entities import Entry, EntryKind
+from treesnap.core.worktree.attributes import apply_metadata, apply_xattrs, read_xattrs
 from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, WrappedFileSystem
-from treesnap.worktree.attributes import apply_metadata, apply_xattrs, read_xattrs
 
 ONE, TWO = (b"user.one", b"1"), (b"user.two", b"2")
 

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from treesnap.errors import OperationFailed
-from treesnap.hashing import expanded
-from treesnap.worktree.scan import chunking
+from treesnap.core.model.errors import OperationFailed
+from treesnap.core.model.ids import expanded
+from treesnap.core.worktree.scan import chunking
 
 
 def test_chunks_keep_their_limits_and_cover_everything():

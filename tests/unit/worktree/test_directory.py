@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from treesnap.core.worktree.directory import DirectoryChain
 from treesnap.testing.doubles import RecordingFileSystem
-from treesnap.worktree.directory import DirectoryChain
 
 
 @pytest.fixture

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.codec.chunklist import INLINE_SIZE_MAX
-from treesnap.codec.reader import read_content as read_pieces
-from treesnap.codec.statcache import Observation
-from treesnap.hashing import object_id
-from treesnap.model import ObjectId, ObjectKind
-from treesnap.testing.doubles import Call, RecordingFileSystem, WrappedFileSystem
-from treesnap.worktree.scan.file_reader import (
+from treesnap.core.codec.chunklist import INLINE_SIZE_MAX
+from treesnap.core.codec.reader import read_content as read_pieces
+from treesnap.core.codec.statcache import Observation
+from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.ids import object_id
+from treesnap.core.worktree.scan.file_reader import (
     ATTEMPTS,
     FileContent,
     blames_file,
@@ -22,6 +21,7 @@ from treesnap.worktree.scan.file_reader import (
     read_content,
     store_bytes,
 )
+from treesnap.testing.doubles import Call, RecordingFileSystem, WrappedFileSystem
 
 BLOCK = 64 << 10
 PAGE_OF_DATA = bytes(range(256)) * 16
@@ -177,7 +177,7 @@ class TestAFileThatChangesWhileItIsRead:
     ):
         """Bytes that wait for the next window are not lost when there is none."""
         window = 512 << 10
-        monkeypatch.setattr("treesnap.worktree.scan.file_reader.WINDOW_SIZE", window)
+        monkeypatch.setattr("treesnap.core.worktree.scan.file_reader.WINDOW_SIZE", window)
         data = os.urandom(2 * window + 1)
         path.write_bytes(data)
         attempt = [path.touch, lambda: None, lambda: None]

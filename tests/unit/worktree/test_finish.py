@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.codec.journal import Finish
-from treesnap.fs.base import FileSystem
-from treesnap.model import Entry, EntryKind
+from treesnap.core.codec.journal import Finish
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.model.entities import Entry, EntryKind
+from treesnap.core.worktree.apply.applier import Finisher
+from treesnap.core.worktree.directory import DirectoryChain
 from treesnap.testing.doubles import Fault, FaultyFileSystem
-from treesnap.worktree.apply.applier import Finisher
-from treesnap.worktree.directory import DirectoryChain
 
 LONG_AGO_NS = 10**18
 
@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> Path:
 def of_another(monkeypatch):
     """Makes everything belong to another user than the one who runs the test."""
     uid = os.getuid() + 1
-    monkeypatch.setattr("treesnap.worktree.apply.applier.os.geteuid", lambda: uid)
+    monkeypatch.setattr("treesnap.core.worktree.apply.applier.os.geteuid", lambda: uid)
 
 
 def entry(mode: int) -> Entry:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from treesnap.codec.message import pack
-from treesnap.errors import Corrupt
-from treesnap.hashing import object_id
-from treesnap.model import FileContent, ObjectId, ObjectKind
-from treesnap.worktree.scan.hard_links import LinkGroups, load_groups
+from treesnap.core.codec.message import pack
+from treesnap.core.model.entities import FileContent, ObjectId, ObjectKind
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.ids import object_id
+from treesnap.core.worktree.scan.hard_links import LinkGroups, load_groups
 
 
 class Objects(dict[ObjectId, bytes]):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from treesnap.core.worktree import mounts
+from treesnap.core.worktree.mounts import COARSE_GRANULARITY_NS, PRECISE_GRANULARITY_NS, Mounts
 from treesnap.testing.doubles import Call, WrappedFileSystem
-from treesnap.worktree import mounts
-from treesnap.worktree.mounts import COARSE_GRANULARITY_NS, PRECISE_GRANULARITY_NS, Mounts
 
 LINES = rb"""
 22 1 0:21 / / rw shared:1 - ext4 /dev/vda rw

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.worktree.scan.patterns import Matcher, expression, parse_lines, parse_pattern
+from treesnap.core.worktree.scan.patterns import Matcher, expression, parse_lines, parse_pattern
 
 DEPTH = 100
 EVIL = {

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.errors import ErrorCode, NotFound, OperationFailed, Refused
-from treesnap.fs.base import FileSystem
-from treesnap.model import EntryKind, SkipReason
-from treesnap.ops.context import context_at
-from treesnap.ops.handle import Handle
-from treesnap.results import CreateResult
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.handle import Handle
+from treesnap.core.model.entities import EntryKind, SkipReason
+from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed, Refused
+from treesnap.core.model.results import CreateResult
+from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import (
     Call,
     Fault,
@@ -130,7 +130,7 @@ class TestADirectoryThatGoesWhenItIsListed:
 
 
 def test_a_directory_too_deep_to_be_walked_is_unreadable(handle_on, root, monkeypatch):
-    monkeypatch.setattr("treesnap.worktree.scan.scanner.DEPTH_MAX", 2)
+    monkeypatch.setattr("treesnap.core.worktree.scan.scanner.DEPTH_MAX", 2)
     (root / "1/2/3/4").mkdir(parents=True)
 
     result = handle_on().create()

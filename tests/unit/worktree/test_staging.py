@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from treesnap.codec.journal import STAGE_PREFIX
+from treesnap.core.codec.journal import STAGE_PREFIX
+from treesnap.core.worktree.apply.stage import make_stage, new_stage_name, open_stage, remove_stage
 from treesnap.testing.doubles import Fault, FaultyFileSystem
-from treesnap.worktree.apply.stage import make_stage, new_stage_name, open_stage, remove_stage
 
 NAME = STAGE_PREFIX + b"0" * 16
 

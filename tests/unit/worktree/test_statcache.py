@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from treesnap.codec.statcache import Row, encode_observations
-from treesnap.model import ObjectId, Totals
+from treesnap.core.codec.statcache import Row, encode_observations
+from treesnap.core.model.entities import ObjectId, Totals
+from treesnap.core.worktree.scan.statcache import StatCacheBuilder, load
 from treesnap.testing.doubles import RecordingFileSystem
-from treesnap.worktree.scan.statcache import StatCacheBuilder, load
 
 SNAPSHOT = "a" * 64
 TREE = ObjectId(b"t" * 32)
@@ -154,7 +154,7 @@ class TestRecentRows:
 
     @pytest.fixture(autouse=True)
     def small(self, monkeypatch):
-        monkeypatch.setattr("treesnap.worktree.scan.statcache.BASE_ROWS_MIN", 8)
+        monkeypatch.setattr("treesnap.core.worktree.scan.statcache.BASE_ROWS_MIN", 8)
 
     @pytest.fixture
     def base(self, fs, path, build):
@@ -226,7 +226,7 @@ class TestRecentRows:
     def test_of_partial_walks_become_one_file_with_those_that_no_walk_saw(
         self, fs, path, build, base, monkeypatch
     ):
-        monkeypatch.setattr("treesnap.worktree.scan.statcache.RECENT_ROWS_MIN", 3)
+        monkeypatch.setattr("treesnap.core.worktree.scan.statcache.RECENT_ROWS_MIN", 3)
         below = (row(b"d1/x", 1), row(b"d2/x", 2))
         build(*below, old=base, partial=True, removed=(b"d0",))
         two = load(fs, path)
@@ -239,7 +239,7 @@ class TestRecentRows:
         assert [item and item[0].totals.files for item in found] == [0, None, None, None, 2, 93, 4]
 
     def test_become_one_file_when_much_was_removed(self, fs, path, build, monkeypatch):
-        monkeypatch.setattr("treesnap.worktree.scan.statcache.RECENT_ROWS_MIN", 2)
+        monkeypatch.setattr("treesnap.core.worktree.scan.statcache.RECENT_ROWS_MIN", 2)
         names = tuple(b"d%d" % number for number in range(32))
         build(row(b""), *map(row, names))
         for count, has_second in ((3, True), (4, False)):

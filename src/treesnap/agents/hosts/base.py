@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from treesnap.agents.event import Event, EventPhase, Reply
-from treesnap.arguments import problem_of_name
-from treesnap.errors import InvalidArgument, quoted
-from treesnap.hashing import checksum
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.model.arguments import problem_of_name
+from treesnap.core.model.errors import InvalidArgument, quoted
+from treesnap.core.model.ids import checksum
+from treesnap.core.model.named_tuple import NamedTuple
 
 _OWN_TOOL = re.compile(r"(mcp_+)?(plugin_treesnap_)?treesnap(_+|[.-])[a-z_]+")
 """The tools of ``snap mcp``, as hosts name those of a server that is called treesnap."""

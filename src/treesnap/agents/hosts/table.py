@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from treesnap.agents.event import Event, EventPhase
 from treesnap.agents.hosts.base import Host, Payload, by_name, words
-from treesnap.errors import InvalidArgument, quoted
+from treesnap.core.model.errors import InvalidArgument, quoted
 
 _EXPANSION = "UserPromptExpansion"
 """A slash command of Claude Code is about to become a prompt."""

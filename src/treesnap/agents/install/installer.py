@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from treesnap.agents.install.contracts import (
+from treesnap.agents.install.host_settings import (
     CONTRACTS,
     Form,
     HookEntry,
@@ -37,12 +37,12 @@ from treesnap.agents.install.settings_file import (
     replace,
     require_replaceable,
 )
-from treesnap.errors import ErrorCode, InvalidArgument, OperationFailed, quoted
-from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import ensure_directories, read_file, replace_file
-from treesnap.fs.os_errors import reported
-from treesnap.named_tuple import NamedTuple
-from treesnap.store.lock import held
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import ensure_directories, read_file, replace_file
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, OperationFailed, quoted
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.store.lock import held
 
 _NOTES_SIZE_MAX = 1 << 20
 _HOOKS = "hooks"

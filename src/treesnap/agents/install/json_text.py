@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.model.named_tuple import NamedTuple
 
 DEPTH_MAX = 200
 """Hosts nest settings less than ten deep; Python cannot call itself much deeper than this."""

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from treesnap.errors import Conflict, ErrorCode, NotFound, OperationFailed, quoted
-from treesnap.fs.base import FileSystem
-from treesnap.fs.durable import Temporary, read_file, sync_directory, write_all
-from treesnap.fs.os_errors import reported
-from treesnap.fs.pinned import pinned
-from treesnap.fs.real_path import opened_real
-from treesnap.named_tuple import NamedTuple
-from treesnap.ops.trust import real_target, refuse_foreign_place
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import Temporary, read_file, sync_directory, write_all
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.pinned import pinned
+from treesnap.core.fs.real_path import opened_real
+from treesnap.core.model.errors import Conflict, ErrorCode, NotFound, OperationFailed, quoted
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.ops.trust import real_target, refuse_foreign_place
 
 SIZE_MAX_BYTES = 1 << 20
 """Settings that people write are a thousandth of this."""

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from treesnap.agents.hosts.base import Payload
-from treesnap.agents.install.contracts import (
+from treesnap.agents.install.host_settings import (
     CONTRACTS,
     NAME,
     Form,
@@ -35,8 +35,8 @@ from treesnap.agents.install.contracts import (
 )
 from treesnap.agents.install.installer import SettingsPlace, holds_exactly, own_lines, parsed
 from treesnap.agents.install.settings_file import look
-from treesnap.errors import TreesnapError
-from treesnap.named_tuple import NamedTuple
+from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.named_tuple import NamedTuple
 
 TIMEOUT_S = 10.0
 """How long all hosts together have to tell their versions, and Codex what it trusts."""

@@ -1,0 +1,237 @@
+"""``snap agent``: installs hooks in the hosts of agents, and shows their state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from treesnap.agents.hosts.table import HOSTS
+from treesnap.cli.command import SnapGroup, pass_invocation
+from treesnap.cli.invocation import Invocation
+from treesnap.cli.output.as_json import Fields, path_fields
+from treesnap.cli.output.terminal import time_text
+from treesnap.core.diff.texts import hunks
+from treesnap.core.model.errors import TreesnapError, printable
+from treesnap.core.own_program import program_words
+
+if TYPE_CHECKING:
+    from treesnap.agents.install.installer import FileChange, SettingsPlace
+    from treesnap.agents.install.status import HostStatus
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_RUNS = {True: "yes", False: "no", None: "unknown"}
+
+
+@click.group("agent", cls=SnapGroup)
+def agent() -> None:
+    """Install hooks in the hosts of agents, and show their state.
+
+    A host is a program in which an agent works. With the hooks, a snapshot is made before each
+    prompt and before each call of a tool that may change files.
+    """
+
+
+def _host_arguments(function: _Function) -> _Function:
+    options = [
+        click.argument(
+            "hosts", nargs=-1, required=True, metavar="HOST...", type=click.Choice(HOSTS)
+        ),
+        click.option(
+            "--user", "for_user", is_flag=True, help="For all projects of the user [default]."
+        ),
+        click.option(
+            "--project", "for_project", is_flag=True, help="For the directory of -C only."
+        ),
+        click.option("--dry-run", is_flag=True, help="Print what would change, as a patch."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@agent.command(
+    "install",
+    examples=[
+        "snap agent install claude codex",
+        "snap agent install gemini --project --strict",
+        "snap agent install claude --dry-run",
+    ],
+)
+@_host_arguments
+@click.option("--strict", is_flag=True, help="Block tools when their snapshot fails.")
+@pass_invocation
+def install(
+    invocation: Invocation,
+    *,
+    hosts: Sequence[str],
+    for_user: bool,
+    for_project: bool,
+    dry_run: bool,
+    strict: bool,
+) -> None:
+    """Install hooks in the settings of HOSTs.
+
+    Other settings, comments and the form of the file stay. Once more changes nothing; hooks
+    of an older version or at another path are replaced. HOST is one of claude, codex, gemini,
+    copilot, opencode, cline, cursor, windsurf, kiro and vscode.
+    """
+    from treesnap.agents.install import installer
+    from treesnap.agents.install.host_settings import CONTRACTS
+
+    place = _place(invocation, for_user=for_user, for_project=for_project)
+    changes = installer.install(
+        place, _once(hosts), _caller(invocation), is_strict=strict, dry_run=dry_run
+    )
+    _show_changes(invocation, "agent.install", changes, dry_run=dry_run)
+    if not dry_run:
+        steps = {change.host: CONTRACTS[change.host].next_step for change in changes}
+        invocation.output.note(*(step for step in steps.values() if step is not None))
+
+
+@agent.command(
+    "uninstall", examples=["snap agent uninstall claude", "snap agent uninstall gemini --project"]
+)
+@_host_arguments
+@pass_invocation
+def uninstall(
+    invocation: Invocation,
+    *,
+    hosts: Sequence[str],
+    for_user: bool,
+    for_project: bool,
+    dry_run: bool,
+) -> None:
+    """Remove the hooks from the settings of HOSTs.
+
+    A file that no other program changed since gets its old bytes back. Snapshots stay.
+    """
+    from treesnap.agents.install import installer
+
+    place = _place(invocation, for_user=for_user, for_project=for_project)
+    changes = installer.uninstall(place, _once(hosts), dry_run=dry_run)
+    _show_changes(invocation, "agent.uninstall", changes, dry_run=dry_run)
+
+
+@agent.command(
+    "status", prints_only=True, examples=["snap agent status", "snap agent status claude --json"]
+)
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", type=click.Choice(HOSTS))
+@pass_invocation
+def status(invocation: Invocation, *, hosts: Sequence[str]) -> None:
+    """Show which hosts are there, and whether they will run the hooks.
+
+    Asks each host for its version, and Codex whether it trusts the hooks.
+    """
+    from treesnap.agents.install.status import host_statuses
+    from treesnap.agents.sessions import newest_by_host
+
+    home = _place(invocation, for_user=True, for_project=False)
+    project = _place(invocation, for_user=False, for_project=True)
+    newest_ns: dict[str, int] = {}
+    with invocation.open(progress=False, makes_store=True, needs_root=False) as handle:
+        try:
+            newest_ns = newest_by_host(handle.context)
+        except TreesnapError as error:
+            invocation.output.note(f"When events came is not known: {error.message}")
+    found = host_statuses(_once(hosts or HOSTS), home, project, newest_ns)
+    invocation.output.result("agent.status", lambda: {"hosts": found}, _status_lines(found))
+
+
+def _place(invocation: Invocation, *, for_user: bool, for_project: bool) -> SettingsPlace:
+    if for_user and for_project:
+        raise click.UsageError("--user and --project exclude each other")
+    from treesnap.agents.install.installer import SettingsPlace
+    from treesnap.core.fs.local import LocalFileSystem
+    from treesnap.core.ops.context import absolute, current_directory, user_state_directory
+
+    directory = os.path.expanduser("~")
+    if for_project:
+        directory = os.path.abspath(absolute(invocation.directory or current_directory()))
+    return SettingsPlace(
+        fs=LocalFileSystem(),
+        directory=directory,
+        for_project=for_project,
+        environ=os.environ,
+        notes_directory=user_state_directory(),
+        wait_s=invocation.wait_s,
+    )
+
+
+def _caller(invocation: Invocation) -> list[str]:
+    """Returns the words by which a host can call this program, on the store that was named."""
+    from treesnap.core.ops.context import absolute
+
+    words = program_words()
+    if invocation.store is not None:
+        words += ["--store", os.path.abspath(absolute(invocation.store))]
+    return words
+
+
+def _once(hosts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(hosts))
+
+
+def _show_changes(
+    invocation: Invocation, name: str, changes: Sequence[FileChange], *, dry_run: bool
+) -> None:
+    def fields() -> Fields:
+        shown = [
+            {
+                "host": change.host,
+                **path_fields(change.path),
+                "change": _change_word(change),
+                "patch": b"".join(_patch(change)).decode("utf-8", "replace"),
+            }
+            for change in changes
+        ]
+        return {"dry_run": dry_run, "files": shown}
+
+    if dry_run:
+        patches = [line for change in changes for line in _patch(change)]
+        invocation.output.result(name, fields, patches)
+        if not patches:
+            invocation.output.note("Nothing would change")
+        return
+    lines = [
+        f"{change.host}: {_change_word(change)} {printable(change.path)}" for change in changes
+    ]
+    invocation.output.result(name, fields, lines)
+
+
+def _change_word(change: FileChange) -> str:
+    if change.old == change.new:
+        return "unchanged" if change.new is not None else "absent"
+    if change.old is None:
+        return "created"
+    return "removed" if change.new is None else "modified"
+
+
+def _patch(change: FileChange) -> Iterator[bytes]:
+    if change.old == change.new:
+        return
+    path = printable(change.path).encode()
+    yield b"--- " + (path if change.old is not None else b"/dev/null") + b"\n"
+    yield b"+++ " + (path if change.new is not None else b"/dev/null") + b"\n"
+    yield from hunks(change.old or b"", change.new or b"")
+
+
+def _status_lines(found: Iterable[HostStatus]) -> Iterator[str]:
+    for item in found:
+        version = f" {item.version}" if item.version is not None else ""
+        where = f"{version} at {printable(item.program)}" if item.program else ": not found"
+        yield f"{item.host:<9} {item.title}{where}"
+        for hooks in item.hooks:
+            notes = ["strict"] if hooks.is_strict else []
+            notes += [] if hooks.is_current else ["older"]
+            shown = f" ({', '.join(notes)})" if notes else ""
+            scope = "project" if hooks.for_project else "user"
+            where = f"{scope} hooks in {printable(hooks.path)}"
+            yield f"  {where} run {printable(hooks.program)}{shown}"
+        if item.hooks:
+            yield f"  will be run: {_RUNS[item.runs]}; made for {item.title} {item.contract}"
+        if item.last_event_ns is not None:
+            yield f"  last event: {time_text(item.last_event_ns)}"
+        yield from (f"  problem: {printable(problem)}" for problem in item.problems)

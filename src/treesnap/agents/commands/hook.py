@@ -1,0 +1,229 @@
+"""``snap hook``: what a host of agents runs at each event."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treesnap.cli.command import SnapCommand, pass_invocation
+from treesnap.cli.failure import ExitCode
+from treesnap.cli.hook_client import (
+    PAYLOAD_SIZE_MAX,
+    TIMEOUT_DEFAULT_S,
+    WATCHER_SHARE,
+    HookCall,
+    decode_request,
+    encode_reply,
+    sender,
+)
+from treesnap.cli.invocation import Invocation
+from treesnap.cli.output import streams
+from treesnap.cli.parameters import Seconds
+from treesnap.core.model.errors import InvalidArgument, TreesnapError, printable
+from treesnap.core.model.events import NullMonitor
+
+if TYPE_CHECKING:
+    from treesnap.agents.event import Event, Reply
+    from treesnap.agents.hosts.base import Host, Payload
+    from treesnap.core.ops.context import Context
+
+_DRAIN_S = 1.0
+"""How long a hook that is switched off reads what the host writes."""
+_TIMEOUT_MAX_S = 24 * 60 * 60
+_WATCHER_WAIT_S = 1.0
+"""How long a watcher waits for another command in the root, before the hook does that itself."""
+
+
+class HookCommand(SnapCommand):
+    """A command that fails otherwise than others when it is used wrongly."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Ends wrong usage with another exit code, for hosts take the usual one for a refusal.
+
+        The settings of a host may have been written by another version of treesnap.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            streams.print_plainly(f"{ctx.find_root().info_name}: {error.format_message()}")
+            ctx.exit(ExitCode.FAILED)
+
+
+@click.command(
+    "hook",
+    cls=HookCommand,
+    examples=[
+        "snap hook claude",
+        "snap hook cline PreToolUse --strict",
+        "snap hook gemini --timeout 5",
+    ],
+)
+@click.argument("host_name", metavar="HOST")
+@click.argument("event_name", metavar="[EVENT]", required=False)
+@click.option(
+    "--strict", is_flag=True, help="Block prompts and tools that cannot be captured first."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Seconds(min=0.1, max=_TIMEOUT_MAX_S),
+    default=TIMEOUT_DEFAULT_S,
+    metavar="SECONDS",
+    help=f"How long it may take [{TIMEOUT_DEFAULT_S:g}].",
+)
+@pass_invocation
+def hook(
+    invocation: Invocation,
+    /,
+    *,
+    host_name: str,
+    event_name: str | None,
+    strict: bool,
+    timeout_s: float,
+) -> None:
+    """Capture the root before an agent's prompt or tool.
+
+    Reads the payload of HOST from standard input and replies in its form: go on, or
+    with --strict, do not. 'snap agent install' writes this command into the settings
+    of a host. SNAP_DISABLE=1 switches it off.
+    """
+    from treesnap.agents.hook import OutOfTime, time_limit
+    from treesnap.agents.hosts.table import host_named
+
+    invocation.output.quiet = True  # standard error holds one line at most, which the host shows
+    try:
+        host = host_named(host_name)
+    except InvalidArgument as error:
+        streams.print_plainly(f"{invocation.program}: {printable(error.message)}")
+        click.get_current_context().exit(ExitCode.FAILED)  # that of wrong usage blocks a host
+    if os.environ.get("SNAP_DISABLE"):
+        with suppress(OutOfTime), time_limit(_DRAIN_S):
+            _drain()
+        reply = host.go_on(None)
+    else:
+        reply = _replied(invocation, host, event_name, timeout_s, is_strict=strict)
+    sys.stdout.write(reply.stdout)
+    if reply.stderr:
+        streams.print_plainly(reply.stderr.rstrip("\n"))
+    click.get_current_context().exit(reply.exit_code)
+
+
+def _replied(
+    invocation: Invocation, host: Host, event_name: str | None, timeout_s: float, *, is_strict: bool
+) -> Reply:
+    """Returns the reply to the payload on standard input, whatever happens."""
+    from treesnap.agents.hook import OutOfTime, reason_of, reply_to, respond, time_limit
+
+    invocation.wait_s = min(invocation.wait_s, max(timeout_s - 1.0, timeout_s / 2))
+    event: Event | None = None
+    try:
+        with time_limit(timeout_s):
+            event = host.parse(_payload(invocation, event_name))
+            if event is None:
+                return host.go_on(None)
+            with invocation.open(progress=False, makes_store=True, start=event.root) as handle:
+                return respond(event, host, handle.context, _run_command, is_strict=is_strict)
+    except (TreesnapError, OSError, OutOfTime) as error:
+        return reply_to(event, host, reason_of(error), is_strict=is_strict)
+    except Exception as error:  # noqa: BLE001 - a mistake of ours must not stop the agent
+        reason = f"{type(error).__name__}: {error}"
+        return reply_to(event, host, reason, is_strict=is_strict)
+
+
+def _payload(invocation: Invocation, event_name: str | None) -> Payload:
+    """Returns the payload on standard input; raises InvalidArgument for what cannot be one."""
+    from treesnap.agents.hosts.base import Payload
+    from treesnap.core.ops.context import absolute, current_directory
+
+    data = sys.stdin.buffer.read(PAYLOAD_SIZE_MAX + 1)
+    if len(data) > PAYLOAD_SIZE_MAX:
+        _drain()
+        raise InvalidArgument(f"The payload has more than {PAYLOAD_SIZE_MAX >> 20} MiB")
+    root = os.path.abspath(absolute(invocation.directory)) if invocation.directory else None
+    here = ""
+    with suppress(TreesnapError):  # an agent may remove it, and the host may name the root
+        here = current_directory()
+    return Payload(_fields(data), event_name, root, os.environ, here)
+
+
+def _fields(data: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(data.removeprefix(codecs.BOM_UTF8).decode(errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"The payload is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise InvalidArgument("The payload is not a JSON object")
+    return fields
+
+
+def carry_out(context: Context, request: bytes) -> bytes:
+    """Returns the reply to the hook of another process, in a watcher of the root, or nothing.
+
+    Nothing is for whatever is not simply a capture: then that process does it all itself, and so
+    notes what was not captured, asks the user and is stopped when its time is over. Nothing is
+    published after that process has stopped waiting: its tool may be running.
+    """
+    from treesnap.agents.hook import OutOfTime
+
+    try:
+        (asking, directory, *words), environ, data = decode_request(request)
+        call = HookCall(words)
+        if asking != sender().decode():
+            return b""
+        from treesnap.agents.event import EventPhase
+        from treesnap.agents.hook import problem_of, record, reply_to, with_deadline
+        from treesnap.agents.hosts.base import Payload
+        from treesnap.agents.hosts.table import host_named
+        from treesnap.core.ops.context import find_root
+
+        host = host_named(call.host_name)
+        given = os.path.join(directory, call.directory) if call.directory else None
+        root = os.path.abspath(given) if given is not None else None
+        payload = Payload(_fields(data), call.event_name or None, root, environ, directory)
+        event = host.parse(payload)
+        problem = None
+        if event is not None and event.phase is not EventPhase.POST and not event.is_read_only:
+            found = root or find_root(event.root, context.store_path)
+            is_here = os.path.realpath(found) == context.root
+            if not is_here or event.phase not in (EventPhase.PRE, EventPhase.END):
+                return b""
+            silent = context._replace(monitor=NullMonitor(), wait_s=_WATCHER_WAIT_S)
+            waiting = with_deadline(silent, call.timeout_s * WATCHER_SHARE)
+            problem = problem_of(record(waiting, event).result)
+        reply = reply_to(event, host, problem, is_strict=call.is_strict)
+    except (Exception, OutOfTime):  # noqa: BLE001 - a mistake of ours must not end the watcher
+        return b""
+    return encode_reply(
+        reply.stdout.encode(errors="backslashreplace"),
+        reply.stderr.encode(errors="backslashreplace"),
+        reply.exit_code,
+    )
+
+
+def _drain() -> None:
+    """Reads what is left of standard input: a host may not expect that a hook reads nothing."""
+    while sys.stdin.buffer.read(1 << 20):
+        pass
+
+
+def _run_command(words: Sequence[str]) -> tuple[int, str]:
+    """Carries out a command line in this process; returns its exit code and all that it prints."""
+    from treesnap.cli.main import execute
+
+    printed = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", newline="\n")
+    before = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = printed
+    try:
+        code = execute(words)
+    finally:
+        sys.stdout, sys.stderr = before
+    printed.seek(0)
+    return code, printed.read()

@@ -1,0 +1,367 @@
+"""``snap list``, ``show``, ``ls``, ``cat`` and ``find``: what is in the history."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from treesnap.cli.advice import advising_on_paths
+from treesnap.cli.command import command, pass_invocation, session_option
+from treesnap.cli.invocation import Invocation
+from treesnap.cli.output.as_json import Fields, entry_fields, path_fields, snapshot_fields
+from treesnap.cli.output.as_text import (
+    gap_text,
+    list_lines,
+    list_table,
+    others_text,
+    path_text,
+    short_id,
+    skipped_text,
+    tag_texts,
+)
+from treesnap.cli.output.terminal import time_text
+from treesnap.cli.parameters import WholeNumber
+from treesnap.core.model.entities import Entry, EntryKind, SnapshotKind, SnapshotList, utc_time
+from treesnap.core.model.errors import printable
+from treesnap.core.model.quantities import count_text, parse_moment, size_text
+from treesnap.core.model.reserved_tags import (
+    TEXTS,
+    counter_tags,
+    counters_in,
+    is_retired,
+    own_tags,
+    rollback_count,
+    rollback_reason,
+    stated_facts,
+)
+
+if TYPE_CHECKING:
+    from treesnap.core.codec.root_files import Gap
+    from treesnap.core.handle import Handle
+    from treesnap.core.model.entities import Skipped, Snapshot
+    from treesnap.core.model.results import FoundPath
+
+_FILE_TYPES = {
+    EntryKind.FILE: stat.S_IFREG,
+    EntryKind.DIRECTORY: stat.S_IFDIR,
+    EntryKind.SYMLINK: stat.S_IFLNK,
+    EntryKind.FIFO: stat.S_IFIFO,
+    EntryKind.CHARACTER_DEVICE: stat.S_IFCHR,
+    EntryKind.BLOCK_DEVICE: stat.S_IFBLK,
+}
+
+
+@command(
+    "list",
+    prints_only=True,
+    is_paged=True,
+    examples=[
+        "snap list",
+        "snap list -n 5 --since yesterday",
+        "snap list --all --tag release --json",
+    ],
+)
+@click.option("--session", metavar="ID", help="Only snapshots of this session.")
+@click.option("--tag", metavar="KEY[=VALUE]", help="Only snapshots with this tag.")
+@click.option("--phase", metavar="PHASE", help="Only snapshots of this phase.")
+@click.option("--type", metavar="TYPE", help="Only snapshots of this type.")
+@click.option("-n", "limit", type=WholeNumber(min=0), metavar="N", help="At most N snapshots.")
+@click.option("--since", metavar="TIME", help="Only newer ones: 2h, yesterday, 2026-11-20T12:00.")
+@click.option(
+    "--kind", type=click.Choice([kind.value for kind in SnapshotKind]), help="Only of this kind."
+)
+@click.option("--all", "all_roots", is_flag=True, help="Snapshots of all roots of the store.")
+@click.option("--remote", metavar="REMOTE[/HISTORY]", help="Snapshots that are on a remote.")
+@pass_invocation
+def list_snapshots(
+    invocation: Invocation,
+    /,
+    *,
+    session: str | None,
+    tag: str | None,
+    limit: int | None,
+    since: str | None,
+    kind: str | None,
+    all_roots: bool,
+    remote: str | None,
+    **facts: str | None,
+) -> None:
+    """List the root's snapshots, newest first.
+
+    Columns: id, time, bytes that it added to the store, kind, [name] and label. In a
+    pipe there are flags before the name (P pinned, ! incomplete), and no head.
+    """
+    with invocation.open(progress=False, needs_root=not all_roots) as handle:
+        oldest = None
+        if since is not None:
+            oldest = utc_time(parse_moment(since, handle.context.clock_ns()))
+        of_kind = SnapshotKind(kind) if kind is not None else None
+        if remote is None:
+            found = handle.list(
+                session=session, tag=tag, kind=of_kind, since=oldest, all_roots=all_roots
+            )
+        else:
+            from treesnap.core.ops.references import Filter
+            from treesnap.remote.commands.remote import snapshots_on
+
+            wanted_there = Filter(session=session, tag=tag, kind=of_kind, since=oldest)
+            found = SnapshotList(filter(wanted_there.fits, snapshots_on(handle, remote)))
+        gaps = _gaps(handle, session) if session is not None else ()
+    wanted = {name: fact for name, fact in facts.items() if fact is not None}
+    fitting = (item for item in found if wanted.items() <= stated_facts(item).items())
+    snapshots = SnapshotList(islice(fitting, limit), found.damaged, found.newer)
+    if not (snapshots or snapshots.damaged or snapshots.newer):
+        which = "No such snapshots" if wanted or session or tag or since or kind else "No snapshots"
+        of_root = "" if all_roots or remote else f" of {handle.root}"
+        place = handle.store_path if remote is None else printable(remote)
+        invocation.output.note(f"{which}{of_root} {'in' if remote is None else 'on'} {place}")
+    if snapshots.damaged:
+        repair = invocation.command_text("verify", "--repair")
+        delete = invocation.command_text("delete", "ID")
+        invocation.output.note(f"To repair or move away what is damaged: {repair}")
+        invocation.output.note(f"To delete it: {delete}")
+    invocation.output.note(*map(gap_text, gaps))
+    terminal = invocation.output.terminal(handle.context.clock_ns())
+    invocation.output.result(
+        "list",
+        lambda: {
+            "snapshots": snapshots,
+            "damaged": snapshots.damaged,
+            "newer": snapshots.newer,
+            "gaps": gaps,
+        },
+        list_table(snapshots, terminal, with_roots=all_roots)
+        if terminal.columns is not None
+        else list_lines(snapshots, with_roots=all_roots),
+    )
+
+
+def _gaps(handle: Handle, session: str) -> tuple[Gap, ...]:
+    from treesnap.core.ops.history.log import recorded_gaps
+
+    return recorded_gaps(handle.context, session)
+
+
+@command(
+    "show",
+    prints_only=True,
+    examples=["snap show latest", "snap show step:3 --session build-7 --json"],
+)
+@click.argument("ref")
+@session_option
+@pass_invocation
+def show(invocation: Invocation, *, ref: str) -> None:
+    """Show the metadata of a snapshot.
+
+    Paths that it does not hold are listed, each with the reason.
+    """
+    with invocation.open(progress=False) as handle:
+        snapshot = handle.show(ref, session=invocation.session)
+        skipped: tuple[Skipped, ...] = ()
+        if snapshot.record.totals.skipped:
+            skipped = handle.skipped(snapshot.id)
+    invocation.output.result(
+        "show", lambda: _show_fields(snapshot, skipped), _show_lines(snapshot, skipped)
+    )
+
+
+def _show_fields(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Fields:
+    shown = ("parent", "host", "totals", "rules", "unstable")
+    more = {name: getattr(snapshot.record, name) for name in shown}
+    return {**snapshot_fields(snapshot), **more, "skipped": skipped}
+
+
+def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]:
+    """Yields the facts of a snapshot, one a line, then what it does not hold."""
+    record, totals = snapshot.record, snapshot.record.totals
+    stated = stated_facts(snapshot)
+    facts = {
+        "id": snapshot.id,
+        "root": printable(record.root_path),
+        "created": time_text(record.created_at_ns),
+        "kind": record.kind.value,
+        "name": record.name,
+        "label": snapshot.label,
+        "session": record.session,
+        "step": record.step,
+        "step name": stated.get("step_name"),
+        "phase": stated.get("phase"),
+        "type": stated.get("type"),
+        "reason": stated.get("reason"),
+        "tool": stated.get("source_tool"),
+        "counters": ", ".join(tag_texts(counters_in(stated))) or None,
+        "rollbacks": rollback_count(snapshot) or None,
+        "rolled back": rollback_reason(snapshot),
+        "retired": "yes" if is_retired(snapshot) else None,
+        "tags": ", ".join(tag_texts(_other_tags(snapshot))) or None,
+        "host": record.host or None,
+        "pinned": "yes" if snapshot.pinned else "no",
+        "complete": "yes" if snapshot.complete else f"no, {totals.incomplete} unreadable",
+        "holds": (
+            f"{count_text(totals.files, 'file')}, "
+            f"{count_text(totals.directories, 'directory', 'directories')}, "
+            f"{others_text(totals.others)}, {size_text(totals.size_bytes)}"
+        ),
+        "added": None if record.added_bytes is None else size_text(record.added_bytes),
+        "root hash": snapshot.root_hash,
+        "parent": record.parent,
+    }
+    for name, value in facts.items():
+        if value is not None:
+            yield f"{name + ':':<11}{printable(str(value))}"
+    for path in record.scope or ():
+        yield f"{'scope:':<11}{path_text(path)}"
+    for path in record.unstable:
+        yield f"{'unstable:':<11}{path_text(path)}"
+    for item in skipped:
+        yield f"{'not held:':<11}{skipped_text(item)}"
+
+
+def _other_tags(snapshot: Snapshot) -> dict[str, str]:
+    """Returns the caller's tags that no line of their own shows, as one that a fact hides."""
+    stated = stated_facts(snapshot)
+    shown = {**{name: stated.get(name) for name in TEXTS}, **counter_tags(counters_in(stated))}
+    return {key: value for key, value in own_tags(snapshot).items() if shown.get(key) != value}
+
+
+@command(
+    "ls",
+    prints_only=True,
+    examples=["snap ls latest", "snap ls -l -R latest~1 src", "snap ls v1 ."],
+)
+@click.argument("ref")
+@click.argument("path", required=False)
+@click.option("-l", "--long", is_flag=True, help="Modes, owners, sizes, times and link targets.")
+@click.option("-R", "--recursive", is_flag=True, help="Everything below, as paths.")
+@session_option
+@pass_invocation
+def ls(
+    invocation: Invocation,
+    *,
+    ref: str,
+    path: str | None,
+    long: bool,
+    recursive: bool,
+) -> None:
+    """List a directory of a snapshot.
+
+    Without PATH, list the root. Names that the snapshot knows of but does not hold
+    are listed with -l only.
+    """
+    with invocation.open(progress=False) as handle:
+        target = handle.root if path is None else invocation.absolute(path, handle.root)
+        words = [ref] if path is None else []
+        with advising_on_paths(invocation, handle, words, "ls", "latest"):
+            snapshot = handle.resolve(ref, session=invocation.session, paths=[target])
+        entries = handle.ls(snapshot.id, target, recursive=recursive)
+    invocation.output.result(
+        "ls",
+        lambda: {
+            "id": snapshot.id,
+            "entries": [{**path_fields(entry.name), **entry_fields(entry)} for entry in entries],
+        },
+        _long_lines(entries) if long else _short_lines(entries),
+    )
+
+
+def _short_lines(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yields the names that the snapshot holds."""
+    for entry in entries:
+        if not entry.is_skipped:
+            yield printable(entry.name) + ("/" if entry.is_directory else "")
+
+
+def _long_lines(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yields all entries, also those that the snapshot does not hold, with the reason."""
+    for entry in entries:
+        name = printable(entry.name)
+        if entry.is_skipped:
+            reason = entry.skip_reason.word
+            yield f"{'?' * 10} {'':>11} {'':>12}  {'':<16}  {name} ({reason})"
+            continue
+        mode = stat.filemode(_FILE_TYPES[EntryKind(entry.kind)] | entry.mode)
+        owner = f"{entry.uid}:{entry.gid}"
+        size = str(entry.size)
+        if entry.kind == EntryKind.SYMLINK:
+            name += f" -> {printable(entry.target)}"
+        elif entry.kind == EntryKind.DIRECTORY:
+            name += "/"
+        elif entry.kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}:
+            size = ", ".join(str(number) for number in entry.device)
+        when = time_text(entry.mtime_ns, seconds=False)
+        yield f"{mode} {owner:>11} {size:>12}  {when:<16}  {name}"
+
+
+@command(
+    "cat",
+    prints_only=True,
+    examples=["snap cat latest notes.txt", "snap cat latest~3 data.db > old.db"],
+)
+@click.argument("ref")
+@click.argument("path")
+@session_option
+@pass_invocation
+def cat(invocation: Invocation, *, ref: str, path: str) -> None:
+    """Print a file of a snapshot.
+
+    Every piece is checked against its hash before it is printed. With --json the
+    content is one field, in base64 unless it is UTF-8.
+    """
+    with invocation.open(progress=False) as handle:
+        target = invocation.absolute(path, handle.root)
+        snapshot = handle.resolve(ref, session=invocation.session, paths=[target])
+        pieces = handle.cat(snapshot.id, target)
+        invocation.output.result(
+            "cat",
+            lambda: {
+                "id": snapshot.id,
+                **path_fields(path),
+                **_content_fields(b"".join(pieces)),
+            },
+            pieces,
+        )
+
+
+def _content_fields(content: bytes) -> Fields:
+    try:
+        return {"size": len(content), "content": content.decode("utf-8")}
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {"size": len(content), "content_base64": b64encode(content).decode("ascii")}
+
+
+@command(
+    "find",
+    prints_only=True,
+    examples=["snap find '*.csv'", "snap find 'src/*/config.toml' --ref latest"],
+)
+@click.argument("pattern")
+@click.option("--ref", metavar="REF", help="Only in this snapshot; print paths alone.")
+@session_option
+@pass_invocation
+def find(invocation: Invocation, *, pattern: str, ref: str | None) -> None:
+    """Find paths in all snapshots, or in one.
+
+    PATTERN is compared with names, or with whole paths when it has a '/'.
+    Columns: the newest snapshot that holds the path, how many do, the path.
+    """
+    with invocation.open() as handle:
+        if ref is not None:
+            ref = invocation.resolve(handle, ref)
+        found = handle.find(pattern, ref=ref)
+    invocation.output.result(
+        "find", lambda: {"paths": found}, _find_lines(found, with_ids=ref is None)
+    )
+
+
+def _find_lines(found: Iterable[FoundPath], *, with_ids: bool) -> Iterator[str]:
+    """Yields paths, each with its newest snapshot and how many hold it if wanted."""
+    for item in found:
+        path = path_text(item.path)
+        ids = item.snapshot_ids
+        yield f"{short_id(ids[0])}  {len(ids):>4}  {path}" if with_ids else path

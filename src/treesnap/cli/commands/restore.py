@@ -1,0 +1,234 @@
+"""``snap restore``, ``undo``, ``redo`` and ``run``: back to a snapshot, and back from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import click
+
+from treesnap.cli.advice import advising_on_paths
+from treesnap.cli.command import command, pass_invocation, privileged_option, session_option
+from treesnap.cli.failure import ExitCode
+from treesnap.cli.invocation import Invocation
+from treesnap.cli.output.as_text import change_lines, restore_line, restore_notes
+from treesnap.cli.output.streams import stdout_to_stderr
+from treesnap.cli.parameters import WholeNumber
+from treesnap.core.ending_signals import ending_text, signal_name
+from treesnap.core.interruption import Stopped
+from treesnap.core.model.entities import SkipReason
+from treesnap.core.model.errors import NotFound
+from treesnap.core.model.paths import is_within
+
+if TYPE_CHECKING:
+    from treesnap.core.handle import Handle
+    from treesnap.core.model.results import RestoreResult
+
+SIGNAL_BASE = 128
+"""Shells add the number of the signal that ended a command to this."""
+
+
+@command(
+    "restore",
+    examples=[
+        "snap restore latest",
+        "snap restore latest~2 src/ notes.txt --dry-run",
+        "snap restore latest notes.txt --patch",
+        "snap restore before-upgrade --to ../old",
+        "snap restore backup/garden notes.txt",
+    ],
+)
+@click.argument("ref", required=False, metavar="REF")
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("-p", "--patch", is_flag=True, help="Ask which hunks of PATH to restore.")
+@click.option("--to", metavar="DIR", help="Write into another directory, absent or empty.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@click.option("--touch", is_flag=True, help="Give restored files the current time.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Allow a dangerous root, and changes by other programs meanwhile.",
+)
+@privileged_option
+@click.option("--reason", metavar="TEXT", help="Why; noted of the snapshot and counted.")
+@session_option
+@pass_invocation
+def restore(
+    invocation: Invocation,
+    *,
+    ref: str | None,
+    paths: Sequence[str],
+    patch: bool,
+    to: str | None,
+    dry_run: bool,
+    touch: bool,
+    force: bool,
+    privileged: bool,
+    reason: str | None,
+) -> None:
+    """Restore a snapshot, or only PATHs of it.
+
+    All or nothing. The state before is captured first: 'snap undo' goes back to it.
+    REMOTE/HISTORY[@REF] is a snapshot of a history on a remote; what it lacks here is fetched.
+    Relative PATHs and DIR start from the directory of -C, else from the current one.
+    """
+    if ref is None:
+        from treesnap.cli.way_back import missing_ref
+
+        raise missing_ref(invocation)
+    if patch:
+        from treesnap.cli.hunk_prompt import refuse_without_terminal
+
+        if len(paths) != 1:
+            raise click.UsageError("--patch is about one PATH")
+        if to is not None or dry_run or touch or privileged or invocation.output.as_json:
+            raise click.UsageError(
+                "--patch excludes --to, --dry-run, --touch, --privileged, --json"
+            )
+        refuse_without_terminal()
+    with invocation.open(ends_restored=True) as handle:
+        absolute = invocation.absolute_all(paths, handle.root)
+        if "/" in ref:
+            from treesnap.remote.commands.remote import fetched_ref
+
+            ref = fetched_ref(invocation, handle, ref, absolute or ())
+        with advising_on_paths(invocation, handle, [ref, *paths], "restore", "latest"):
+            found = invocation.resolve(handle, ref, absolute)
+            if patch:
+                result = _restore_hunks(invocation, handle, found, absolute, force=force)
+            else:
+                result = handle.restore(
+                    found,
+                    absolute,
+                    to=None if to is None else invocation.absolute(to, handle.root),
+                    dry_run=dry_run,
+                    touch=touch,
+                    force=force,
+                    privileged=privileged,
+                    reason=reason,
+                    list_changes=dry_run or invocation.output.as_json,
+                )
+    if result is not None:
+        _show(invocation, "restore", result, undone_by="undo")
+        if paths and _is_missed(result, result.scope or ()):
+            click.get_current_context().exit(ExitCode.INCOMPLETE)
+
+
+def _restore_hunks(
+    invocation: Invocation, handle: Handle, ref: str, paths: Sequence[str] | None, *, force: bool
+) -> RestoreResult | None:
+    """Asks which hunks to restore, and restores them; returns None where there are none."""
+    from treesnap.cli.hunk_prompt import chosen_hunks
+
+    found = handle.hunks(ref, *(paths or ()))
+    if not found.hunks:
+        invocation.output.note("Nothing to restore: no line differs")
+        return None
+    chosen = chosen_hunks(found, invocation.output)
+    if not chosen:
+        invocation.output.note("Nothing was restored")
+        return None
+    return handle.restore_hunks(found, chosen, force=force)
+
+
+def _step_back(name: str, undone: str, undone_by: str) -> click.Command:
+    """Returns ``undo`` or ``redo``, which are the same but for what they undo."""
+
+    @command(
+        name,
+        help=f"""Undo the newest {undone}.
+
+        What changed since that {undone} is captured first: 'snap {undone_by}' goes back to it.
+        """,
+        examples=[f"snap {name}", f"snap -C project {name} --json"],
+    )
+    @privileged_option
+    @pass_invocation
+    def step_back(invocation: Invocation, *, privileged: bool) -> None:
+        with invocation.open(ends_restored=True) as handle:
+            try:
+                step = handle.undo if name == "undo" else handle.redo
+                result = step(privileged=privileged)
+            except NotFound as error:
+                if name == "undo":
+                    from treesnap.cli.way_back import advise_on_undo
+
+                    advise_on_undo(invocation, handle, error)
+                raise
+        _show(invocation, name, result, undone_by=undone_by)
+
+    return step_back
+
+
+undo = _step_back("undo", "restore", undone_by="redo")
+redo = _step_back("redo", "undo", undone_by="undo")
+
+
+def _show(invocation: Invocation, name: str, result: RestoreResult, *, undone_by: str) -> None:
+    output = invocation.output
+    plan = change_lines(result.changes, coloured=output.is_coloured) if result.dry_run else ()
+    output.result(name, result.to_dict, [*plan, restore_line(result)])
+    output.note(*restore_notes(result, invocation.command_text(undone_by)))
+
+
+def _is_missed(result: RestoreResult, paths: Sequence[bytes]) -> bool:
+    """Returns whether one of some paths could not be read, so that it was left alone."""
+    return any(
+        item.reason is SkipReason.UNREADABLE and is_within(path, item.path)
+        for item in result.untouched
+        for path in paths
+    )
+
+
+@command(
+    "run",
+    context_settings={"allow_interspersed_args": False},
+    examples=["snap run -- make install", "snap run --retries 2 -- ./migrate.sh --all"],
+)
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] CMD...")
+@click.option(
+    "--retries",
+    type=WholeNumber(min=0),
+    default=0,
+    metavar="N",
+    help="Run a failing command again, up to N times, each time from the checkpoint.",
+)
+@click.option("-m", "--label", metavar="LABEL", help="A description of the checkpoint.")
+@pass_invocation
+def run(invocation: Invocation, *, words: Sequence[str], retries: int, label: str | None) -> None:
+    """Run a command, and roll back what it did if it fails.
+
+    A checkpoint is taken first. Exits as the command does, with 128 plus the
+    number of the signal that ended it, or with 127 when it cannot be started.
+    With --json the command's output goes to standard error.
+    """
+    output = invocation.output
+    with (
+        invocation.open(progress=False, makes_store=True) as handle,
+        stdout_to_stderr() if output.as_json else nullcontext(),
+    ):
+        try:
+            result = handle.run(words, retries=retries, label=label)
+        except Stopped as stopped:
+            why = [signal_name(stopped.signal), *getattr(stopped, "__notes__", ())]
+            output.note(f"Stopped by {'; '.join(why)}")
+            raise
+    exit_code = result.exit_code if result.exit_code >= 0 else SIGNAL_BASE - result.exit_code
+    restored = result.restore
+    if restored is not None:
+        output.note(
+            f"{words[0]} {ending_text(result.exit_code)}; rolled back",
+            restore_line(restored),
+            *restore_notes(restored, invocation.command_text("undo")),
+        )
+    elif result.attempts > 1:
+        before = result.attempts - 1
+        rolled = "attempt 1 was" if before == 1 else f"{before:,} attempts before were"
+        output.note(f"{words[0]} succeeded in attempt {result.attempts:,}; {rolled} rolled back")
+    output.result(
+        "run",
+        lambda: {**result.to_dict(), "exit_code": exit_code},
+        (),
+    )
+    click.get_current_context().exit(exit_code)

@@ -1,0 +1,201 @@
+"""``snap revert`` and ``snap adopt``: merges into the root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from treesnap.cli.advice import advising_on_absent, advising_on_paths
+from treesnap.cli.command import command, pass_invocation, session_option
+from treesnap.cli.invocation import Invocation
+from treesnap.cli.output.as_text import change_lines, short_id, skipped_lines
+from treesnap.core.diff.three_way import TEXT_SIZE_MAX
+from treesnap.core.model.errors import printable
+from treesnap.core.model.quantities import count_text, first_lines
+
+if TYPE_CHECKING:
+    from treesnap.core.model.results import MergeResult
+
+_SHOWN_MAX = 10
+"""Conflicts that are named; the others are counted."""
+_TOO_LARGE = f"  (larger than {TEXT_SIZE_MAX >> 20} MiB, so not merged by lines)"
+
+
+def _conflict_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that say what becomes of conflicts."""
+    for option in reversed(
+        (
+            click.option("--mine", is_flag=True, help="Keep paths in conflict as they are."),
+            click.option("--theirs", is_flag=True, help="Take the other side of conflicts."),
+            click.option(
+                "--markers", is_flag=True, help="Write both sides of a conflict into texts."
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def _rule_of(*, mine: bool, theirs: bool, markers: bool) -> str | None:
+    """Returns what becomes of conflicts, or None where nothing was said."""
+    given = {"mine": mine, "theirs": theirs, "markers": markers}
+    rules = [rule for rule, is_given in given.items() if is_given]
+    if len(rules) > 1:
+        raise click.UsageError(f"--{rules[0]} and --{rules[1]} exclude each other")
+    return rules[0] if rules else None
+
+
+@command(
+    "revert",
+    examples=[
+        "snap revert latest",
+        "snap revert step:5 --session fix-login --dry-run",
+        "snap revert 4f2a..81c0 src/ --markers",
+    ],
+)
+@click.argument("ref", metavar="REF|A..B")
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@_conflict_options
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Allow a dangerous root, and changes by other programs meanwhile.",
+)
+@session_option
+@pass_invocation
+def revert(
+    invocation: Invocation,
+    *,
+    ref: str,
+    paths: Sequence[str],
+    mine: bool,
+    theirs: bool,
+    markers: bool,
+    dry_run: bool,
+    force: bool,
+) -> None:
+    """Undo what happened between two snapshots, and keep everything since.
+
+    REF alone stands for what changed since the snapshot before it; one that was taken
+    before a step stands for what the step did, as in 'snap log'. Texts that changed
+    since in other lines are merged. Where the same lines changed, nothing is changed at
+    all, unless an option says which side wins. All or nothing: 'snap undo' goes back.
+    """
+    rule = _rule_of(mine=mine, theirs=theirs, markers=markers)
+    with invocation.open(ends_restored=not dry_run) as handle:
+        wanted = invocation.absolute_all(paths, handle.root)
+        with advising_on_paths(invocation, handle, [ref, *paths], "revert", "latest"):
+            result = handle.revert(
+                ref,
+                wanted,
+                conflicts=rule or "refuse",
+                session=invocation.session,
+                dry_run=dry_run,
+                force=force,
+            )
+    _show(invocation, "revert", result, rule)
+
+
+@command(
+    "adopt",
+    examples=[
+        "snap adopt ../attempt-2",
+        "snap adopt ../attempt-2 src/ --dry-run",
+        "snap adopt ../attempt-2 --as-it-is",
+    ],
+)
+@click.argument("fork", metavar="DIR")
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@_conflict_options
+@click.option("--as-it-is", is_flag=True, help="Make the root as the fork, without a merge.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Allow a dangerous root, changes meanwhile, and another directory as DIR.",
+)
+@pass_invocation
+def adopt(
+    invocation: Invocation,
+    *,
+    fork: str,
+    paths: Sequence[str],
+    mine: bool,
+    theirs: bool,
+    markers: bool,
+    as_it_is: bool,
+    dry_run: bool,
+    force: bool,
+) -> None:
+    """Bring what was done in the fork DIR into the root that it was forked from.
+
+    What happened in the root since is kept: both are merged, as 'snap revert' merges.
+    Where both changed the same, nothing is changed at all, unless an option says which
+    side wins. All or nothing: 'snap undo' goes back. DIR stays as it is.
+    """
+    rule = _rule_of(mine=mine, theirs=theirs, markers=markers)
+    if as_it_is and rule is not None:
+        raise click.UsageError(f"--as-it-is and --{rule} exclude each other")
+    with invocation.open(ends_restored=not dry_run) as handle:
+        directory = invocation.absolute(fork, handle.root)
+        root_list = invocation.command_text("root", "list")
+        advice = f"name the directory of a fork; '{root_list}' shows them"
+        with advising_on_absent(directory, advice):
+            result = handle.adopt(
+                directory,
+                invocation.absolute_all(paths, handle.root),
+                conflicts=rule or "refuse",
+                as_it_is=as_it_is,
+                dry_run=dry_run,
+                force=force,
+            )
+    _show(invocation, "adopt", result, rule)
+
+
+def _show(invocation: Invocation, name: str, result: MergeResult, rule: str | None) -> None:
+    lines = [*(change_lines(result.changes) if result.dry_run else ()), _summary(name, result)]
+    invocation.output.result(name, result.to_dict, lines)
+    invocation.output.note(*_notes(result, rule, invocation))
+
+
+def _summary(name: str, result: MergeResult) -> str:
+    paths = count_text(len(result.changes), "path")
+    what = short_id(result.theirs_id)
+    if name == "revert":
+        what += ".." + ("now" if result.base_id is None else short_id(result.base_id))
+    if not result.changes:
+        why = "" if result.conflicts or result.left_out else ": the root has it already"
+        return f"Nothing to {name} of {what}{why}"
+    if result.dry_run:
+        return f"Would {name} {what}: {paths}"
+    assert result.snapshot is not None
+    did = {"revert": "Reverted", "adopt": "Adopted"}[name]
+    return f"{did} {what}: {paths} changed, now {short_id(result.snapshot.id)}"
+
+
+def _notes(result: MergeResult, rule: str | None, invocation: Invocation) -> Iterator[str]:
+    outcomes = {
+        None: "it would be refused",
+        "mine": "kept as they are",
+        "theirs": "taken from the other side",
+        "markers": "texts have marks, all else is kept",
+    }
+    if result.conflicts:
+        paths = count_text(len(result.conflicts), "path")
+        yield f"{paths} changed on both sides, {outcomes[rule]}:"
+        shown = [
+            f"{printable(path or b'.')}{_TOO_LARGE if path in result.too_large else ''}"
+            for path in result.conflicts
+        ]
+        for text in first_lines(shown, str, _SHOWN_MAX):
+            yield f"  C  {text}"
+    if result.kept:
+        yield f"{count_text(len(result.kept), 'path')} changed meanwhile by others, and kept:"
+        for text in first_lines(list(change_lines(result.kept)), str, _SHOWN_MAX):
+            yield f"  {text}"
+    yield from skipped_lines(result.left_out, "left out")
+    if result.safety_id is not None:
+        yield f"To go back: {invocation.command_text('undo')}"

@@ -1,0 +1,183 @@
+"""Sidecar files: small files that an operation leaves in the root for other programs to read.
+
+They are reached as everything in a root is, never through a link, and replaced atomically. They
+are not part of the state that snapshots hold: their writer excludes them from captures.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import write_all
+from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
+from treesnap.core.model import paths as treepath
+from treesnap.core.model.entities import Change, ChangeKind
+from treesnap.core.model.errors import ErrorCode, Refused, quoted
+from treesnap.core.ops.access import locked_root, opened
+from treesnap.core.ops.context import Context
+from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
+
+SIZE_BYTES_MAX = 64 << 20
+OTHER_SUFFIX = b".before-treesnap"
+"""Ends the new name of another program's file that was in the place of a sidecar file."""
+
+
+class SidecarPlace:
+    """Where sidecar files of one kind lie: below a root, at a path with one part that varies.
+
+    ``pattern`` is relative to the root, and has ``*`` for that part.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._parts = pattern.encode().split(b"/")
+        self._writing = [*self._parts[:-1], _writing_name(self._parts[-1])]
+        self.excluded = tuple(
+            "/" + b"/".join(parts).decode() for parts in (self._parts, self._writing)
+        )
+        """Patterns that keep the files out of captures."""
+
+    def path(self, varying: str) -> bytes:
+        """Returns the path of one file."""
+        return b"/".join(varying.encode() if part == b"*" else part for part in self._parts)
+
+    def holds(self, change: Change) -> bool:
+        """Returns whether a change is that of such a file, or of a new directory above one."""
+        names = treepath.components(change.path)
+        if any(_fit(names, parts) for parts in (self._parts, self._writing)):
+            return True
+        is_new_directory = (
+            change.change == ChangeKind.ADDED and change.new is not None and change.new.is_directory
+        )
+        return is_new_directory and _fit(names, self._parts[: len(names)])
+
+
+def _fit(names: list[bytes], parts: list[bytes]) -> bool:
+    return len(names) == len(parts) and all(
+        part in (b"*", name) for name, part in zip(names, parts, strict=True)
+    )
+
+
+def _writing_name(name: bytes) -> bytes:
+    """Returns the name that a file has while it is written."""
+    return b"." + name + b".writing"
+
+
+def write_sidecar(
+    context: Context,
+    path: bytes,
+    content: Callable[[], bytes],
+    *,
+    is_sidecar: Callable[[bytes], bool],
+) -> None:
+    """Writes ``content()`` to a file of the root, durably, and makes its directories.
+
+    The root is locked meanwhile, so that of several writers the last one has seen the newest
+    history. Another program's file in its place is moved aside: :data:`OTHER_SUFFIX` is added to
+    its name. A kill leaves the old file or the new one. Raises Refused where a link or a file
+    stands in the place of a directory.
+    """
+    with (
+        opened(context, "write a sidecar file", recover=False) as session,
+        locked_root(session, "write a sidecar file"),
+        open_chain(context.fs, context.root) as chain,
+    ):
+        directory, name = treepath.split(path)
+        data = content()
+        _replace(context.fs, _made(context.fs, chain, directory), name, data, is_sidecar)
+
+
+def read_sidecar(context: Context, path: bytes) -> bytes | None:
+    """Returns a file's content, None where there is no regular file. Follows no link."""
+    directory, name = treepath.split(path)
+    try:
+        with open_chain(context.fs, context.root) as chain:
+            return _content(context.fs, chain.open(directory), name)
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:
+            raise
+        return None
+
+
+def remove_sidecar(context: Context, path: bytes) -> None:
+    """Removes a file if it is there. Follows no link; raises OSError."""
+    directory, name = treepath.split(path)
+    try:
+        with open_chain(context.fs, context.root) as chain:
+            context.fs.unlink(name, dir_fd=chain.open(directory))
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:
+            raise
+
+
+def _made(fs: FileSystem, chain: DirectoryChain, path: bytes) -> int:
+    """Returns a descriptor of a directory, which is made with those above it when absent."""
+    names = treepath.components(path)
+    for length in range(1, len(names) + 1):
+        try:
+            chain.open_names(names[:length])
+        except FileNotFoundError:
+            above = chain.open_names(names[: length - 1])
+            fs.make_directory(names[length - 1], 0o777, dir_fd=above)
+            fs.sync(above)
+        except OSError as error:
+            if error.errno not in NO_DIRECTORY:
+                raise
+            where = b"/".join(names[:length])
+            raise Refused(
+                f"{quoted(where)} is not a directory", code=ErrorCode.NOT_A_DIRECTORY, path=where
+            ) from error
+    return chain.open_names(names)
+
+
+def _replace(
+    fs: FileSystem, directory: int, name: bytes, data: bytes, is_sidecar: Callable[[bytes], bool]
+) -> None:
+    writing = _writing_name(name)
+    with suppress(FileNotFoundError):  # left by a writer that was killed
+        fs.unlink(writing, dir_fd=directory)
+    fd = fs.open(writing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=directory)
+    try:
+        write_all(fs, fd, data)
+        fs.sync_data(fd)
+    finally:
+        fs.close(fd)
+    found = _content(fs, directory, name)
+    if found is None or not is_sidecar(found):
+        _move_aside(fs, directory, name)
+    fs.rename(writing, name, source_dir_fd=directory, target_dir_fd=directory)
+    fs.sync(directory)
+
+
+def _content(fs: FileSystem, directory: int, name: bytes) -> bytes | None:
+    """Returns a small regular file's content, or None for anything else."""
+    try:
+        found = fs.lstat(name, dir_fd=directory)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode) or found.st_size > SIZE_BYTES_MAX:
+        return None
+    fd = open_for_reading(fs, name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=directory)
+    try:
+        return fs.read_at(fd, SIZE_BYTES_MAX, 0)
+    finally:
+        close_after_reading(fs, fd)
+
+
+def _move_aside(fs: FileSystem, directory: int, name: bytes) -> None:
+    """Renames another program's file, if there is one."""
+    try:
+        fs.rename_to_absent(
+            name, name + OTHER_SUFFIX, source_dir_fd=directory, target_dir_fd=directory
+        )
+    except FileNotFoundError:
+        return
+    except FileExistsError as error:
+        raise Refused(
+            f"{quoted(name)} belongs to another program, and {quoted(name + OTHER_SUFFIX)} exists",
+            code=ErrorCode.NAME_TAKEN,
+            path=name,
+        ) from error

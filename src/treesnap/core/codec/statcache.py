@@ -1,0 +1,250 @@
+"""Rows of the stat cache: what one directory looked like when it was captured.
+
+    header | rows ... | meta | hashes u64[] | offsets u64[] | trailer
+
+A row is ``length u32 | BLAKE3 8 bytes | payload``; the payload is the msgpack
+array of :class:`Row`, or that of its length and the same compressed. The hashes
+are the first eight bytes of the BLAKE3 of each row's path, sorted; the offsets
+say where each row is. The trailer is ``meta offset u64 | count u64 | "TSCT"``.
+Rows are written in the order in which a walk finishes directories. The file is
+never synced: every row and the meta carry a checksum of their own, and a file
+that is not whole is not used.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from treesnap.core.codec.compress import OBJECT_SIZE_MAX, Compression, compress, decompress
+from treesnap.core.codec.message import (
+    LONG_ARRAY_LENGTH_MAX,
+    Fields,
+    decode_time,
+    pack,
+    require,
+    unpack,
+)
+from treesnap.core.codec.tree import decode_totals
+from treesnap.core.codec.watch import WatchNote, decode_note, encode_note
+from treesnap.core.model.entities import ObjectId, SkipReason, Totals
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.ids import ID_SIZE, checksum
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.paths import are_valid_names
+
+TRAILER_MAGIC = b"TSCT"
+TRAILER = struct.Struct("<QQ4s")
+_FRAME = struct.Struct("<I8s")
+FRAME_SIZE = _FRAME.size
+_MODE_MAX = 0xFFFFFFFF
+_COMPRESSED_MIN = 512
+"""Shorter rows are not worth the time."""
+_LEVEL = 1
+
+
+class Observation(NamedTuple):
+    """What ``lstat`` said about one name of a directory.
+
+    All zeros for a name that exclusions hide: its changes do not count.
+    """
+
+    name: bytes
+    mode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    device: int
+
+
+PlainObservation = tuple[bytes, int, int, int, int, int, int]
+"""The fields of an observation: there are hundreds of thousands, and a class takes time."""
+
+
+class Row(NamedTuple):
+    """One directory: what was seen, and the tree that was stored for it."""
+
+    path: bytes
+    tree_id: ObjectId
+    totals: Totals
+    rules: bytes
+    """Fingerprint of the exclusions that were in force."""
+    racy: tuple[bytes, ...]
+    """Names that must be looked at again whatever their observation says."""
+    linked: bool
+    """Whether a name has more than one hard link."""
+    skipped: tuple[tuple[bytes, int], ...]
+    """Names that were not captured, with the reason."""
+    observations: bytes
+    """The msgpack array of all observations, sorted by name."""
+
+
+def path_hash(path: bytes) -> int:
+    """Returns the number under which a directory's row is found."""
+    return int.from_bytes(checksum(path, 8), "big")
+
+
+def frame(payload: bytes) -> bytes:
+    """Returns a payload with its length and checksum before it."""
+    return _FRAME.pack(len(payload), checksum(payload, 8)) + payload
+
+
+def unframe(data: memoryview, offset: int) -> memoryview | None:
+    """Returns the payload at an offset, or None when it is not whole."""
+    if offset < 0 or offset + FRAME_SIZE > len(data):
+        return None
+    length, check = _FRAME.unpack_from(data, offset)
+    payload = data[offset + FRAME_SIZE : offset + FRAME_SIZE + length]
+    if len(payload) != length or checksum(payload, 8) != check:
+        return None
+    return payload
+
+
+def encode_row(row: Row) -> bytes:
+    """Returns the payload of a row."""
+    return pack(row)
+
+
+def compress_row(payload: bytes) -> bytes:
+    """Returns the payload of a row in less space, if it is worth it."""
+    if not _COMPRESSED_MIN <= len(payload) <= OBJECT_SIZE_MAX:
+        return payload
+    ((compression, stored),) = compress([payload], _LEVEL)
+    return pack((len(payload), stored)) if compression == Compression.ZSTD else payload
+
+
+def decode_row(payload: memoryview) -> Row:
+    """Returns the row of a payload, compressed or not, or raises Corrupt."""
+    value = unpack(payload, "stat cache row", LONG_ARRAY_LENGTH_MAX, maps=False)
+    if type(value) is tuple and [type(item) for item in value] == [int, bytes]:
+        raw = decompress(Compression.ZSTD, value[1], value[0])
+        value = unpack(raw, "stat cache row", LONG_ARRAY_LENGTH_MAX, maps=False)
+    require(_is_row(value), "stat cache row", "its fields are of wrong types")
+    path, tree_id, totals, *rest = value
+    return Row._make((path, tree_id, decode_totals(totals), *rest))
+
+
+def _is_row(value: Any) -> bool:
+    if type(value) is not tuple or len(value) != len(Row._fields):
+        return False
+    path, tree_id, _, rules, racy, linked, skipped, observations = value
+    return (
+        type(path) is bytes
+        and type(tree_id) is bytes
+        and len(tree_id) == ID_SIZE
+        and type(rules) is bytes
+        and type(racy) is tuple
+        and set(map(type, racy)) <= {bytes}
+        and type(linked) is bool
+        and type(skipped) is tuple
+        and all(map(_is_skipped, skipped))
+        and type(observations) is bytes
+    )
+
+
+def _is_skipped(item: Any) -> bool:
+    return (
+        type(item) is tuple
+        and len(item) == 2
+        and type(item[0]) is bytes
+        and type(item[1]) is int
+        and item[1] in SkipReason._value2member_map_
+    )
+
+
+def encode_observations(observations: list[Observation]) -> bytes:
+    """Returns the bytes that stand for a whole directory; equal bytes, equal directory."""
+    return pack(observations)
+
+
+def is_observed(data: bytes, observations: Sequence[PlainObservation]) -> bool:
+    """Returns whether bytes stand for just these; takes half the time of encoding them.
+
+    False also for damaged bytes, and for some with times that msgpack has no integer for.
+    """
+    try:
+        value = unpack(data, "observations", LONG_ARRAY_LENGTH_MAX, maps=False)
+    except Corrupt:
+        return False
+    return bool(value == tuple(observations))
+
+
+def decode_observations(data: bytes) -> dict[bytes, PlainObservation]:
+    """Returns what was seen, by name, or raises Corrupt."""
+    value = unpack(data, "observations", LONG_ARRAY_LENGTH_MAX, maps=False)
+    time_types = _time_types(value)
+    require(time_types is not None, "observations", "they are not well formed")
+    if time_types != {int}:
+        value = tuple(_with_times(item) for item in value)
+    return {item[0]: item for item in value}
+
+
+def _with_times(item: tuple[Any, ...]) -> tuple[Any, ...]:
+    times = (decode_time(time, "observations") for time in item[3:5])
+    return (*item[:3], *times, *item[5:])
+
+
+def _time_types(items: Any) -> set[type] | None:
+    """Returns which types the times of observations have, or None if they are not well formed.
+
+    Looks at one field of all after the other, as decoding a tree does.
+    """
+    if type(items) is not tuple:
+        return None
+    if not items:
+        return {int}
+    if set(map(type, items)) != {tuple} or set(map(len, items)) != {len(Observation._fields)}:
+        return None
+    names, modes, sizes, mtimes, ctimes, *others = zip(*items, strict=True)
+    types = {*map(type, mtimes), *map(type, ctimes)}
+    is_good = (
+        set(map(type, names)) == {bytes}
+        and are_valid_names(names)
+        and set(map(type, chain(modes, sizes, *others))) == {int}
+        and types <= {int, bytes}
+        and 0 <= min(modes) <= max(modes) <= _MODE_MAX
+    )
+    return types if is_good else None
+
+
+class Meta(NamedTuple):
+    """What a file of rows says of itself."""
+
+    snapshot_id: str
+    tree_id: ObjectId
+    """Root tree of the snapshot, below which the trees of all rows are."""
+    base_id: str | None = None
+    """For a file of recent rows, the snapshot of the file that they go before; else None."""
+    removed: frozenset[bytes] = frozenset()
+    """Directories whose rows in that file, and all below them, do not count any more."""
+    watch: WatchNote | None = None
+    """There when a watcher was asked before the walk began that the rows are from."""
+
+
+def encode_meta(meta: Meta) -> bytes:
+    """Returns the payload that says what the rows belong to."""
+    fields: dict[str, Any] = {"version": 1, "snapshot": meta.snapshot_id, "tree": meta.tree_id}
+    if meta.base_id is not None:
+        fields |= {"base": meta.base_id, "removed": tuple(sorted(meta.removed))}
+    if meta.watch is not None:
+        fields["watch"] = encode_note(meta.watch)
+    return pack(fields)
+
+
+def decode_meta(payload: memoryview) -> Meta:
+    """Returns what the rows belong to, or raises Corrupt."""
+    fields = Fields(unpack(payload, "stat cache", LONG_ARRAY_LENGTH_MAX), "stat cache")
+    fields.require_version(1)
+    removed = fields.optional("removed", tuple) or ()
+    require(all(type(path) is bytes for path in removed), "stat cache", "a path is no bytes")
+    watch = fields.optional("watch", dict)
+    return Meta(
+        fields.get("snapshot", str),
+        ObjectId(fields.get("tree", bytes)),
+        fields.optional("base", str),
+        frozenset(removed),
+        decode_note(watch) if watch is not None else None,
+    )

@@ -1,0 +1,183 @@
+"""The features beside the core: which commands each brings, and what to type for its libraries.
+
+The only place where the core names modules of features, as text: nothing is imported before it is
+needed, and a feature whose folder was deleted is not missed before it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from treesnap.core.model.named_tuple import NamedTuple
+
+Commands = Mapping[str, Mapping[str, tuple[str, str]]]
+"""By section of the help, commands with their module and the first sentence of their help."""
+
+
+class Feature(NamedTuple):
+    """What a folder beside the core and its command line brings."""
+
+    commands: Commands
+
+
+FEATURES = {
+    "remote": Feature(
+        {
+            "Remotes": {
+                "remote": (
+                    "treesnap.remote.commands.remote",
+                    "Keep history on object storage or on another disk.",
+                ),
+                "push": (
+                    "treesnap.remote.commands.remote",
+                    "Store snapshots of the root on a remote.",
+                ),
+                "fetch": (
+                    "treesnap.remote.commands.remote",
+                    "Bring a history of another machine into the store.",
+                ),
+                "pull": (
+                    "treesnap.remote.commands.remote",
+                    "Bring what another machine changed into the root.",
+                ),
+                "clone": (
+                    "treesnap.remote.commands.remote",
+                    "Make a directory of a history on a remote.",
+                ),
+            },
+        },
+    ),
+    "agents": Feature(
+        {
+            "Agents": {
+                "agent": (
+                    "treesnap.agents.commands.agent",
+                    "Install hooks in the hosts of agents, and show their state.",
+                ),
+                "hook": (
+                    "treesnap.agents.commands.hook",
+                    "Capture the root before an agent's prompt or tool.",
+                ),
+                "rewind": (
+                    "treesnap.agents.commands.rewind",
+                    "Undo what an agent did since its newest prompt, or since STEP.",
+                ),
+                "mcp": (
+                    "treesnap.agents.commands.mcp",
+                    "Serve the history of directories to a model, by the Model Context Protocol.",
+                ),
+            },
+        },
+    ),
+    "plans": Feature(
+        {
+            "Automation": {
+                "plan": (
+                    "treesnap.plans.command",
+                    "Run steps in order, with checkpoints to go back to.",
+                ),
+            },
+        },
+    ),
+    "compat": Feature(
+        {
+            "Compatibility": {
+                "session": (
+                    "treesnap.compat.commands.session",
+                    "Make and use the checkpoints of Maestro sessions.",
+                ),
+                "maker": (
+                    "treesnap.compat.commands.maker",
+                    "Carry out one operation block of MAKER from standard input.",
+                ),
+            },
+        },
+    ),
+    "timeline": Feature(
+        {
+            "History": {
+                "timeline": (
+                    "treesnap.timeline.command",
+                    "Look through the history: snapshots, what each changed, and how.",
+                ),
+            },
+        },
+    ),
+    "mount": Feature(
+        {
+            "History": {
+                "mount": (
+                    "treesnap.mount.command",
+                    "Show the history as directories at DIR, read-only, until Ctrl-C.",
+                ),
+                "umount": (
+                    "treesnap.mount.command",
+                    "End 'snap mount' at DIR, or clear what a killed one left.",
+                ),
+            },
+        },
+    ),
+    "schedule": Feature(
+        {
+            "Automation": {
+                "schedule": (
+                    "treesnap.schedule.command",
+                    "Take snapshots of the root regularly, by systemd or cron.",
+                ),
+            },
+        },
+    ),
+    "notebook": Feature({}),
+}
+
+
+def with_features(commands: Commands) -> Commands:
+    """Returns commands of the core, and in each section those of the features after them.
+
+    Without those of features whose folder is not there.
+    """
+    found = {section: dict(listed) for section, listed in commands.items()}
+    above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for name, feature in FEATURES.items():
+        if os.path.isdir(os.path.join(above, name)):
+            for section, listed in feature.commands.items():
+                found.setdefault(section, {}).update(listed)
+    return found
+
+
+def feature_of(command: str) -> str | None:
+    """Returns the feature that brings a command, or None."""
+    for name, feature in FEATURES.items():
+        if any(command in listed for listed in feature.commands.values()):
+            return name
+    return None
+
+
+@contextmanager
+def brought_by(extra: str) -> Iterator[None]:
+    """Says in the ModuleNotFoundError of an import in the body what to type."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(missing_text(error, extra), name=error.name) from error
+
+
+def missing_text(error: ImportError, extra: str) -> str:
+    """Returns which module is missing; the text ends with the line to type."""
+    return f"The Python module {error.name!r} is missing; type: {command_for(extra)}"
+
+
+def command_for(extra: str) -> str:
+    """Returns the line that installs an extra beside this treesnap.
+
+    A program of pipx or of uv has an environment of its own, which pip does not reach.
+    """
+    requirement = f"'treesnap[{extra}]'"
+    if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
+        return f"pipx inject treesnap {requirement}"
+    if os.path.exists(os.path.join(sys.prefix, "uv-receipt.toml")):
+        return f"uv tool install {requirement}"
+    return f"pip install {requirement}"

@@ -1,0 +1,234 @@
+"""The file system as treesnap uses it: one method per system call.
+
+Everything that reads or writes files takes a :class:`FileSystem`, so that tests
+can count calls, make any of them fail, record them, and replay every prefix of
+a recording with effects dropped that were not synced yet.
+
+Names are relative to ``dir_fd`` where one is given. No method follows a
+symbolic link in the last component. All methods raise OSError, unchanged;
+:mod:`treesnap.core.fs.os_errors` turns it into errors for callers at the border of
+each operation.
+
+Durability, method by method: data written by ``write``, ``write_at``, ``truncate``,
+``punch_hole`` and ``share_content`` survives a power cut only after ``sync`` or
+``sync_data`` of that file, or ``sync_file_system``. Names made, changed or removed survive
+only after ``sync`` of the directory, or ``sync_file_system``. Until then any subset of the
+effects may be lost, in any order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from mmap import mmap
+from typing import Protocol
+
+Name = str | bytes
+
+
+class ReadingFileSystem(Protocol):
+    """System calls that take nothing away and change nothing, with descriptors for handles.
+
+    Who only reads takes this, so that a type checker refuses the rest.
+    """
+
+    def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
+        """Opens a file or directory; adds O_CLOEXEC and O_NOFOLLOW."""
+
+    def close(self, fd: int, /) -> None:
+        """Closes a descriptor."""
+
+    def read(self, fd: int, size_bytes: int, /) -> bytes:
+        """Returns at most ``size_bytes`` bytes from the current position."""
+
+    def read_at(self, fd: int, size_bytes: int, offset: int, /) -> bytes:
+        """Returns at most ``size_bytes`` bytes from a position."""
+
+    def next_data(self, fd: int, offset: int) -> int | None:
+        """Returns the start of the next data at or after ``offset``, or None at the end."""
+
+    def next_hole(self, fd: int, offset: int) -> int:
+        """Returns the start of the next hole at or after ``offset``; past the end is a hole."""
+
+    def map(self, fd: int) -> mmap:
+        """Returns a read-only mapping of a whole file that is not empty."""
+
+    def sync(self, fd: int, /) -> None:
+        """Makes a file's data and metadata, or a directory's names, durable."""
+
+    def sync_data(self, fd: int, /) -> None:
+        """Makes a file's data and size durable."""
+
+    def sync_file_system(self, fd: int) -> None:
+        """Makes everything written to the file system that holds ``fd`` durable."""
+
+    def scan(self, directory: int | Name) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        """Lists a directory by descriptor or path."""
+
+    def list_names(self, directory: int | str, /) -> list[str]:
+        """Returns the names in a directory, unordered."""
+
+    def lstat(self, name: Name, /, *, dir_fd: int | None = None) -> os.stat_result:
+        """Returns metadata of a name."""
+
+    def fstat(self, fd: int, /) -> os.stat_result:
+        """Returns metadata of an open file."""
+
+    def free_bytes(self, fd: int) -> int:
+        """Returns how many bytes an unprivileged writer may still add to the file system."""
+
+    def name_size_max(self, fd: int) -> int:
+        """Returns how many bytes a name in an open directory may have at most."""
+
+    def file_system_id(self, place: Name | int, /) -> int:
+        """Returns the id of a file system, which stays the same over mounts.
+
+        That is f_fsid of statfs(2), or the device number where that is 0. Device numbers of btrfs
+        and overlayfs may change at each mount. Overlays on one file system may have the same id.
+        """
+
+    def is_read_only(self, fd: int) -> bool:
+        """Returns whether the file system is mounted read-only."""
+
+    def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
+        """Returns whether a file is immutable or append-only, so that not even its owner
+        may move or remove it; False if that cannot be known. See chattr(1).
+        """
+
+    def mount_id(self, fd: int) -> int | None:
+        """Returns through which mount a file was opened, or None if that cannot be known.
+
+        Numbers are used again after an unmount. See statx(2).
+        """
+
+    def birth_time_ns(self, name: Name | int) -> int | None:
+        """Returns when a file or directory was made, or None if the file system does not tell.
+
+        A renamed directory keeps it. See statx(2).
+        """
+
+    def read_link(self, name: bytes, /, *, dir_fd: int | None = None) -> bytes:
+        """Returns the target of a symbolic link."""
+
+    def list_xattrs(self, path: str | int) -> list[str]:
+        """Returns the names of extended attributes."""
+
+    def get_xattr(self, path: str | int, attribute: str) -> bytes:
+        """Returns one extended attribute."""
+
+    def lock(self, fd: int, *, exclusive: bool) -> bool:
+        """Takes a ``flock`` if it is free; returns whether it was."""
+
+    def unlock(self, fd: int) -> None:
+        """Releases a ``flock``, for every descriptor that shares it."""
+
+
+class FileSystem(ReadingFileSystem, Protocol):
+    """All system calls."""
+
+    def write(self, fd: int, data: bytes | memoryview, /) -> int:
+        """Writes at the current position; returns how many bytes were written."""
+
+    def write_at(self, fd: int, data: bytes | memoryview, offset: int, /) -> int:
+        """Writes at a position; returns how many bytes were written."""
+
+    def truncate(self, fd: int, size_bytes: int, /) -> None:
+        """Sets the size of an open file; a growing file gets a hole."""
+
+    def allocate(self, fd: int, size_bytes: int) -> None:
+        """Allocates space for the first bytes of an open file, which grows if it is shorter."""
+
+    def punch_hole(self, fd: int, offset: int, size_bytes: int) -> None:
+        """Gives back the blocks of a range of an open file, which reads as zeros then.
+
+        The size stays. Raises OSError with EOPNOTSUPP or ENOSYS where that cannot be done.
+        See fallocate(2).
+        """
+
+    def share_content(self, fd: int, source_fd: int, /) -> None:
+        """Gives an open file the content of another, holes too, without a copy of any block.
+
+        The two share blocks until one of them is written to. Of a source that is written to
+        meanwhile it is the content of one moment. Raises OSError, as FICLONE does: EXDEV for two
+        file systems, EOPNOTSUPP or ENOTTY for one that cannot, EINVAL for two files that cannot.
+        See ioctl_ficlone(2).
+        """
+
+    def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
+        """Makes a directory."""
+
+    def remove_directory(self, name: Name, /, *, dir_fd: int | None = None) -> None:
+        """Removes an empty directory."""
+
+    def unlink(self, name: Name, /, *, dir_fd: int | None = None) -> None:
+        """Removes a name that is not a directory."""
+
+    def rename(
+        self,
+        source: Name,
+        target: Name,
+        *,
+        source_dir_fd: int | None = None,
+        target_dir_fd: int | None = None,
+    ) -> None:
+        """Renames atomically; an existing file at the target is replaced."""
+
+    def rename_to_absent(
+        self,
+        source: Name,
+        target: Name,
+        *,
+        source_dir_fd: int,
+        target_dir_fd: int,
+        or_fail: bool = False,
+    ) -> None:
+        """Renames atomically; raises FileExistsError when the target exists.
+
+        Where the kernel or the file system cannot, looks the target up first, which leaves a
+        moment for a race. With ``or_fail`` it raises OSError with ENOSYS or EINVAL instead.
+        """
+
+    def exchange(
+        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
+    ) -> None:
+        """Swaps two names of any types atomically.
+
+        Raises OSError with ENOSYS or EINVAL if the kernel or the file system cannot.
+        """
+
+    def link(
+        self,
+        source: Name,
+        target: Name,
+        *,
+        source_dir_fd: int | None = None,
+        target_dir_fd: int | None = None,
+    ) -> None:
+        """Adds a name to a file."""
+
+    def make_symlink(self, target: bytes, name: bytes, /, *, dir_fd: int) -> None:
+        """Makes a symbolic link."""
+
+    def make_node(self, name: bytes, mode: int, device: int = 0, /, *, dir_fd: int) -> None:
+        """Makes a FIFO or a device; ``mode`` holds the type."""
+
+    def change_mode(self, fd: int, mode: int, /) -> None:
+        """Sets the permission bits of what a descriptor leads to, also one opened with O_PATH.
+
+        Takes no name: chmod(2) would follow a link that another process puts there.
+        """
+
+    def change_owner(
+        self, name: Name | int, uid: int, gid: int, *, dir_fd: int | None = None
+    ) -> None:
+        """Sets owner and group of an open file or a name."""
+
+    def change_times(self, name: Name | int, mtime_ns: int, *, dir_fd: int | None = None) -> None:
+        """Sets the modification time, and the access time to the same."""
+
+    def set_xattr(self, path: str | int, attribute: str, value: bytes) -> None:
+        """Sets one extended attribute."""
+
+    def remove_xattr(self, path: str | int, attribute: str) -> None:
+        """Removes one extended attribute."""

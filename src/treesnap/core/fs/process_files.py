@@ -1,0 +1,305 @@
+"""Which files processes have open, or mapped and may write to, by proc(5).
+
+Shown are the processes of the user, for root those of all users, and in some sandboxes none.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import struct
+from array import array
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from treesnap.core.fs.local import open_whole
+from treesnap.core.model.named_tuple import NamedTuple
+
+_DESCRIPTORS_MAX = 50_000
+_QUERY = 0xC0686611
+"""PROCMAP_QUERY of linux/fs.h, known to Linux 6.11 and later."""
+_QUESTION = struct.Struct("<9Q4I2Q")
+"""Size, what is asked for, from which address; start, end, flags, page size, offset, inode,
+device; sizes and addresses of the buffers for a name and a build id."""
+_NEXT_SHARED_FILE = 0x08 | 0x10 | 0x20
+"""Asks for the first mapping at an address or after it that is shared and of a file."""
+_WRITABLE = 0x02
+_NAME_SIZE_MAX = 4096
+_SHARED = re.compile(
+    rb"^([0-9a-f]+)-[0-9a-f]+ .([w-]).s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$",
+    re.MULTILINE,
+)
+"""Start, permissions, offset, then device, inode and path."""
+_DETAIL = re.compile(rb"^(?:([0-9a-f]+)-[0-9a-f]+ |VmFlags:(.*)$)", re.MULTILINE)
+"""Of a longer list, proc_pid_smaps(5): where a mapping starts, and its flags at the end."""
+_MAY_WRITE = b"mw"
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors that are about this process; any other means that the other one is not shown."""
+_READ_SIZE = 64 << 10
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD, among the flags of a process; see proc_pid_stat(5)."""
+_FLAGS_FIELD = 6
+"""Of the status of a process, after its name."""
+_THREADS_STAY = (5, 19)
+"""The first Linux in which no thread of the kernel can run a program, by execve(2)."""
+_LINKS_OF_ONE_THREAD = 3
+"""Of the directory of a process's threads: one per thread, and two more."""
+_Shown = TypeVar("_Shown")
+
+
+class Descriptor(NamedTuple):
+    """A descriptor of a process."""
+
+    process_id: int
+    link: str
+    """A path in /proc by which the kernel leads to the open file, whatever its name is now."""
+
+
+def process_names() -> list[str]:
+    """Returns the ids of the processes that are shown, as they are named in /proc."""
+    return [name for name in os.listdir("/proc") if name.isdigit()]
+
+
+def descriptors() -> Iterator[Descriptor]:
+    """Yields the first 50,000 descriptors of the processes that are shown, this one's included.
+
+    Costs some 2 microseconds for each.
+    """
+    count = 0
+    with suppress(OSError):
+        for name in process_names():
+            with suppress(OSError):  # the process has ended, or is not shown
+                for number in os.listdir(f"/proc/{name}/fd"):
+                    count += 1
+                    if count > _DESCRIPTORS_MAX:
+                        return
+                    yield Descriptor(int(name), f"/proc/{name}/fd/{number}")
+
+
+def process_namespace() -> str | None:
+    """Returns where the ids of processes count for this one, or None where that is not shown.
+
+    That is a boot of a machine and, in it, a namespace; see pid_namespaces(7). Costs four calls.
+    """
+    try:
+        if os.readlink("/proc/self") != f"{os.getpid()}":
+            return None  # this is the /proc of another namespace
+        boot = read_shown("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def program_of(process_id: int) -> str:
+    """Returns the name of the program that a process runs, or a question mark."""
+    try:
+        return read_shown(f"/proc/{process_id}/comm").decode("utf-8", "replace").strip()
+    except OSError:
+        return "?"
+
+
+def read_shown(path: str) -> bytes:
+    """Returns what a file in /proc shows."""
+    fd = open_whole(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _all_of(fd)
+    finally:
+        os.close(fd)
+
+
+class Mapping(NamedTuple):
+    """A mapping that its process may write to, of a file that others see written."""
+
+    device: tuple[int, int]
+    """Major and minor number; on some file systems others than lstat(2) tells."""
+    inode: int
+    path: bytes
+    """As the kernel shows it: sometimes with a backslash and 012 for a newline, and with
+    `` (deleted)`` at its end when the file no longer has that name."""
+
+
+class KernelThreads:
+    """The kernel's own processes, as far as they were met: they never map anything.
+
+    For a process that looks at mappings again and again. On a machine that does little else, most
+    processes are the kernel's. To meet one takes as long as two looks at it. Remembers none
+    before Linux 5.19, where such a thread could become a program.
+    """
+
+    def __init__(self) -> None:
+        major, minor = re.findall(r"[0-9]+", os.uname().release)[:2]
+        self._stay = (int(major), int(minor)) >= _THREADS_STAY
+        self._inodes: dict[str, int] = {}
+        """By name in /proc. Another process of that name would have another inode number."""
+
+    def present(self) -> Collection[str]:
+        """Returns the names in /proc of those that are still there. Costs one listing."""
+        met = self._inodes
+        if met:
+            with os.scandir("/proc") as entries:
+                found = [(entry.name, entry.inode()) for entry in entries if entry.name in met]
+            self._inodes = {name: inode for name, inode in found if met[name] == inode}
+        return self._inodes.keys()
+
+    def meet(self, name: str) -> None:
+        """Remembers a process if it is a thread of the kernel; raises OSError."""
+        inode = os.stat(f"/proc/{name}").st_ino  # before its flags, which another cannot have
+        _, _, fields = read_shown(f"/proc/{name}/stat").rpartition(b")")
+        if self._stay and int(fields.split()[_FLAGS_FIELD]) & _KERNEL_THREAD:
+            self._inodes[name] = inode
+
+
+class _Shared(NamedTuple):
+    """A shared mapping of a file, and whether it may be written to as it is."""
+
+    start: int
+    is_writable: bool
+    mapping: Mapping
+
+
+def writable_mappings(
+    exactly_below: bytes = b"/", kernel: KernelThreads | None = None, *, asks: bool = True
+) -> Iterator[Mapping]:
+    """Yields the shared mappings of files that were opened for writing, of all processes shown.
+
+    Whether the process may write to the mapping right now does not matter: a program can drop
+    that right and get it back, by mprotect(2), and nothing shows that it did. Where a path does
+    not begin with ``exactly_below``, a mapping may be of a file that was opened for reading.
+
+    Costs an open and a query per process, about 5 microseconds, and a query per shared
+    mapping. With an older kernel, or without ``asks``, the whole list is read, 8 microseconds per
+    KiB. For a process that may not write now to a mapping below ``exactly_below``, a longer list
+    is read, which costs as much again for each MiB that the process uses. The threads of the
+    ``kernel`` that were met before cost nothing. Raises OSError when there are too many open
+    files, or no memory.
+    """
+    names = _shown(process_names, list[str]())
+    passed: Collection[str] = _shown(kernel.present, ()) if kernel is not None else ()
+    for name in names:
+        if name in passed:
+            continue
+        look = partial(_shared_mappings, f"/proc/{name}", asks=asks)
+        not_shown: tuple[str, list[_Shared] | None] = "", []
+        task, found = _shown(look, not_shown)
+        if found is None and kernel is not None:
+            _shown(partial(kernel.meet, name), None)
+        read_only: set[int] | None = None
+        for start, is_writable, mapping in found or ():
+            if not is_writable and mapping.path.startswith(exactly_below):
+                if read_only is None:
+                    read_only = _shown(partial(_never_writable, task), set[int]())
+                if start in read_only:
+                    continue
+            yield mapping
+
+
+def _shown(look: Callable[[], _Shown], otherwise: _Shown) -> _Shown:
+    try:
+        return look()
+    except OSError as error:
+        if error.errno in _OURS:
+            raise
+        return otherwise
+
+
+def _shared_mappings(process: str, *, asks: bool) -> tuple[str, list[_Shared] | None]:
+    """Returns a process's shared mappings of files, and the task that shows them.
+
+    None stands for a process that has no memory.
+    """
+    found = _mappings_of(process, asks=asks)
+    if found is not None:
+        return process, found
+    # It has no memory, or its first thread has ended and the others go on.
+    if os.stat(f"{process}/task").st_nlink <= _LINKS_OF_ONE_THREAD:
+        return process, None
+    for thread in os.listdir(f"{process}/task"):
+        task = f"{process}/task/{thread}"
+        found = _mappings_of(task, asks=asks)
+        if found is not None:
+            return task, found
+    return process, None
+
+
+def _mappings_of(task: str, *, asks: bool) -> list[_Shared] | None:
+    """Returns the shared mappings of files in a task's memory, or None when it has none."""
+    try:
+        fd = open_whole(f"{task}/maps", os.O_RDONLY | os.O_CLOEXEC)
+    except ProcessLookupError:
+        return None
+    try:
+        if asks:
+            try:
+                return _asked(fd)
+            except ProcessLookupError:
+                return None
+            except OSError:
+                pass  # an older kernel, or too long a path
+        return _read(fd)
+    finally:
+        os.close(fd)
+
+
+def _asked(fd: int) -> list[_Shared]:
+    """Returns the shared mappings, each of which is a query to the kernel.
+
+    A query goes over all mappings until it finds one, so none is asked twice.
+    """
+    found: list[_Shared] = []
+    name = array("B", bytes(_NAME_SIZE_MAX))
+    name_address, _ = name.buffer_info()
+    end = 0
+    while True:
+        question = bytearray(
+            _QUESTION.pack(
+                *(_QUESTION.size, _NEXT_SHARED_FILE, end, 0, 0, 0, 0, 0, 0),
+                *(0, 0, _NAME_SIZE_MAX, 0, name_address, 0),
+            )
+        )
+        try:
+            fcntl.ioctl(fd, _QUERY, question)
+        except FileNotFoundError:
+            return found
+        _, _, _, start, end, flags, _, _, inode, major, minor, name_size, *_ = _QUESTION.unpack(
+            question
+        )
+        path = name[: max(0, name_size - 1)].tobytes()
+        found.append(_Shared(start, bool(flags & _WRITABLE), Mapping((major, minor), inode, path)))
+
+
+def _read(fd: int) -> list[_Shared] | None:
+    """Returns the shared mappings from a list of all, or None when that is empty."""
+    shown = _all_of(fd)
+    if not shown:
+        return None
+    return [
+        _Shared(
+            int(start, 16),
+            writable == b"w",
+            Mapping((int(major, 16), int(minor, 16)), int(inode), path),
+        )
+        for start, writable, major, minor, inode, path in _SHARED.findall(shown)
+    ]
+
+
+def _all_of(fd: int) -> bytes:
+    pieces = []
+    while piece := os.read(fd, _READ_SIZE):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _never_writable(task: str) -> set[int]:
+    """Returns the starts of the mappings that can never be made writable."""
+    found: set[int] = set()
+    start = b""
+    for begins, flags in _DETAIL.findall(read_shown(f"{task}/smaps")):
+        if begins:
+            start = begins
+        elif _MAY_WRITE not in flags.split():
+            found.add(int(start, 16))
+    return found

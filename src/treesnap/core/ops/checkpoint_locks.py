@@ -1,0 +1,231 @@
+"""Claims: a checkpoint stays while a process may go back to it, alone over its paths."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import TypeVar
+
+from treesnap.core.codec.root_files import HoldRecord
+from treesnap.core.fs import own_process
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import read_file
+from treesnap.core.fs.os_errors import error_text
+from treesnap.core.fs.process_files import process_namespace
+from treesnap.core.fs.real_path import opened_real
+from treesnap.core.interruption import pause
+from treesnap.core.model.entities import Snapshot, SnapshotId
+from treesnap.core.model.errors import Busy, StorageFull, WarningCode, quoted
+from treesnap.core.model.paths import is_within
+from treesnap.core.ops.context import Context, Session, own_marks
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.records import LockedRecord
+from treesnap.core.store.reserve import Reserve
+
+MARK_DIGITS = 16
+"""Of the id of a checkpoint, which is one of the words between slashes of a mark."""
+_PAUSE_S = 0.05
+_REASON_MAX = 2000
+"""Characters of what is noted of a roll-back that failed."""
+_ROOT_ROOM_BYTES = 256 << 10
+"""What has to be free beside the tree: a restore reserves some for directories that grow."""
+_Result = TypeVar("_Result")
+
+
+class Overlap(StrEnum):
+    """What to do while another process, thread or task may go back over the same paths."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+entered: ContextVar[frozenset[SnapshotId]] = ContextVar("inside", default=frozenset())
+"""The checkpoints of the blocks that the running code is in."""
+
+
+class Overlapping(Busy):
+    """Another block may go back over the same paths."""
+
+
+class Claim:
+    """What a checkpoint needs beside the capture: no other one over its paths, and to stay."""
+
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
+        self._process_id = os.getpid()
+        self._scope: tuple[bytes, ...] | None = None
+        self.hold: LockedRecord[HoldRecord] | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the claim; a forked child must not release its parent's."""
+        return os.getpid() == self._process_id
+
+    @property
+    def mark_path(self) -> str | None:
+        """A file by which the processes of a command are known, or None on a full disk."""
+        return self.hold.path if self.hold is not None else None
+
+    def release(self) -> None:
+        """Stops holding the snapshot; does nothing in a forked child."""
+        if self.hold is not None and self.is_ours:
+            self.hold.release()
+        self.hold = None
+
+    def leave(self, context: Context, reason: str) -> None:
+        """Lets go of a snapshot to which the roll-back failed, and notes that and the reason.
+
+        Without room for the note, the next command only sees that this process let go.
+        """
+        if self.hold is not None and self.is_ours:
+            layout = Layout(context.store_path)
+            record = HoldRecord(0, f"{self._operation}: {reason}"[:_REASON_MAX], self._scope)
+            left = self.hold.leave
+            Reserve(context.fs, layout).back(lambda: left(layout, record))
+        self.hold = None
+
+    def take(
+        self,
+        session: Session,
+        snapshot_id: SnapshotId,
+        scope: tuple[bytes, ...] | None,
+    ) -> None:
+        """Holds a snapshot; the caller holds the root's lock.
+
+        Takes a few KiB, on a full disk from the store's reserve. Only warns where the hold cannot
+        be written.
+        """
+        self._scope = scope
+        record = HoldRecord(os.getpid(), self._operation, scope, process_namespace())
+        reserve = Reserve(session.fs, session.store.layout)
+        try:
+            self.hold = reserve.back(lambda: session.root.hold(snapshot_id, record))
+        except OSError as error:
+            session.monitor.warn(
+                WarningCode.CHECKPOINT_NOT_HELD,
+                f"The checkpoint cannot be held ({error_text(error)}): other commands do not see "
+                "that this one may go back, and may remove the checkpoint",
+            )
+
+    def require_way_back(self, session: Session) -> None:
+        """Raises StorageFull, and lets go, unless a full store could still take a roll-back."""
+        if not Reserve(session.fs, session.store.layout).fill():
+            self.release()
+            raise _no_way_back("store", session.store.path)
+
+
+def refuse_full_root(context: Context) -> None:
+    """Raises StorageFull where a restore could not begin beside the tree.
+
+    What a step writes is removed then, so what is free before it is free again. An absent root
+    is not refused here.
+    """
+    with suppress(OSError), opened_real(context.fs, context.root) as root_fd:
+        if context.fs.free_bytes(root_fd) < _ROOT_ROOM_BYTES:
+            raise _no_way_back("root", context.root)
+
+
+def _no_way_back(what: str, path: str) -> StorageFull:
+    return StorageFull(
+        f"The disk of the {what} has no room to roll the step back, so it was not begun",
+        path=path,
+    )
+
+
+def refuse_overlap(session: Session, scope: tuple[bytes, ...] | None) -> None:
+    """Raises Overlapping if another block may go back over some paths.
+
+    What the caller is inside of does not count: blocks that it entered, and commands that started
+    it, at whatever distance. The caller holds the root's lock.
+    """
+    inside = entered.get()
+    marks = {word for mark in own_marks() for word in mark.split("/")}
+    others = [
+        record
+        for key, records in session.root.holds().items()
+        if key not in inside and key[:MARK_DIGITS] not in marks
+        for record in records
+    ]
+    if not others:
+        return
+    namespace = process_namespace()
+    ancestors = _ancestors(session.fs, namespace)
+    for record in others:
+        if record is None:
+            raise Overlapping("The root is in use by another command that may go back")
+        if record.namespace == namespace and record.process_id in ancestors:
+            continue
+        path = _common_path(scope, record.scope)
+        if path is not None:
+            raise Overlapping(
+                f"{quoted(path or session.root.path)} is in use by process "
+                f"{record.process_id}: {record.operation}",
+                path=path or session.root.path,
+            )
+
+
+def when_alone(take: Callable[[], _Result], wait_s: float) -> _Result:
+    """Returns the outcome of ``take`` as soon as no other block is over the same paths.
+
+    Raises Overlapping when the wait runs out.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return take()
+        except Overlapping:
+            if not time.monotonic() < deadline:
+                raise
+            pause(_PAUSE_S)
+
+
+def _common_path(one: tuple[bytes, ...] | None, other: tuple[bytes, ...] | None) -> bytes | None:
+    """Returns a path that both scopes hold, or None."""
+    for left in one if one is not None else (b"",):
+        for right in other if other is not None else (b"",):
+            if is_within(left, right):
+                return left
+            if is_within(right, left):
+                return right
+    return None
+
+
+def _ancestors(fs: FileSystem, namespace: str | None) -> set[int]:
+    """Returns the ancestors of this process, or of the client for which it does the work.
+
+    What a command does inside of another one's block belongs to that block. The first process of
+    a namespace is the ancestor of all in it. Where it is not known which namespace that is, it
+    does not count, and neither does what another namespace's /proc shows.
+    """
+    found: set[int] = set()
+    process_id = own_process.client_id or os.getppid()
+    while process_id > (namespace is None) and process_id not in found:
+        found.add(process_id)
+        if namespace is None:
+            break
+        try:
+            text = read_file(fs, f"/proc/{process_id}/stat", 1 << 16)
+            process_id = int(text.rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return found
+
+
+def takes_back(target: Snapshot, scope: tuple[bytes, ...] | None) -> bool:
+    """Returns whether a restore of some paths takes back what a step after its target did."""
+    return scope in (None, target.record.scope)
+
+
+def settle_steps(session: Session, target: Snapshot, scope: tuple[bytes, ...] | None) -> None:
+    """Forgets the steps that a finished restore has gone back from; all, if of the whole root.
+
+    The caller holds the root's lock.
+    """
+    if scope is None:
+        session.root.forget_dead_holds()
+    elif takes_back(target, scope):
+        session.root.forget_dead_holds(target.id)

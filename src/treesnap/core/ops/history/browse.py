@@ -1,0 +1,176 @@
+"""Looking into snapshots: ``ls``, ``cat``, ``find``, and what a snapshot does not hold."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from treesnap.core.codec.reader import TreeReader, read_content
+from treesnap.core.fs.durable import read_all
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
+from treesnap.core.model import paths as treepath
+from treesnap.core.model.entities import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, quoted
+from treesnap.core.model.path_budget import PathBudget
+from treesnap.core.model.results import FoundPath
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import Context
+from treesnap.core.ops.references import reading, resolve_in
+from treesnap.core.ops.tree_state import entry_at
+from treesnap.core.worktree.directory import open_chain
+
+if TYPE_CHECKING:
+    from treesnap.core.fs.base import FileSystem
+
+
+def walk(
+    trees: TreeReader, directory: Entry, path: bytes, *, into_skipless: bool = True
+) -> Iterator[tuple[bytes, Entry]]:
+    """Yields everything below a directory with its path, directories before what they hold.
+
+    Without ``into_skipless``, does not descend into directories below which nothing was skipped.
+    """
+    entries_of = trees.walk().entries
+    stack = [entries_of(directory.tree_id)]
+    descent = treepath.Descent(path)
+    while stack:
+        entry = next(stack[-1], None)
+        if entry is None:
+            stack.pop()
+            descent.leave()
+            continue
+        below = treepath.join(descent.path, entry.name)
+        yield below, entry
+        if entry.is_directory and (into_skipless or trees.totals(entry.tree_id).skipped):
+            stack.append(entries_of(entry.tree_id))
+            descent.enter(below)
+
+
+def ls(context: Context, ref: str, path: bytes, *, recursive: bool) -> tuple[Entry, ...]:
+    """Returns the entries of a directory in a snapshot."""
+    with opened(context, "list a directory") as session:
+        snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
+        with reading(session, snapshot):
+            trees = session.store.trees()
+            entry = entry_at(trees, snapshot, path)
+            if not entry.is_directory:
+                return (entry,)
+            if recursive:
+                budget, found = session.path_budget(), list[Entry]()
+                for name, below in walk(trees, entry, b""):
+                    budget.hold(name)
+                    found.append(below._replace(name=name))
+                return tuple(found)
+            return tuple(trees.entries(entry.tree_id))
+
+
+def cat(context: Context, ref: str, path: bytes) -> Iterator[bytes]:
+    """Yields a file's bytes; errors of the call itself are raised at once."""
+    with opened(context, "read a file") as session:
+        snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
+        with reading(session, snapshot):
+            entry = entry_at(session.store.trees(), snapshot, path)
+            if entry.kind != EntryKind.FILE:
+                raise InvalidArgument(f"{quoted(path)} is not a file in that snapshot", path=path)
+
+    def pieces() -> Iterator[bytes]:
+        with opened(context, "read a file", recover=False) as again, reading(again, snapshot):
+            yield from read_content(entry.file_content, again.store.get)
+
+    return pieces()
+
+
+def read(context: Context, ref: str | None, path: bytes) -> bytes:
+    """Returns a whole file of a snapshot, or of the live tree for None."""
+    if ref is not None:
+        return b"".join(cat(context, ref, path))
+    directory, name = treepath.split(path)
+    with reported("read a file"):
+        try:
+            with open_chain(context.fs, context.root) as chain:
+                return read_whole_file(context.fs, name, chain.open(directory))
+        except FileNotFoundError:
+            raise NotFound(
+                f"The tree does not hold {quoted(path)}", code=ErrorCode.PATH_NOT_FOUND, path=path
+            ) from None
+
+
+def read_whole_file(fs: FileSystem, name: bytes, dir_fd: int) -> bytes:
+    """Returns the bytes of a file of a tree; raises OSError."""
+    fd = open_for_reading(fs, name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=dir_fd)
+    try:
+        return read_all(fs, fd, sys.maxsize)
+    finally:
+        close_after_reading(fs, fd)
+
+
+def find(context: Context, pattern: str, *, ref: str | None) -> tuple[FoundPath, ...]:
+    """Returns the paths that match a glob pattern, and the snapshots that hold them.
+
+    A directory that several snapshots share is searched once.
+    """
+    wanted = os.fsencode(pattern)
+    on_path = b"/" in wanted
+    found: dict[bytes, list[SnapshotId]] = {}
+    try:
+        with opened(context, "search") as session:
+            snapshots = (
+                [resolve_in(session, ref, anywhere=True)]
+                if ref is not None
+                else list(session.store.snapshots.readable(session.root.id))
+            )
+            trees, budget = session.store.trees(), session.path_budget()
+            search = _Search(trees, wanted, budget, on_path=on_path)
+            for snapshot in snapshots:
+                for path in search.matches(snapshot.record.root.tree_id, b""):
+                    found.setdefault(path, []).append(snapshot.id)
+    except StoreMissing:
+        return ()
+    return tuple(
+        FoundPath(path=path, snapshot_ids=tuple(ids)) for path, ids in sorted(found.items())
+    )
+
+
+class _Search:
+    def __init__(
+        self, trees: TreeReader, pattern: bytes, budget: PathBudget, *, on_path: bool
+    ) -> None:
+        self._trees = trees
+        self._budget = budget
+        self._pattern = pattern.lstrip(b"/") if on_path else pattern
+        self._on_path = on_path
+        self._known: dict[tuple[ObjectId, bytes], tuple[bytes, ...]] = {}
+
+    def matches(self, tree_id: ObjectId, path: bytes) -> tuple[bytes, ...]:
+        """Returns the matching paths below a directory."""
+        known = self._known.get((tree_id, path))
+        if known is not None:
+            return known
+        root = Entry(b"", EntryKind.DIRECTORY, 0, 0, 0, 0, 0, tree_id, None)
+        found: list[bytes] = []
+        for below, entry in walk(self._trees, root, path):
+            compared = below if self._on_path else entry.name
+            if not entry.is_skipped and fnmatch.fnmatchcase(compared, self._pattern):
+                self._budget.hold(below)
+                found.append(below)
+        known = self._known[tree_id, path] = tuple(found)
+        return known
+
+
+def skipped(context: Context, ref: str) -> tuple[Skipped, ...]:
+    """Returns the paths that a snapshot knows of but does not hold, each with the reason."""
+    with opened(context, "look at a snapshot") as session:
+        snapshot = resolve_in(session, ref, anywhere=True)
+        root = snapshot.record.root
+        trees = session.store.trees()
+        budget, found = session.path_budget(), list[Skipped]()
+        for path, entry in walk(trees, root, b"", into_skipless=False):
+            if entry.is_skipped:
+                budget.hold(path)
+                found.append(Skipped(path, entry.skip_reason))
+        unstable = [Skipped(path, SkipReason.UNSTABLE) for path in snapshot.record.unstable]
+        return tuple(found + unstable)

@@ -1,0 +1,241 @@
+"""What is known of a tree before a walk: what a watcher says has changed, if there is one.
+
+The watcher is one of this process, or of another process that has a socket in the store. No
+answer is never an error: without one, everything is looked at.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from treesnap.core.codec.message import pack
+from treesnap.core.codec.watch import (
+    ANSWER_SIZE_MAX,
+    Answer,
+    Asked,
+    Mark,
+    Question,
+    WatchNote,
+    decode_answer,
+    encode_question,
+)
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import read_file
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.ids import checksum
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.ops.context import Context, Session
+from treesnap.core.worktree.directory import open_directory
+from treesnap.core.worktree.scan.listing import PathTree, path_tree
+from treesnap.core.worktree.scan.scanner import ScanResult
+from treesnap.core.worktree.scan.statcache import StatCache
+
+if TYPE_CHECKING:
+    import socket
+
+WALK_EVERY_NS = 3600 * 10**9
+"""After this time a walk looks at everything again, for what no kernel reports."""
+CHANGES_MAX = 50_000
+"""With more changes a whole walk is as fast."""
+_STATUS_SIZE_MAX = 4 << 20
+_RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
+"""Lines of a process's status that decide what it may read; see proc_pid_status(5)."""
+ANSWER_TIMEOUT_S = 1.0
+"""How long a watcher may take; it may be stopped."""
+_LENGTH = struct.Struct("<I")
+_CREDENTIALS = struct.Struct("3i")
+
+
+class KnownChanges(NamedTuple):
+    """What is known before a walk."""
+
+    mark: Mark | None = None
+    """The watcher's newest mark, or None without a watcher."""
+    changed: PathTree | None = None
+    """What to look at, or None for everything."""
+    note: WatchNote | None = None
+    """What the walk before recorded, if the watcher knows what changed since."""
+    asked_ns: int | None = None
+    """When the watcher was asked, in ns since the epoch."""
+    mapped: frozenset[int] | None = None
+    """Inode numbers of files that were mapped for writing at that time."""
+    written: frozenset[int] = frozenset()
+    """Inode numbers of files that the watcher saw closed; their times may not show the change."""
+
+
+NOTHING_KNOWN = KnownChanges()
+
+
+def query_watcher(session: Session, cache: StatCache | None) -> KnownChanges:
+    """Asks the watcher, if there is one, what changed since the stat cache was made.
+
+    Call it before the walk. Costs a system call, or a question to the watcher.
+    """
+    note = cache.watch if cache is not None else None
+    since = note.mark if note is not None else None
+    if note is not None and not 0 <= session.context.clock_ns() - note.walked_ns < WALK_EVERY_NS:
+        note = None
+    asked_ns = session.context.clock_ns()
+    if session.context.watcher is not None:
+        answer = session.context.watcher.answer(since)
+    else:
+        answer = ask_other_process(session, since)
+    if answer is None:
+        return NOTHING_KNOWN
+    known = KnownChanges(
+        answer.mark,
+        asked_ns=asked_ns,
+        mapped=frozenset(answer.mapped),
+        written=frozenset(answer.written),
+    )
+    if note is None or answer.paths is None:
+        return known
+    if len(answer.paths) + len(answer.whole) > CHANGES_MAX:
+        return known
+    changed = path_tree(answer.paths, whole=answer.whole, listed=note.listed)
+    return known._replace(changed=changed, note=note)
+
+
+def walk_with_fallback(
+    walk: Callable[[KnownChanges], ScanResult], known: KnownChanges, scope: tuple[bytes, ...] | None
+) -> tuple[KnownChanges, ScanResult]:
+    """Returns what a walk found, and what was known before it; walks a second time if need be.
+
+    A new hard link is reported in the directory of the link only. So when a file has names that
+    a walk of changes did not find, they may be in a directory that was not looked at, unless the
+    walk before did not find them either. And a walk of changes may meet a damaged row, or a
+    damaged tree that a whole walk does not need.
+    """
+    try:
+        result = walk(known)
+    except Corrupt:
+        if known.changed is None:
+            raise
+    else:
+        noted = known.note.unfinished_links if known.note is not None and scope is None else b""
+        if known.note is None or result.unfinished_links == noted:
+            return known, result
+    known = KnownChanges(known.mark, written=known.written)
+    return known, walk(known)
+
+
+def ask_other_process(session: Session, since: Mark | None) -> Answer | None:
+    """Returns the answer of the watcher that has the root's socket, or None."""
+    directory = session.root.file("watch")
+    try:
+        session.fs.lstat(os.path.join(directory, "socket"))
+    except OSError:
+        return None  # the usual case, which costs this one call
+    try:
+        question = Question(Asked.CHANGES, since, view_of(session.context))
+        return decode_answer(ask(session.fs, directory, encode_question(question)))
+    except (OSError, Corrupt):
+        return None
+
+
+def view_of(context: Context) -> bytes:
+    """Returns bytes that are equal in processes that see the same below the root.
+
+    In another mount namespace another directory may have the root's path, or hold other file
+    systems. With other rights, or in another user namespace, where the same ones mean less, a
+    watcher may have been kept out of what this process can read. Raises OSError.
+    """
+    stat = context.fs.lstat(context.root)
+    namespaces = [context.fs.read_link(b"/proc/self/ns/" + kind) for kind in (b"mnt", b"user")]
+    status = read_file(context.fs, "/proc/self/status", _STATUS_SIZE_MAX).splitlines()
+    rights = [line for line in status if line.startswith(_RIGHTS)]
+    return checksum(pack((stat.st_dev, stat.st_ino, *namespaces, tuple(rights))), 16)
+
+
+def ask(
+    fs: FileSystem, directory: str, question: bytes, timeout_s: float = ANSWER_TIMEOUT_S
+) -> bytes:
+    """Returns the answer of the watcher whose socket is in a directory.
+
+    A connection carries one question and one answer, each with its size before it. Raises
+    OSError (FileNotFoundError or ConnectionRefusedError when there is none, TimeoutError when it
+    is stopped), Corrupt.
+    """
+    import socket  # most roots have no watcher, and loading this takes milliseconds
+
+    with (
+        open_directory(fs, directory) as fd,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
+    ):
+        connection.settimeout(timeout_s)
+        connection.connect(socket_address(fd))
+        credentials = connection.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        _, user, _ = _CREDENTIALS.unpack(credentials)
+        # Another user who may write to the store anyway is trusted.
+        if user not in {0, os.geteuid(), fs.fstat(fd).st_uid}:
+            raise PermissionError(errno.EACCES, "the watcher is another user's", directory)
+        send(connection, question)
+        return receive(connection, ANSWER_SIZE_MAX)
+
+
+def socket_address(directory_fd: int, name: str = "socket") -> str:
+    """Returns the address of a socket in an open directory.
+
+    Addresses of sockets have at most 107 bytes, and stores may lie deep.
+    """
+    return f"/proc/self/fd/{directory_fd}/{name}"
+
+
+def remove_dead_sockets(fs: FileSystem, directory: str) -> None:
+    """Removes the sockets for hooks that killed watchers left among the files of all roots.
+
+    Otherwise only the next watcher of the same directory would, which may be gone.
+    """
+    with suppress(OSError):
+        names = [name for name in fs.list_names(directory) if name.startswith("hook-")]
+        if not names:
+            return
+        with open_directory(fs, directory) as fd:
+            for name in names:
+                if _is_dead(socket_address(fd, name)):
+                    fs.unlink(name, dir_fd=fd)
+
+
+def _is_dead(address: str) -> bool:
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(0)  # a suspended watcher takes no more connections
+        try:
+            client.connect(address)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+        return False
+
+
+def send(connection: socket.socket, message: bytes) -> None:
+    """Sends a message with its size before it; raises OSError."""
+    connection.sendall(_LENGTH.pack(len(message)) + message)
+
+
+def receive(connection: socket.socket, size_bytes_max: int) -> bytes:
+    """Returns the next message; raises OSError, Corrupt when it is too long or cut short."""
+    (size_bytes,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
+    if size_bytes > size_bytes_max:
+        raise Corrupt(f"A message of {size_bytes} bytes is too long")
+    return _receive_exactly(connection, size_bytes)
+
+
+def _receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
+    pieces = []
+    while size_bytes:
+        piece = connection.recv(min(size_bytes, 1 << 20))
+        if not piece:
+            raise Corrupt("A message was cut short")
+        pieces.append(piece)
+        size_bytes -= len(piece)
+    return b"".join(pieces)

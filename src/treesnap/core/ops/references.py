@@ -1,0 +1,320 @@
+"""What a reference means: finding snapshots of a root, in an open store.
+
+Records never change. So names that were read once are cached in the root's *name table*, up to
+the number of the newest snapshot that was read; only newer records are read again. A snapshot
+that was deleted since fails to load, so the table never has to be corrected. If it is lost or
+old, more records are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from treesnap.core.codec.root_files import NAMES, NameTable
+from treesnap.core.model.entities import ObjectId, Snapshot, SnapshotId, SnapshotKind, utc_text
+from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.quantities import parse_moment
+from treesnap.core.model.reserved_tags import CheckpointType, stated_facts
+from treesnap.core.ops.context import Session
+from treesnap.core.store.snapshots import SnapshotListing, SnapshotName, position_in
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+_LATEST = re.compile(
+    rf"(latest|newest)(?::({'|'.join(CheckpointType)}))?(?:~([0-9]{{1,9}}))?(?:@(.+))?\Z"
+)
+_MOMENT = "@"
+_STEP = re.compile(r"step:([0-9]{1,18})\Z")
+_FOREIGN_DIGITS_MIN = 12
+_ABBREVIATION = re.compile(r"[0-9a-f]{4,64}\Z")
+STEP_MAX = 10**18 - 1
+"""The largest step that a reference can name."""
+
+
+def is_reserved_name(name: str) -> bool:
+    """Returns whether a reference of these letters is never looked up as a name."""
+    is_time = name.startswith(_MOMENT)
+    return bool(not name or is_time or _LATEST.match(name) or _STEP.match(name))
+
+
+class Filter(NamedTuple):
+    """Conditions that snapshots must meet; None means any."""
+
+    session: str | None = None
+    tag: str | None = None
+    """``KEY`` or ``KEY=VALUE``."""
+    kind: SnapshotKind | None = None
+    since: datetime | None = None
+    """When the oldest one may have been taken; with a zone."""
+    type: str | None = None
+    """What makes it worth returning to, said by a system or by its caller."""
+
+    def fits(self, snapshot: Snapshot) -> bool:
+        """Returns whether a snapshot is wanted."""
+        return (
+            self.session in (None, snapshot.record.session)
+            and self.kind in (None, snapshot.kind)
+            and (self.since is None or snapshot.created_at >= self.since)
+            and (self.tag is None or snapshot.has_tag(self.tag))
+            and self.type in (None, stated_facts(snapshot).get("type"))
+        )
+
+
+def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:
+    """Returns those of some paths that a readable snapshot of the root holds.
+
+    Reads equal trees once; stops when all were found.
+    """
+    missing, found = set(paths), set[bytes]()
+    trees, seen = session.store.trees(), set[ObjectId]()
+    for snapshot in session.store.snapshots.readable(session.root.id):
+        if not missing:
+            break
+        root = snapshot.record.root
+        if root.tree_id in seen:
+            continue
+        seen.add(root.tree_id)
+        try:
+            held = {path for path in missing if trees.find(root, path) is not None}
+        except Corrupt:
+            continue
+        found |= held
+        missing -= held
+    return found
+
+
+@contextmanager
+def reading(session: Session, snapshot: Snapshot) -> Iterator[None]:
+    """Raises NotFound, not Corrupt, for what is missing because the snapshot was deleted meanwhile.
+
+    Readers take no lock, so a collection may delete content under them.
+    """
+    try:
+        yield
+    except Corrupt as error:
+        if any(name.id == snapshot.id for _, name in session.store.snapshots.all_names()):
+            raise
+        raise NotFound(f"Snapshot {snapshot.id[:12]} was deleted meanwhile") from error
+
+
+def resolve_in(
+    session: Session,
+    ref: str,
+    *,
+    wanted: Filter | None = None,
+    paths: Sequence[bytes] = (),
+    anywhere: bool = False,
+) -> Snapshot:
+    """Returns the snapshot that a reference names in an open store.
+
+    In this order: ``latest``, ``latest~N``, ``newest``, ``newest~N``, any of these with ``:TYPE``
+    after the word or ``@SESSION`` at the end, ``step:N``, ``@TIME`` for the latest one at that
+    time, a full id, a name, the unique beginning of an id, the id of a plan's checkpoint or its
+    unique beginning, ``REMOTE/HISTORY[@REF]`` for a history that was fetched. ``latest`` counts
+    the snapshots of the whole root alone, or with ``paths`` those that were taken of all of them,
+    and so does ``@TIME``; ``newest`` counts every one. Both leave safety snapshots out, which
+    restores make by themselves. ``anywhere`` allows an id, or 12 digits of it at least, of another
+    root of the store; otherwise the error for it names that root.
+    """
+    wanted = wanted or Filter()
+    latest = _LATEST.match(ref)
+    if latest is not None:
+        return _counted_back(session, ref, latest, wanted, paths)
+    if ref.startswith(_MOMENT):
+        return _at_moment(session, ref, wanted, paths)
+    step = _STEP.match(ref)
+    if step is not None:
+        return _by_step(session, ref, int(step.group(1)), wanted)
+    listing = session.store.snapshots.listing(session.root.id)
+    exact = listing.find(ref)
+    if exact is not None:  # a full id; the names are not sorted for it
+        return session.store.snapshots.load(session.root.id, exact)
+    names = list(listing)
+
+    named = find_named(session, ref)
+    if named is not None:
+        return named
+    if not any(name.id.startswith(ref) for name in names):
+        from treesnap.core.store.plan_files import find_checkpoint
+
+        checkpoint_id = find_checkpoint(session.root, ref)
+        found = [name for name in names if name.id == checkpoint_id]
+        if found:
+            return session.store.snapshots.load(session.root.id, found[0])
+    fetched = _of_fetched(session, ref, wanted, paths)
+    if fetched is not None:
+        return fetched
+    elsewhere = _elsewhere(session, names, ref)
+    if elsewhere is None:
+        return session.store.snapshots.load(session.root.id, by_beginning(names, ref))
+    if not anywhere:
+        path = elsewhere.record.root_path
+        raise NotFound(
+            f"Snapshot {elsewhere.id[:12]} is of another root, {quoted(path)}",
+            code=ErrorCode.OTHER_ROOT,
+            path=path,
+        )
+    return elsewhere
+
+
+def _of_fetched(
+    session: Session, ref: str, wanted: Filter, paths: Sequence[bytes]
+) -> Snapshot | None:
+    """Returns the snapshot of a fetched history that a reference names, or None."""
+    if "/" not in ref:
+        return None
+    from treesnap.core.store.fetched import find_fetched
+
+    found = find_fetched(session.store, ref)
+    if found is None:
+        return None
+    history, inner = found
+    there = session._replace(root=session.store.root(history.path))
+    return resolve_in(there, inner or "latest", wanted=wanted, paths=paths)
+
+
+def _counted_back(
+    session: Session, ref: str, match: re.Match[str], wanted: Filter, paths: Sequence[bytes]
+) -> Snapshot:
+    word, kind, number, of_session = match.groups()
+    back = int(number or 0)
+    if kind is not None:
+        wanted = wanted._replace(type=kind)
+    if of_session is not None:
+        wanted = wanted._replace(session=of_session)
+    is_anything_partial = False
+    for snapshot in session.store.snapshots.readable(session.root.id):
+        if snapshot.kind == SnapshotKind.SAFETY or not wanted.fits(snapshot):
+            continue
+        if word == "latest" and not snapshot.record.covers(paths):
+            is_anything_partial = True
+            continue
+        if back == 0:
+            return snapshot
+        back -= 1
+    if is_anything_partial:
+        what = "these paths" if any(paths) else "the whole root"
+        raise NotFound(f"This root has no snapshot {ref!r} of {what}; 'newest' is of other paths")
+    raise unknown(ref)
+
+
+def _at_moment(session: Session, ref: str, wanted: Filter, paths: Sequence[bytes]) -> Snapshot:
+    moment_ns = parse_moment(ref.removeprefix(_MOMENT), session.context.clock_ns())
+    for snapshot in session.store.snapshots.readable(session.root.id):
+        record = snapshot.record
+        if (
+            record.created_at_ns <= moment_ns
+            and record.kind != SnapshotKind.SAFETY
+            and record.covers(paths)
+            and wanted.fits(snapshot)
+        ):
+            return snapshot
+    raise NotFound(f"This root has no snapshot from {utc_text(moment_ns)} or before")
+
+
+def position(session: Session) -> Snapshot | None:
+    """Returns the snapshot at the root's position, or None before the first."""
+    return position_in(session.store.snapshots.readable(session.root.id))
+
+
+def _by_step(session: Session, ref: str, step: int, wanted: Filter) -> Snapshot:
+    for snapshot in session.store.snapshots.readable(session.root.id):
+        if snapshot.record.step == step and wanted.fits(snapshot):
+            return snapshot
+    raise unknown(ref)
+
+
+def _elsewhere(session: Session, names: list[SnapshotName], ref: str) -> Snapshot | None:
+    """Returns the snapshot of another root that an id names, or None.
+
+    With fewer digits than lists show, it is more likely a word than an id of another root.
+    """
+    if len(ref) < _FOREIGN_DIGITS_MIN or not _ABBREVIATION.match(ref):
+        return None
+    if any(name.id.startswith(ref) for name in names):
+        return None
+    found = [item for item in session.store.snapshots.all_names() if item[1].id.startswith(ref)]
+    return session.store.snapshots.load(*found[0]) if len(found) == 1 else None
+
+
+def by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
+    """Returns the one name whose id begins with a reference; raises NotFound, InvalidArgument."""
+    if not _ABBREVIATION.match(ref):
+        raise unknown(ref)
+    found = [name for name in names if name.id.startswith(ref)]
+    if not found:
+        raise unknown(ref)
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"The reference {ref!r} fits {len(found)} snapshots", code=ErrorCode.AMBIGUOUS_REF
+        )
+    return found[0]
+
+
+def unknown(ref: str) -> NotFound:
+    """Returns the error for a reference that names nothing."""
+    return NotFound(f"This root has no snapshot {ref!r}")
+
+
+FILE = "names"
+UNREAD_MAX = 32
+"""When more records than these are newer than the table, an operation with the lock updates it."""
+
+
+def find_named(session: Session, name: str, *, update: bool = False) -> Snapshot | None:
+    """Returns the newest readable snapshot of the root with a name, or None.
+
+    Costs a listing, the table, and the records newer than it. With ``update`` the caller holds
+    the root's lock, and the table is brought up to date when it is far behind.
+    """
+    listing = session.store.snapshots.listing(session.root.id)
+    table = _table(session)
+    read: list[Snapshot | None] = []
+    for item in takewhile(lambda item: item.sequence > table.through, listing):  # newest first
+        snapshot = _loaded(session, item)
+        if snapshot is not None and snapshot.name == name:
+            return snapshot
+        read.append(snapshot)
+    readable = [snapshot for snapshot in read if snapshot is not None]
+    if update and len(read) > UNREAD_MAX and len(readable) == len(read):
+        _update_table(session, listing, table, readable)
+    for named, sequence, identity in sorted(table.rows, key=lambda row: row[1], reverse=True):
+        if named == name:
+            snapshot = _loaded(session, SnapshotName(sequence, SnapshotId(identity.hex())))
+            if snapshot is not None and snapshot.name == name:
+                return snapshot
+    return None
+
+
+def _loaded(session: Session, name: SnapshotName) -> Snapshot | None:
+    try:
+        return session.store.snapshots.load(session.root.id, name)
+    except (Corrupt, NotFound):
+        return None
+
+
+def _table(session: Session) -> NameTable:
+    """Returns the table, an empty one if it is absent, damaged or unreadable."""
+    with suppress(Corrupt, OSError):
+        return session.root.read(FILE, NAMES) or NameTable()
+    return NameTable()
+
+
+def _update_table(
+    session: Session, listing: SnapshotListing, table: NameTable, read: list[Snapshot]
+) -> None:
+    """Replaces the table: adds what was read, drops deleted snapshots; not synced."""
+    there = {item.id for item in listing}
+    rows = [row for row in table.rows if row[2].hex() in there]
+    rows += [
+        (item.name, item.sequence, bytes.fromhex(item.id)) for item in read if item.name is not None
+    ]
+    updated = NameTable(max(item.sequence for item in read), tuple(rows))
+    with suppress(OSError):
+        session.root.write(FILE, NAMES, updated, durable=False)

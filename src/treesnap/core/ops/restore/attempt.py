@@ -1,0 +1,601 @@
+"""Making a root exactly as in a snapshot, or not at all.
+
+    lock the root, recover what a crash left behind
+    capture the root           nothing is published yet
+    plan                       pure; when both states are the same, nothing else happens
+    look for other names       of files to be replaced; with any, look and capture once more
+    publish the safety snapshot
+    journal: staging           from here on a crash leaves a trace
+    stage and verify           everything that will be put, on the root's file system
+    sync the file system
+    journal: applying          the commit point
+    apply                      renames; each path is looked at before and after
+    sync the file system
+    remove what was moved aside, or leave that to a process; remove the journal
+
+Up to the commit point an error or a crash leaves the tree untouched, but for the staging
+directory, which is removed. After it, an error undoes everything, and a crash lets the next
+operation carry on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from stat import S_ISDIR
+
+from treesnap.core.codec.journal import Commit, Journal
+from treesnap.core.codec.root_files import HISTORY, Moment
+from treesnap.core.codec.snapshot import state_hash
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.os_errors import error_text, is_full
+from treesnap.core.fs.real_path import opened_real
+from treesnap.core.model import paths as treepath
+from treesnap.core.model.entities import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind
+from treesnap.core.model.errors import (
+    Busy,
+    Conflict,
+    ErrorCode,
+    OperationFailed,
+    Refused,
+    StorageFull,
+    TreesnapError,
+    quoted,
+)
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.results import OpenFile, RestoreResult
+from treesnap.core.ops.capture import Capture, preview, publish_again
+from treesnap.core.ops.checkpoint_locks import refuse_overlap, settle_steps
+from treesnap.core.ops.context import Context, Session
+from treesnap.core.ops.restore.plan import (
+    Goal,
+    RestorePlan,
+    make_plan,
+    refuse_blocked,
+    result_of,
+    safety_label,
+)
+from treesnap.core.ops.restore.recover import Completion
+from treesnap.core.ops.restore.transaction import RestoreWork, Transaction
+from treesnap.core.ops.tree_state import State, empty_state, recorded_state, require_paths
+from treesnap.core.ops.trust import ensure_above_root, has_root
+from treesnap.core.store.plan_files import PlanMove
+from treesnap.core.store.reserve import Reserve
+from treesnap.core.store.roots import load_history
+from treesnap.core.store.writer import Added, retry_overtaken
+from treesnap.core.worktree.apply.preconditions import Observed, conflict
+from treesnap.core.worktree.apply.protection import refuse_flags, unlock_paths
+from treesnap.core.worktree.apply.step import key_of
+from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
+from treesnap.core.worktree.mounts import Mounts
+from treesnap.core.worktree.scan.hard_links import find_names
+from treesnap.core.worktree.scan.ignore import Exclusions
+from treesnap.core.worktree.scan.listing import NOTHING_REVEALED, Revealed
+
+ATTEMPTS = 5
+"""How often a restore is tried when another process keeps changing the tree."""
+
+
+def _refuse_unchangeable(context: Context) -> None:
+    """Raises OSError or OperationFailed for a root in which nothing can be made or removed."""
+    with opened_real(context.fs, context.root) as fd:
+        if context.fs.is_read_only(fd):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), context.root)
+        refuse_flags(context.fs, fd, treepath.ROOT)
+
+
+def _refuse_in_the_way(
+    context: Context, plan: RestorePlan, scope: tuple[bytes, ...] | None
+) -> None:
+    """Raises Refused when a directory above a path is no longer a directory."""
+    for path in sorted(treepath.ancestors(scope or ()) & plan.puts.keys()):
+        if os.path.lexists(os.path.join(os.fsencode(context.root), path)):
+            raise Refused(
+                f"{quoted(path)} is no longer a directory, so that nothing can be put below it",
+                code=ErrorCode.NOT_A_DIRECTORY,
+                path=path,
+            )
+
+
+def dry_run(session: Session, goal: Goal) -> RestoreResult:
+    """Returns what a restore would do; writes nothing. Refuses a root that is covered too."""
+    refuse_covered(session)
+    seen: Capture | None = None
+    own, view = goal, _first_view(session, goal)
+    goal = goal.reaching(view.linked)
+    while True:
+        if has_root(session.context):
+            seen = preview(session, goal.scope, goal.rules, revealed=view.revealed)
+            current = seen.state
+            target, left_out = goal.wanted(session, current)
+        else:
+            target, left_out = goal.wanted(session, None)
+            current = empty_state(session, target.root)
+        require_paths(goal.paths, current, target)
+        plan = make_plan(
+            current,
+            target,
+            goal.scope,
+            _made_since(session.context, goal, target) if goal.is_step else frozenset(),
+            budget=goal.budget(session),
+            bases=goal.base_states(session),
+            base_budget=session.path_budget(),
+            overwrites=goal.overwrites,
+        )
+        wider = view.with_written(goal, session, seen, plan)
+        if wider == view:
+            break
+        view = wider
+    refuse_blocked(plan)
+    _refuse_in_the_way(session.context, plan, goal.scope)
+    _ask_approval(goal, seen)
+    return result_of(own, plan, target, is_dry_run=True, left_out=left_out)
+
+
+def _ask_approval(goal: Goal, seen: Capture | None) -> None:
+    """Shows the caller which state would be replaced; None stands for a root that is absent."""
+    if goal.approve is not None:
+        goal.approve(state_hash(seen.record()) if seen is not None else "")
+
+
+class NoRoomToKeep(StorageFull):
+    """There is no room for the safety snapshot; nothing was changed."""
+
+
+class NoRoomToStage(StorageFull):
+    """There is no room beside the tree for what is to be put; nothing was changed."""
+
+
+class _Stale(Exception):
+    """Something is not what a watcher vouched for, and the walk had not looked at."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(str(conflict))
+        self.conflict = conflict
+
+
+class _LookAgain(Exception):
+    """More can be captured now than was, or less; None stands for the same view."""
+
+    def __init__(self, path: bytes, view: _View | None = None) -> None:
+        super().__init__(quoted(path))
+        self.view = view
+
+
+class _View(NamedTuple):
+    """What a restore looks at although it is excluded."""
+
+    revealed: Revealed = NOTHING_REVEALED
+    left_alone: frozenset[bytes] = frozenset()
+    """What stays excluded, because what is excluded by now is in it, or no operation wrote it."""
+    linked: frozenset[bytes] = frozenset()
+    """Names that become one file again with what is undone."""
+    others: frozenset[bytes] = frozenset()
+    """Other names of files that are replaced: the safety snapshot holds them too."""
+
+    def with_written(
+        self, goal: Goal, session: Session, seen: Capture | None, plan: RestorePlan
+    ) -> _View:
+        """Returns the view with all that the operation wrote that the goal undoes.
+
+        Except where something that is excluded is in the way: that stays, and is listed.
+        """
+        in_the_way = self.revealed.paths.intersection(plan.blocked)
+        if in_the_way:
+            paths = self.revealed.paths - in_the_way
+            return _View(self.revealed._replace(paths=paths), self.left_alone | in_the_way)
+        if seen is None:
+            return self
+        written = goal.written(session, seen.result.skipped)
+        paths = written.paths - self.left_alone
+        return self._replace(revealed=self.revealed.plus(Revealed(paths=paths)))
+
+
+def _first_view(session: Session, goal: Goal) -> _View:
+    """Returns what an undo looks at beside its paths: names that its operation unlinked.
+
+    The safety snapshot has them with what they were linked to, although they are out of scope or
+    were excluded. One that is still as it was then becomes the same file again. Another is left
+    alone, unless it is as the operation made it. Costs a look at them, and nothing where there
+    are none.
+    """
+    record = goal.snapshot.record
+    if not goal.is_step or record.links is None or not session.context.has_root():
+        return _View()
+    safety = recorded_state(session, record, None)
+    rules = Exclusions(record.rules, heeds_files=False)
+    names = frozenset(
+        path for path in safety.groups if not goal.concerns(path) or rules.hides(path)
+    )
+    if not names:
+        return _View()
+    scope = treepath.without_nested([*names])
+    live = preview(session, scope, goal.rules, revealed=Revealed(paths=names)).state
+    same = frozenset(
+        path
+        for path in names
+        if path not in live.linked_outside and live.entry(path) == safety.entry(path)
+    )
+    made = goal.left_state(session)
+    others = frozenset(
+        path for path in names - same if made is None or live.entry(path) != made.entry(path)
+    )
+    return _View(Revealed(paths=same), others, linked=same)
+
+
+def _other_names(
+    session: Session, goal: Goal, seen: Capture, plan: RestorePlan
+) -> frozenset[bytes]:
+    """Returns the other names of what is to be replaced or removed, where a walk did not come.
+
+    Of the whole root, that is below what is excluded. Costs a look at each name there, only if a
+    file that goes has such a name.
+    """
+    going = plan.puts.keys() | plan.removals.keys()
+    replaced = [
+        path
+        for path in seen.state.linked_outside
+        if path in going or not going.isdisjoint(treepath.parents(path))
+    ]
+    if not replaced:
+        return frozenset()
+    tops = [treepath.ROOT]
+    if goal.scope is None:
+        skipped = seen.result.skipped
+        tops = [item.path for item in skipped if item.reason == SkipReason.EXCLUDED]
+    groups = seen.result.link_groups
+    known = frozenset(path for *_, path in groups.names)
+    return find_names(session.fs, session.context.root, tops, known, groups.missing(replaced))
+
+
+def refuse_covered(session: Session) -> None:
+    """Raises Refused for a root over which something else was mounted since it was captured.
+
+    A root that was a mount itself may be mounted anew, which a new disk is; so only a directory
+    of the file system above it counts as covered. What is mounted is the root once a capture
+    says so.
+    """
+    context, record = session.context, session.root.record
+    if record is None or not Mounts(context.fs).is_point(os.fsencode(context.root)):
+        return
+    above = context.fs.lstat(os.path.dirname(context.root)).st_dev
+    if record.device == above and session.root.is_replaced():
+        raise covered(context)
+
+
+def covered(context: Context) -> Refused:
+    """Returns that the root is covered by a mount."""
+    return Refused(
+        f"Something else is mounted where {quoted(context.root)} was, and was left as it is",
+        code=ErrorCode.ROOT_COVERED,
+        path=context.root,
+    )
+
+
+def restore_to(session: Session, goal: Goal) -> RestoreResult:
+    """Makes the root as the goal says. The caller holds the root's lock.
+
+    Raises Refused for a root that is covered by a mount, and Overlapping while another block
+    may go back over the same paths: it would take the restore back without a word.
+
+    With ``force`` everything is read. The way back from a failed step tries first with
+    what the cache and a watcher know, because it is common.
+    """
+    refuse_covered(session)
+    if goal.way_back is None:
+        refuse_overlap(session, goal.scope)
+    fresh = goal.force and goal.way_back is None
+    view = _first_view(session, goal)
+    why = ""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            restore_once = partial(_attempt, session, goal, fresh=fresh, view=view)
+            result = retry_overtaken("the restore", restore_once)
+            settle_steps(session, goal.snapshot, goal.scope)
+            return result
+        except _LookAgain as found:
+            view = found.view or view
+            why = f"What is in the way of the restore kept changing: {found}"
+        except _Stale as error:
+            if attempt == ATTEMPTS:
+                raise error.conflict from error
+            fresh = True
+        except Conflict:
+            if not goal.force or attempt == ATTEMPTS:
+                raise
+            fresh = True
+    raise Busy(why)
+
+
+def _attempt(
+    session: Session,
+    goal: Goal,
+    earlier: Mapping[bytes, Added],
+    *,
+    fresh: bool,
+    view: _View,
+) -> RestoreResult:
+    """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
+    context, way_back = session.context, goal.way_back
+    own, goal = goal, goal.reaching(view.linked)
+    transaction = Transaction(session)
+    was_absent = not has_root(context)
+    if was_absent:
+        ensure_above_root(context)
+    session.root.register()
+    try:
+        transaction.ensure_root()
+        seen: Capture | None = None
+        if view.others:  # what is planned is less than what the safety snapshot holds
+            seen = preview(
+                session,
+                goal.scope,
+                goal.rules,
+                observes=True,
+                heeds_ignore_files=way_back is None,
+                revealed=view.revealed,
+                rules_of_id=goal.snapshot.id,
+                fresh=fresh,
+            )
+        with Capture(
+            session,
+            scope=goal.reaching(view.others).scope,
+            rules=goal.rules,
+            observes=True,
+            earlier=earlier,
+            heeds_ignore_files=way_back is None,
+            rules_of_id=goal.snapshot.id,
+            revealed=view.revealed.plus(Revealed(paths=view.others)),
+            fresh=fresh,
+            keeps_nothing=goal.not_kept is not None,
+        ) as capture:
+            seen = seen or capture
+            current, observed = seen.state, seen.observed
+            target, left_out = goal.wanted(session, None if was_absent else current)
+            target.trees.share(current.trees)
+            require_paths(goal.paths, current, target)
+            made: frozenset[bytes] = frozenset()
+            if way_back is not None or goal.is_step:
+                made = _made_since(context, goal, target)
+            bases = goal.base_states(session)
+            if was_absent:  # this restore made the root: its metadata is no change by others
+                bases = tuple(
+                    base._replace(root=current.root._replace(content=base.root.content))
+                    for base in bases
+                )
+            plan = make_plan(
+                current,
+                target,
+                goal.scope,
+                made,
+                budget=goal.budget(session),
+                bases=bases,
+                base_budget=session.path_budget(),
+                overwrites=goal.overwrites,
+            )
+            if way_back is not None:
+                _make_way(context, target, seen.result.skipped, plan, view)
+            wider = view.with_written(goal, session, seen, plan)
+            if wider != view:
+                raise _LookAgain(min(wider.revealed.paths ^ view.revealed.paths), wider)
+            refuse_blocked(plan)
+            _refuse_in_the_way(context, plan, goal.scope)
+            if not view.others and goal.not_kept is None:
+                others = _other_names(session, goal, seen, plan)
+                if others:
+                    raise _LookAgain(min(others), view._replace(others=others))
+            _ask_approval(goal, None if was_absent else seen)
+            if plan.is_empty and goal.move is None:
+                transaction.abandon()
+                if goal.removes_root and not was_absent:
+                    transaction.remove_root()
+                _record_history(session, goal, Moment(goal.snapshot.id, own.scope, was_absent))
+                return result_of(own, plan, target, left_out=left_out)
+            if not plan.is_empty:
+                _refuse_unchangeable(context)
+            if seen.trusts_watcher and not goal.force:
+                _refuse_stale(context, plan, observed)
+            label = safety_label(goal)
+            if goal.not_kept is not None:
+                safety = _publish_in_place(session, goal.snapshot, f"not kept {label}")
+            else:
+                plans = (
+                    {} if goal.move is None else {**goal.move.metadata, "plan": goal.move.before}
+                )
+                record = capture.record(kind=SnapshotKind.SAFETY, label=label, **plans)
+                safety = capture.publish(record)
+    except BaseException as error:
+        transaction.abandon()
+        if way_back is not None and (want := _want_of_room(error)) is not None:
+            raise NoRoomToKeep(want) from error
+        raise
+    moment = Moment(safety.id, own.scope, was_absent)
+    removes_first = way_back is not None and way_back.removes_first
+    commit = Commit(
+        target_id=goal.snapshot.id,
+        safety_id=safety.id,
+        paths=plan.paths,
+        directories=plan.finishes,
+        history=HISTORY.payload(goal.history_step(load_history(session.root), moment)),
+        touch=goal.touch,
+        removes_root=goal.removes_root,
+        is_way_back=way_back is not None,
+        removes_first=removes_first,
+        keeps_nothing=goal.not_kept is not None,
+        plan=_moved(goal.move, safety),
+        privileged=goal.is_asked,
+    )
+    open_files: tuple[OpenFile, ...] = ()
+    in_place: Journal | None = None
+    try:
+        if plan.is_empty:
+            transaction.run_without_files(current, commit)
+        else:
+            work = RestoreWork(
+                plan=plan,
+                current=current,
+                target=target,
+                observed=observed,
+                rules=goal.rules,
+                revealed=view.revealed,
+                touch=goal.touch,
+            )
+            if removes_first:
+                in_place = transaction.commit_in_place(work, commit)
+            else:
+                open_files = transaction.run(work, commit)
+    except BaseException as error:
+        transaction.abandon()
+        if way_back is not None and (want := _want_of_room(error)) is not None:
+            raise NoRoomToStage(want) from error
+        raise
+    if in_place is not None:
+        _carry_out_in_place(session, in_place)
+    if was_absent:
+        with suppress(OSError):  # the files are back; only a later move might go unnoticed
+            session.root.note_identity()
+    safety_id = safety.id if goal.not_kept is None else None
+    result = result_of(own, plan, target, safety_id=safety_id, left_out=left_out)
+    return result._replace(open_files=open_files, not_kept=goal.not_kept)
+
+
+def _make_way(
+    context: Context,
+    target: State,
+    skipped: Iterable[Skipped],
+    plan: RestorePlan,
+    view: _View,
+) -> None:
+    """Raises _LookAgain when something that is in the way back can be captured after all.
+
+    That is what a failed step made unreadable for its owner; and what is excluded in a directory
+    where the snapshot has something else, which proves that it was not there.
+    """
+    closed = [item.path for item in skipped if item.reason == SkipReason.UNREADABLE]
+    wanted = [path for path in closed if not _is_left_out(target, path)]
+    if wanted and unlock_paths(context.fs, context.root, wanted):
+        raise _LookAgain(wanted[0])
+    new = frozenset(plan.blocked) - view.revealed.whole
+    if new:
+        wider = view._replace(revealed=view.revealed.plus(Revealed(whole=new)))
+        raise _LookAgain(min(new), wider)
+
+
+def _is_left_out(target: State, path: bytes) -> bool:
+    entry = target.entry(path)
+    return target.is_hidden(path) or (entry is not None and entry.is_skipped)
+
+
+def _made_since(context: Context, goal: Goal, target: State) -> frozenset[bytes]:
+    """Returns the directories above the scope that were made since, and that hold nothing else.
+
+    A failed step made them, or the operation that is undone. The goal's snapshot has all
+    directories above its paths that were there.
+    """
+    scope = goal.scope or ()
+    above = sorted(treepath.ancestors(scope) - {treepath.ROOT}, reverse=True)
+    going: set[bytes] = set()
+    with open_chain(context.fs, context.root) as chain:
+        for path in above:  # what is below comes first
+            if target.trees.find(goal.snapshot.record.root, path) is not None:
+                continue
+            try:
+                names = context.fs.list_names(chain.open(path))
+            except OSError:  # not there, or not a directory
+                continue
+            inside = {treepath.join(path, os.fsencode(name)) for name in names}
+            if inside <= going.union(scope):
+                going.add(path)
+    return frozenset(going)
+
+
+def _refuse_stale(context: Context, plan: RestorePlan, observed: Observed) -> None:
+    """Raises _Stale unless every path to be touched is what it was when it was last read.
+
+    So what changes from here on is another process's edit, and a conflict, although a watcher
+    may have missed an older one. Costs one look for each path to be touched, and at what
+    directories hold that go as a whole, as applying the plan does.
+    """
+    with open_chain(context.fs, context.root) as chain:
+        for path in sorted(plan.touched):
+            if not _is_as_observed(context.fs, chain, path, observed):
+                raise _Stale(conflict(path))
+
+
+def _is_as_observed(fs: FileSystem, chain: DirectoryChain, path: bytes, observed: Observed) -> bool:
+    directory, name = treepath.split(path)
+    try:
+        fd = chain.open(directory)
+        try:
+            found = fs.lstat(name, dir_fd=fd)
+        except FileNotFoundError:
+            return observed.key(path) is None
+        if key_of(found) != observed.key(path):
+            return False
+        if not S_ISDIR(found.st_mode):
+            return True
+        return observed.is_unchanged_below(fs, chain.open(path), path, frozenset(), frozenset())
+    except OSError as error:
+        if error.errno in NO_DIRECTORY:
+            return False
+        raise
+
+
+def _want_of_room(error: BaseException) -> str | None:
+    """Returns the message of an error that says that there is no room, or None."""
+    if isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error)):
+        return error_text(error)
+    return None
+
+
+def _publish_in_place(session: Session, snapshot: Snapshot, label: str) -> Snapshot:
+    """Publishes the state to go to instead of the one before, for which there is no room.
+
+    So the history has a moment of this restore's own, as every other one. Takes a few KiB, on
+    a full disk from the store's reserve.
+    """
+    newest = session.store.snapshots.listing(session.root.id).newest
+    publish = partial(
+        publish_again,
+        session,
+        snapshot,
+        "the restore",
+        root_path=os.fsencode(session.context.root),
+        kind=SnapshotKind.SAFETY,
+        parent=newest.id if newest is not None else None,
+        host=os.uname().nodename,
+        label=label,
+        **dict.fromkeys(("name", "session", "step")),
+        tags={},
+    )
+    return Reserve(session.fs, session.store.layout).back(publish)
+
+
+def _carry_out_in_place(session: Session, journal: Journal) -> None:
+    """Does what recovery would do; raises OperationFailed where the rest is left to that."""
+    root = session.context.root
+    try:
+        with opened_real(session.fs, root) as root_fd:
+            Completion(session, journal).run(root_fd)
+    except (TreesnapError, OSError) as error:
+        raise OperationFailed(
+            f"The restore could not be finished yet ({error_text(error)}); "
+            "the next command on this root goes on with it",
+            code=ErrorCode.RESTORE_INTERRUPTED,
+            path=root,
+        ) from error
+
+
+def _moved(move: PlanMove | None, safety: Snapshot) -> PlanCopy | None:
+    """Returns the plan as it will be once the restore is done."""
+    return PlanCopy(move.before.plan_id, move.after(safety)) if move is not None else None
+
+
+def _record_history(session: Session, goal: Goal, moment: Moment) -> None:
+    """Moves undo and redo on when there was nothing to do; a plain restore leaves no trace."""
+    if goal.is_step:
+        history = goal.history_step(load_history(session.root), moment)
+        session.root.write("history", HISTORY, history)

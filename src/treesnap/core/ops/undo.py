@@ -1,0 +1,221 @@
+"""``restore``, ``undo`` and ``redo``: opens and locks the root, and lets ``ops.restore`` work."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+
+from treesnap.core.codec.root_files import RestoreHistory
+from treesnap.core.model.entities import Snapshot
+from treesnap.core.model.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    StoreMissing,
+    quoted,
+)
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.results import RestoreResult
+from treesnap.core.ops.access import locked_root, opened, recover, tell_other_steps
+from treesnap.core.ops.checkpoint_locks import when_alone
+from treesnap.core.ops.context import Context, Session, refuse_dangerous
+from treesnap.core.ops.history.listing import count_rollback
+from treesnap.core.ops.references import reading, resolve_in
+from treesnap.core.ops.restore.attempt import dry_run, restore_to
+from treesnap.core.ops.restore.export import export
+from treesnap.core.ops.restore.plan import (
+    KEEP,
+    OVERWRITE,
+    Goal,
+    HistoryStep,
+    RestoreRequest,
+    goal_of,
+)
+from treesnap.core.ops.upkeep.maintenance import maintain, with_room
+from treesnap.core.store.plan_files import move_to
+from treesnap.core.store.roots import load_history
+from treesnap.core.store.snapshots import restored_ref
+
+_REASON_SIZE_MAX = 1024
+_VERBS = {"undo": "restore", "redo": "undo"}
+"""What each command undoes."""
+
+
+def restore(context: Context, request: RestoreRequest) -> RestoreResult:
+    """Restores; see :meth:`treesnap.Handle.restore`."""
+    if request.conflicts not in {KEEP, OVERWRITE}:
+        raise InvalidArgument(f"conflicts is 'keep' or 'overwrite', not {request.conflicts!r}")
+    if request.reason is not None:
+        _check_reason(request.reason)
+    if request.bases and request.to is not None:
+        raise InvalidArgument("base is about the files in the root, so it excludes to")
+    if request.to is None and not request.dry_run:
+        return when_alone(lambda: _restore_root(context, request), context.wait_s)
+    if request.dry_run:
+        recover(context)
+    with opened(context, "restore", writing=True) as session:
+        goal = goal_of(session, request)
+        with ExitStack() as stack:
+            for snapshot in (goal.snapshot, *goal.bases):
+                stack.enter_context(reading(session, snapshot))
+            if request.to is not None:
+                return export(session, goal, request.to, dry_run=request.dry_run)
+            return dry_run(session, goal)
+
+
+def _check_reason(reason: str) -> None:
+    """Raises InvalidArgument for what could not be noted once the files are back."""
+    try:
+        size_bytes = len(reason.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"The reason {quoted(reason)} is not UTF-8") from None
+    if size_bytes > _REASON_SIZE_MAX:
+        raise InvalidArgument(f"The reason has more than {_REASON_SIZE_MAX:,} bytes")
+
+
+def _restore_root(context: Context, request: RestoreRequest) -> RestoreResult:
+    with opened(context, "restore", recover=False) as session:
+        goal = goal_of(session, request)
+        spared = frozenset(item.id for item in (goal.snapshot, *goal.bases))
+    return with_room(context, lambda: _restore_once(context, request), spared)
+
+
+def _restore_once(context: Context, request: RestoreRequest) -> RestoreResult:
+    with opened(context, "restore", writing=True, recover=False, tells_steps=False) as session:
+        refuse_dangerous_restore(context, force=request.force)
+        with locked_root(session, "restore"):
+            goal = goal_of(session, request)
+            tell_other_steps(session, goal.snapshot, goal.scope)
+            result = restore_to(session, goal)
+            if not request.paths:
+                count_rollback(session, goal.snapshot, request.reason)
+        if result.safety_id is not None:
+            maintain(context)
+        return result
+
+
+def undo(context: Context, *, is_dry_run: bool = False, privileged: bool = False) -> RestoreResult:
+    """Undoes the newest restore, within the paths that it concerned."""
+    step = _Undoing("undo", RestoreHistory.undone, privileged)
+    return _dry_step(context, step) if is_dry_run else _step(context, step)
+
+
+def redo(context: Context, *, is_dry_run: bool = False, privileged: bool = False) -> RestoreResult:
+    """Undoes the newest undo."""
+    step = _Undoing("redo", RestoreHistory.redone, privileged)
+    return _dry_step(context, step) if is_dry_run else _step(context, step)
+
+
+class _Undoing(NamedTuple):
+    """A step in the history of restores."""
+
+    verb: str
+    history_step: HistoryStep
+    privileged: bool
+
+
+def _dry_step(context: Context, step: _Undoing) -> RestoreResult:
+    """Returns what a step would do; its plan stays out of it."""
+    recover(context)
+    verb = step.verb
+    try:
+        with opened(context, verb, writing=True) as session:
+            goal = _goal_of_step(session, step)
+            with ExitStack() as stack:
+                for snapshot in filter(None, (goal.snapshot, goal.left_by)):
+                    stack.enter_context(reading(session, snapshot))
+                return dry_run(session, goal)
+    except StoreMissing as error:
+        raise _nothing(verb) from error
+
+
+def _step(context: Context, step: _Undoing) -> RestoreResult:
+    def attempt() -> RestoreResult:  # what it goes to is kept by the history
+        return with_room(context, lambda: _step_alone(context, step), frozenset())
+
+    return when_alone(attempt, context.wait_s)
+
+
+def _step_alone(context: Context, step: _Undoing) -> RestoreResult:
+    refuse_dangerous_restore(context, force=True)
+    verb = step.verb
+    try:
+        with opened(context, verb, writing=True, recover=False) as session:
+            result = _stepped(session, step)
+            if result is None:
+                with session.root.plans_locked(verb):
+                    result = _stepped(session, step, has_plans=True)
+            assert result is not None
+    except StoreMissing as error:
+        raise _nothing(verb) from error
+    if result.safety_id is not None:
+        maintain(context)
+    return result
+
+
+def _stepped(session: Session, step: _Undoing, *, has_plans: bool = False) -> RestoreResult | None:
+    """Takes the step; returns None when a plan goes along that the caller has not locked.
+
+    The lock of the plans is taken before the root's, and without the root's the history cannot
+    be read.
+    """
+    with locked_root(session, step.verb):
+        goal = _goal_of_step(session, step)
+        if goal.snapshot.record.plan is not None and not has_plans:
+            return None
+        return restore_to(session, goal._replace(move=move_to(session.root, goal.snapshot)))
+
+
+def _goal_of_step(session: Session, step: _Undoing) -> Goal:
+    """Returns to which state a step goes; raises NotFound."""
+    verb = step.verb
+    history = load_history(session.root)
+    moments = history.undo if verb == "undo" else history.redo
+    if not moments:
+        raise _nothing(verb)
+    moment = moments[-1]
+    try:
+        snapshot = resolve_in(session, moment.snapshot_id)
+    except NotFound as error:
+        raise NotFound(
+            f"The newest {_VERBS[verb]} cannot be undone: the snapshot of the state before "
+            f"it, {moment.snapshot_id[:12]}, was deleted",
+            code=ErrorCode.NOTHING_TO_UNDO,
+        ) from error
+    return Goal(
+        snapshot=snapshot,
+        left_by=_restored_after(session, snapshot),
+        scope=moment.scope,
+        label=f"before {verb} to",
+        history_step=step.history_step,
+        removes_root=moment.is_absent,
+    ).judged(session, privileged=step.privileged)
+
+
+def _restored_after(session: Session, safety: Snapshot) -> Snapshot | None:
+    """Returns what was restored after a safety snapshot was taken; None if that was deleted."""
+    ref = restored_ref(safety)
+    if ref is None:
+        return None
+    found = session.store.snapshots.listing(session.root.id).beginning(ref)
+    with suppress(NotFound, Corrupt):
+        return session.store.snapshots.load(session.root.id, found[0]) if found else None
+    return None
+
+
+def _nothing(verb: str) -> NotFound:
+    return NotFound(f"There is nothing to {verb}", code=ErrorCode.NOTHING_TO_UNDO)
+
+
+def refuse_dangerous_restore(context: Context, *, force: bool) -> None:
+    """Raises Refused for a root that is dangerous, or no longer a directory."""
+    if not force:
+        refuse_dangerous(context.root, context.store_path)
+    if context.has_root() and not os.path.isdir(context.root):
+        raise Refused(
+            f"The root {quoted(context.root)} is no longer a directory",
+            code=ErrorCode.NOT_A_DIRECTORY,
+            path=context.root,
+        )

@@ -1,0 +1,117 @@
+"""``verify``: check every invariant of a store, report exactly what is damaged, repair it.
+
+Checking never changes anything. ``check`` checks and repairs; lost
+content comes from :mod:`treesnap.core.ops.upkeep.object_recovery`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.model.errors import Corrupt, InvalidArgument
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.results import Problem, RecoveredObject, VerifyResult
+from treesnap.core.ops.access import alone, opened
+from treesnap.core.ops.context import Context
+from treesnap.core.ops.upkeep.object_recovery import ObjectRecovery
+from treesnap.core.store.fence import collector_held, maintain
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.maintenance.check.checker import ALL, Checker, Sample
+from treesnap.core.store.maintenance.check.metadata_files import CheckPlace
+from treesnap.core.store.store import Store
+
+if TYPE_CHECKING:
+    from treesnap.core.store.maintenance.check.repair import Repair
+
+
+class VerifyRequest(NamedTuple):
+    """What the caller of ``verify`` asked for."""
+
+    read_data: bool
+    repair: bool
+    sample: Sample
+
+
+def verify(
+    context: Context, *, read_data: bool, repair: bool, sample: tuple[int, int] | None
+) -> VerifyResult:
+    """Checks a store; see :meth:`treesnap.Handle.verify`."""
+    part = Sample(*sample) if sample is not None else ALL
+    if not 1 <= part.part <= part.parts:
+        raise InvalidArgument(f"There is no part {part.part} of {part.parts}")
+    asked = VerifyRequest(read_data or sample is not None, repair, part)
+    try:
+        return _verify(context, asked)
+    except Corrupt as error:
+        if error.path != Layout(context.store_path).format:
+            raise
+        return _without_format(context, asked, error)
+
+
+def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> VerifyResult:
+    """Reports a format file that cannot be read; without it nothing else can be checked."""
+    problem = Problem(code="bad-format", message=error.message, where="format")
+    if not asked.repair:
+        return VerifyResult(
+            problems=(problem,), left=(problem,), snapshots=0, objects=0, read_bytes=0
+        )
+    store, wait_s = Store(context.fs, context.store_path), context.wait_s
+    with (
+        reported("repair the store"),
+        collector_held(context.fs, store.layout, operation="verify", wait_s=wait_s),
+    ):
+        done = store.rewrite_format()
+    result = _verify(context, asked)
+    mended = (done,) if done is not None else ()  # else another repair was faster
+    return result._replace(
+        problems=(problem, *result.problems), repaired=(*mended, *result.repaired)
+    )
+
+
+def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
+    with opened(context, "verify the store", recover=False) as session:
+        found = Checker(
+            session.store, asked.sample, _place(context), read_data=asked.read_data
+        ).run()
+    if not (asked.repair and found.problems):
+        return _result(found, found)
+    from treesnap.core.store.maintenance.check.repair import Repair
+
+    with (
+        alone(context, "repair the store", operation="verify", recover=False) as (session, proof),
+        maintain(session.store, proof, wait_s=context.wait_s) as maintaining,
+    ):
+        store = session.store
+
+        def recover_objects() -> list[RecoveredObject]:
+            return ObjectRecovery(context, store, found.lost).run(found.damaged)
+
+        repair = Repair(
+            store, found, maintaining, monitor=context.monitor, recover_objects=recover_objects
+        )
+        repair.run()
+    with opened(context, "verify the store", recover=False) as session:
+        again = Checker(session.store, asked.sample, _place(context), read_data=asked.read_data)
+        left = again.run(known=found)
+    return _result(found, left, repair)
+
+
+def _result(found: Checker, left: Checker, repair: Repair | None = None) -> VerifyResult:
+    return VerifyResult(
+        problems=tuple(found.problems),
+        left=tuple(left.problems),
+        partial=tuple(left.partial),
+        repaired=tuple(repair.repaired) if repair is not None else (),
+        recovered=tuple(repair.recovered) if repair is not None else (),
+        snapshots=left.snapshots,
+        objects=len(left.checked),
+        read_bytes=found.read_bytes,
+        content_read=found.reads_data,
+        newer=tuple(left.newer),
+    )
+
+
+def _place(context: Context) -> CheckPlace:
+    return CheckPlace(os.fsencode(context.root), context.monitor, context.wait_s)

@@ -1,0 +1,69 @@
+"""Watching a root while a program runs."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from treesnap.core.codec.reader import TreeCache
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.model.errors import ErrorCode, Refused, quoted
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import Context, check_root, store_identities
+from treesnap.core.store.snapshots import RecordCache
+
+if TYPE_CHECKING:
+    from treesnap.core.worktree.watcher import Watcher
+
+_NO_QUEUE = {
+    errno.EMFILE: "the kernel gives this user no more queues (fs.inotify.max_user_instances)",
+    errno.ENOSYS: "the system has no inotify",
+}
+
+
+def watch_directory(context: Context) -> str:
+    """Returns the directory of the root's watchers; makes it, and the store, if absent."""
+    with opened(context, "watch", create=True) as session:
+        session.root.register()
+        path = session.root.file("watch")
+        with suppress(FileExistsError):
+            context.fs.make_directory(path)
+        return path
+
+
+def refuse_unwatchable(context: Context, *, force: bool) -> None:
+    """Raises NotFound or Refused for a root that cannot be watched, before anything is made."""
+    from treesnap.core.worktree.watcher import refuse_unreported
+
+    check_root(context, force=force)
+    refuse_unreported(context.fs, context.root)
+
+
+@contextmanager
+def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context, Watcher]]:
+    """Watches the root while the body runs; yields a context that uses the watcher."""
+    from treesnap.core.worktree.watcher import Watcher
+
+    refuse_unwatchable(context, force=force)
+    cookies = watch_directory(context)
+    store = store_identities(context)
+    watcher = Watcher(context.fs, context.root, cookies, store=store)
+    with reported("watch"):
+        try:
+            watcher.__enter__()
+        except OSError as error:
+            # Of too few queues the kernel says that too many files are open.
+            if error.errno not in _NO_QUEUE or error.filename is not None:
+                raise
+            raise Refused(
+                f"{quoted(context.root)} cannot be watched: {_NO_QUEUE[error.errno]}",
+                code=ErrorCode.NOT_WATCHABLE,
+                path=context.root,
+            ) from error
+    try:
+        known = context._replace(tree_cache=TreeCache(), record_cache=RecordCache())
+        yield known._replace(watcher=watcher), watcher
+    finally:
+        watcher.__exit__(None, None, None)

@@ -1,0 +1,160 @@
+"""The epoch that keeps writers and garbage collections out of each other's way.
+
+Rules (no clock is used, and no process waits for another):
+
+1. The state holds an epoch number and the set of *condemned* packs. Only the
+   collector changes it, by replacing the file, under the collector's lock.
+2. A writer remembers the epoch at which it began, and treats objects that lie in
+   packs condemned by then as absent: it stores them again.
+3. A writer publishes in two steps: it writes its snapshot to ``pending``, then
+   reads the epoch again. If the epoch is at most one higher than at its
+   beginning, it renames the snapshot into place. Otherwise it withdraws, and the
+   capture is done again at the new epoch.
+4. The collector marks what snapshots need, and only then reads what is in which
+   pack; raises the epoch and condemns packs that nothing needs; raises the epoch
+   again; then looks at ``pending`` first and ``snapshots`` second, spares every
+   condemned pack that something new needs, and only then deletes.
+
+Why it holds: a writer that began before the condemnation, at epoch s, finds the
+epoch at s + 1 or below only before the second raise; so its snapshot was in
+``pending`` before the collector looked, and what it needs was spared. A writer
+that began later never relied on a condemned pack. What the first look found lies
+in packs as they are read after it: objects are there before the snapshot is. Read
+before it, a pack may look empty of what a snapshot needs that was published
+meanwhile, and no later look would ask again. The design is that of fenced commits;
+see docs/explanation/garbage-collection.md.
+
+What of it is synced, and why no more: the epoch orders processes that live at the
+same time, all of which see a replaced file at once, and none of which survives a
+power cut. So the state's name need not be durable; its content has to be, because
+a torn state stops every writer. An older state that comes back costs nothing but
+packs that writers avoid until the next collection, which starts from scratch.
+
+When the state is lost, the epoch is put back. A writer may publish while the epoch is at most
+one higher than at its beginning. So an epoch far beyond that of any writer is safe: a writer at
+work does its capture again, and one that begins later relies on nothing that a collection may
+have condemned before.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from treesnap.core.codec.envelope import FileKind, Format
+from treesnap.core.codec.message import Fields, pack, require, unpack
+from treesnap.core.codec.pack import PACK_ID_SIZE
+from treesnap.core.fs.base import FileSystem, ReadingFileSystem
+from treesnap.core.model.errors import Busy, Corrupt, NewerVersion
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.quarantine import Quarantine
+from treesnap.core.store.records import read_record, write_record
+from treesnap.core.store.store import Store
+from treesnap.core.store.writer_slot import acquire, slot_states
+
+_EPOCH_MAX = (1 << 63) - 1
+
+
+class CollectorState(NamedTuple):
+    """The epoch, and the packs that are about to be deleted."""
+
+    epoch: int = 0
+    condemned: frozenset[bytes] = frozenset()
+
+
+def read_state(fs: ReadingFileSystem, layout: Layout) -> CollectorState:
+    """Returns the current state; a store that never collected is at epoch 0."""
+    return read_record(fs, layout.collector_state, COLLECTION) or CollectorState()
+
+
+def _encode_state(state: CollectorState) -> bytes:
+    return pack({"epoch": state.epoch, "condemned": tuple(sorted(state.condemned))})
+
+
+def _decode_state(payload: bytes) -> CollectorState:
+    fields = Fields(unpack(payload, "collector state", 1 << 20), "collector state")
+    condemned = fields.get("condemned", tuple)
+    require(
+        all(type(item) is bytes and len(item) == PACK_ID_SIZE for item in condemned),
+        "collector state",
+        "a pack id is not possible",
+    )
+    epoch = fields.size("epoch")
+    require(epoch <= _EPOCH_MAX, "collector state", "its epoch is not possible")
+    return CollectorState(epoch=epoch, condemned=frozenset(condemned))
+
+
+def _encode_size(size_bytes: int) -> bytes:
+    return pack({"size_bytes": size_bytes})
+
+
+def _decode_size(payload: bytes) -> int:
+    return Fields(unpack(payload, "size"), "size").size("size_bytes")
+
+
+COLLECTION = Format(FileKind.COLLECTION, _encode_state, _decode_state)
+COLLECTED_SIZE = Format(FileKind.COLLECTED_SIZE, _encode_size, _decode_size, 1 << 10)
+
+
+def write_state(fs: FileSystem, layout: Layout, state: CollectorState) -> None:
+    """Replaces the state, atomically. The caller holds the collector's lock. Costs one sync."""
+    write_record(fs, layout, layout.collector_state, COLLECTION, state, durable_name=False)
+
+
+def read_collected_size(fs: ReadingFileSystem, layout: Layout) -> int:
+    """Returns the bytes of packs and index after the last collection, or 0 if unknown."""
+    try:
+        return read_record(fs, layout.collected_size, COLLECTED_SIZE) or 0
+    except (OSError, Corrupt):
+        return 0
+
+
+def write_collected_size(fs: FileSystem, layout: Layout, size_bytes: int) -> None:
+    """Writes the size that a collection left: a hint, not synced, and left out on a full disk."""
+    if read_collected_size(fs, layout) == size_bytes:
+        return
+    with suppress(OSError):
+        write_record(fs, layout, layout.collected_size, COLLECTED_SIZE, size_bytes, durable=False)
+
+
+LEAP = 1 << 32
+"""More than all collections can raise the epoch before a slot is written again."""
+_LEAP_MAX = 1 << 62
+
+
+def oldest_epoch_possible(fs: ReadingFileSystem, layout: Layout) -> int:
+    """Returns the highest epoch that a writer at work has seen; the present one is no lower."""
+    return max((slot.epoch for slot in slot_states(fs, layout) if slot.is_busy), default=0)
+
+
+def rebuild_state(store: Store) -> str | None:
+    """Writes a new state beyond any epoch that a writer can know. Costs two syncs.
+
+    The caller holds the collector's lock, so that nothing is condemned meanwhile. Raises
+    Busy while a writer is at work whose slot does not say when it began. The highest epoch is
+    written to a slot as well, for the next time.
+    """
+    fs, layout = store.writing_fs, store.layout
+    needed = 0
+    for state_of_slot in slot_states(fs, layout):
+        if state_of_slot.is_busy and not state_of_slot.epoch:
+            raise Busy("A writer is at work; repair the collector state when it has ended")
+        needed = max(needed, state_of_slot.epoch)
+    try:
+        state = read_state(fs, layout)
+        if state.epoch >= oldest_epoch_possible(fs, layout):
+            return None
+        needed = max(needed, state.epoch)
+    except NewerVersion:
+        return None
+    except Corrupt:
+        pass
+    epoch = min(needed + LEAP, _LEAP_MAX)
+    kept = Quarantine(fs, layout).keep_copy(layout.collector_state)
+    write_state(fs, layout, CollectorState(epoch=epoch))
+    slot = acquire(fs, layout)
+    try:
+        slot.write(epoch, slot.read()[1])
+    finally:
+        slot.release()
+    return "Wrote a new collector state" + (f"; the damaged one is {kept}" if kept else "")

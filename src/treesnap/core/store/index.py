@@ -1,0 +1,246 @@
+"""The index of a store: index parts on disk, and what this process added.
+
+Looking up costs one bisection per part, so parts are merged as they pile up:
+when more than eight lie around, those that are not much larger than the rest
+are replaced by one. The process that gets the lock merges; none waits for it.
+
+The index is a hint. Missing entries cost storage, never data: a reader that
+misses an object scans the packs that no part covers, and then all packs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, islice
+from operator import itemgetter
+
+from treesnap.core.codec.envelope import CHECKSUM_SIZE
+from treesnap.core.codec.index import IndexPart, encode_index
+from treesnap.core.codec.pack import IndexEntry
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import open_lock, open_regular, replace_file, unlink_if_present
+from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.errors import Corrupt, UnsupportedFormat
+from treesnap.core.store.layout import Layout, is_hex
+
+PARTS_MAX = 8
+VERIFIED_SIZE_MAX = 16 << 10
+"""Parts up to this size are checked whole when opened; larger ones were synced.
+
+Opening costs the same then, however much the store holds. A large part that is damaged all
+the same does no harm, because what it says of an object is compared with the pack.
+"""
+
+
+class ObjectIndex:
+    """Finds objects. Not safe for use by several threads at once."""
+
+    def __init__(self, fs: FileSystem, layout: Layout) -> None:
+        self._fs = fs
+        self._layout = layout
+        self._parts: dict[str, IndexPart] | None = None
+        self.damaged: dict[str, str] = {}
+        """Parts that cannot be used, with the reason."""
+        self.written_bytes = 0
+        """The size of all parts that were published through this object."""
+        self._scanned: dict[ObjectId, IndexEntry] = {}
+
+    @property
+    def parts(self) -> dict[str, IndexPart]:
+        """All usable parts by name; read on first use."""
+        if self._parts is None:
+            self._parts = {}
+            self.refresh()
+        return self._parts
+
+    def refresh(self) -> None:
+        """Lists the parts again."""
+        known = self._parts if self._parts is not None else {}
+        names = {name for name in self._fs.list_names(self._layout.index) if is_hex(name, 32)}
+        self._parts = {name: part for name, part in known.items() if name in names}
+        for name in sorted(names - set(known)):
+            part = self._open(name)
+            if part is not None:
+                self._parts[name] = part
+
+    def _open(self, name: str) -> IndexPart | None:
+        path = os.path.join(self._layout.index, name)
+        try:
+            fd = open_regular(self._fs, path)
+        except (FileNotFoundError, PermissionError):  # unreadable is not damaged: it stays
+            return None
+        except Corrupt as error:
+            self.damaged[name] = error.message
+            return None
+        try:
+            size = self._fs.fstat(fd).st_size
+            if size <= CHECKSUM_SIZE:
+                raise Corrupt(f"Index {path} is cut short", path=path)
+            part = IndexPart(memoryview(self._fs.map(fd)), path)
+            if size <= VERIFIED_SIZE_MAX:
+                part.verify()
+            return part
+        except (Corrupt, UnsupportedFormat) as error:
+            self.damaged[name] = error.message
+            return None
+        finally:
+            self._fs.close(fd)
+
+    def find_all(self, object_id: ObjectId) -> Iterator[IndexEntry]:
+        """Yields every known place of an object, each looked up when it is asked for."""
+        for part in list(self.parts.values()):
+            yield from part.find_all(object_id)
+        scanned = self._scanned.get(object_id)
+        if scanned is not None:
+            yield scanned
+
+    def find(self, object_id: ObjectId, avoid: frozenset[bytes] = frozenset()) -> IndexEntry | None:
+        """Returns one place of an object outside the packs to avoid, or None."""
+        for part in self.parts.values():
+            entry = part.find(object_id)
+            if entry is not None and entry.pack_id in avoid:
+                elsewhere = (item for item in part.find_all(object_id) if item.pack_id not in avoid)
+                entry = next(elsewhere, None)
+            if entry is not None:
+                return entry
+        return None
+
+    def stored_bytes(self, entry: IndexEntry) -> int:
+        """Returns the bytes of an object in its pack, where trees and lists may lie twice."""
+        if entry.kind == ObjectKind.CHUNK:
+            return entry.size_bytes
+        places = (item for item in self.find_all(entry.id) if item.pack_id == entry.pack_id)
+        return sum(item.size_bytes for item in islice(places, 2))
+
+    def covered(self) -> dict[bytes, int]:
+        """Returns, for each pack, how many of its bytes the parts know of."""
+        return _covered_by(self.parts.values())
+
+    def entries_of(self, pack_id: bytes) -> list[IndexEntry]:
+        """Returns what the parts know of one pack. Reads all of them."""
+        return [
+            entry
+            for part in self.parts.values()
+            if pack_id in part.covered
+            for entry in part
+            if entry.pack_id == pack_id
+        ]
+
+    def add_scanned(self, entries: Iterable[IndexEntry]) -> None:
+        """Remembers objects that were found by scanning packs, for this process only."""
+        self._scanned.update((entry.id, entry) for entry in entries)
+
+    def write_part(self, entries: Iterable[IndexEntry], covered: Mapping[bytes, int]) -> str:
+        """Publishes a new part and returns its name. The packs were synced before.
+
+        Not synced: a part that is lost or damaged by a power cut is
+        recognised, and its packs are scanned instead.
+        """
+        by_id = sorted(entries, key=itemgetter(0))
+        return self._publish(encode_index(by_id, covered), durable=False)
+
+    def write_merged(
+        self, sources: Iterable[Iterable[IndexEntry]], covered: Mapping[bytes, int]
+    ) -> None:
+        """Publishes a part for what several sources say, durably; each rises by id.
+
+        No list of the entries is made.
+        """
+        entries = (entry for entry, _ in groupby(heapq.merge(*sources)))
+        self._publish(encode_index(entries, covered), durable=True)
+
+    def _publish(self, data: memoryview, *, durable: bool) -> str:
+        name = os.urandom(16).hex()
+        replace_file(
+            self._fs,
+            os.path.join(self._layout.index, name),
+            data,
+            temporary=self._layout.temporary,
+            durable=durable or len(data) > VERIFIED_SIZE_MAX,
+            durable_name=durable,
+        )
+        self.written_bytes += len(data)
+        if self._parts is not None:
+            part = self._open(name)
+            if part is not None:
+                self._parts[name] = part
+        return name
+
+    def merge_if_many(self) -> None:
+        """Replaces small parts by one when there are many, unless another process is doing so.
+
+        A part is rewritten only together with others of its size or larger, so that
+        an entry is rewritten a logarithmic number of times.
+        """
+        self.refresh()
+        if len(self.parts) <= PARTS_MAX:
+            return
+        path = os.path.join(self._layout.index, "lock")
+        lock = open_lock(self._fs, path)
+        try:
+            if self._fs.lock(lock, exclusive=True):
+                self.refresh()
+                self._merge(self._chosen_for_merge())
+                self._fs.unlock(lock)
+        finally:
+            self._fs.close(lock)
+
+    def _chosen_for_merge(self) -> list[str]:
+        by_size = sorted(self.parts.items(), key=lambda item: item[1].count)
+        chosen: list[str] = []
+        total = 0
+        for name, part in by_size:
+            if len(chosen) >= 2 and part.count > 2 * total:
+                break
+            chosen.append(name)
+            total += part.count
+        return chosen
+
+    def _merge(self, names: list[str]) -> None:
+        names = [name for name in names if self._is_sound(name)]
+        if len(names) < 2:
+            return
+        parts = [self.parts[name] for name in names]
+        self.write_merged(parts, _covered_by(parts))
+        self.remove_parts(names)
+
+    def _is_sound(self, name: str) -> bool:
+        """Returns whether a part matches its checksum; otherwise lists it as damaged.
+
+        Checks large parts too: damage must not get into a new part.
+        """
+        try:
+            self.parts[name].verify()
+        except Corrupt as error:
+            self.damaged[name] = error.message
+            del self.parts[name]
+            return False
+        return True
+
+    def drop_damaged(self) -> None:
+        """Removes the parts that cannot be used; a power cut may have torn one.
+
+        What only they knew is found by scanning, indexed by the next writer of the pack, and
+        covered again by the next collection. Not synced: a part that comes back is as useless
+        as before.
+        """
+        if self.parts or self.damaged:  # reading the parts is what finds the damaged ones
+            self.remove_parts(list(self.damaged))
+
+    def remove_parts(self, names: Iterable[str]) -> None:
+        """Removes parts whose entries stand in a newer part."""
+        for name in names:
+            unlink_if_present(self._fs, os.path.join(self._layout.index, name))
+            self.parts.pop(name, None)
+            self.damaged.pop(name, None)
+
+
+def _covered_by(parts: Iterable[IndexPart]) -> dict[bytes, int]:
+    """Returns, for each pack, how many of its bytes some parts know of."""
+    covered: dict[bytes, int] = {}
+    for part in parts:
+        for pack_id, size in part.covered.items():
+            covered[pack_id] = max(size, covered.get(pack_id, 0))
+    return covered

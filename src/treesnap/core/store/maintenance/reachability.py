@@ -1,0 +1,99 @@
+"""Everything that snapshots need: the walk behind ``gc``, ``verify`` and ``stats``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from treesnap.core.codec.reader import Reference, TreeCache, TreeReader, root_references
+from treesnap.core.model.entities import ObjectId, ObjectKind, SnapshotRecord
+from treesnap.core.model.errors import Corrupt
+from treesnap.core.store.maintenance.seen_objects import SeenObjects
+from treesnap.core.store.store import Store
+
+_ID = re.compile(rb"(?=\xc4\x20(.{32}))", re.DOTALL)
+"""An id as msgpack stores it, wherever it stands."""
+
+
+class Reachability:
+    """Walks snapshots and yields every object once; equal directories are walked once.
+
+    Memory is that of :class:`SeenObjects`. Raises Corrupt when a tree or a list is missing or
+    damaged, unless ``around_damage``: then the walk goes on, notes what is damaged, and
+    counts every id that stands in its bytes as needed. OSError is not damage.
+    """
+
+    def __init__(self, store: Store, *, around_damage: bool = False) -> None:
+        self._store = store
+        self._around_damage = around_damage
+        self._searched: set[ObjectId] = set()
+        self.damaged: set[ObjectId] = set()
+        """Trees and lists that were missing or damaged."""
+        self._trees = TreeReader(store.get, TreeCache(2))  # a directory and its page, read once
+        self.seen = SeenObjects(store.index)
+
+    def add(self, record: SnapshotRecord) -> Iterator[Reference]:
+        """Yields the objects that a snapshot needs and no earlier one needed."""
+        pending: list[Reference] = []
+        yield from self._only_new(root_references(record.root, record.links), pending)
+        yield from self._walk(pending)
+
+    def add_remains(self, data: bytes) -> Iterator[Reference]:
+        """Yields the objects that a damaged record may need: those with an id in its bytes.
+
+        The caller makes sure that the index lacks nothing.
+        """
+        pending: list[Reference] = []
+        yield from self._search(data, pending)
+        yield from self._walk(pending)
+
+    def _walk(self, pending: list[Reference]) -> Iterator[Reference]:
+        """Yields the new ones among pending trees and lists, and everything new below them."""
+        while pending:
+            reference = pending.pop()
+            if self._is_new(reference):
+                yield reference
+                yield from self._below(reference, pending)
+
+    def _below(self, reference: Reference, pending: list[Reference]) -> Iterator[Reference]:
+        """Yields what is new in a tree or list; the trees and lists in it become pending."""
+        try:
+            yield from self._only_new(self._trees.references(reference), pending)
+        except Corrupt:
+            if not self._around_damage:
+                raise
+            self.damaged.add(reference.id)
+            for place in self._store.index.find_all(reference.id):
+                yield from self._search(self._store.packs.read_unchecked(place), pending)
+
+    def _only_new(
+        self, references: Iterator[Reference], pending: list[Reference]
+    ) -> Iterator[Reference]:
+        chunk = ObjectKind.CHUNK
+        for reference in references:
+            if reference.kind is chunk or reference.is_page:
+                if self._is_new(reference):
+                    yield reference
+            else:
+                pending.append(reference)
+
+    def _search(self, data: bytes, pending: list[Reference]) -> Iterator[Reference]:
+        """Yields the objects whose ids stand in bytes of which nothing else can be relied on.
+
+        Trees and lists among them are read as far as they can be, even if they were met before:
+        the walk may have stopped in them.
+        """
+        for match in _ID.finditer(data):
+            identity = ObjectId(match[1])
+            place = next(self._store.index.find_all(identity), None)
+            if place is None or identity in self._searched:
+                continue
+            self._searched.add(identity)
+            reference = Reference(ObjectKind(place.kind), identity)
+            if self._is_new(reference):
+                yield reference
+            yield from self._below(reference, pending)
+
+    def _is_new(self, reference: Reference) -> bool:
+        """Notes an object; returns whether that changed anything, for it and all below it."""
+        return self.seen.add(reference.id, reference.kind)

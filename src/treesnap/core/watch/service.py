@@ -1,0 +1,329 @@
+"""The process that watches a root: when it makes a snapshot, its loop, and its socket.
+
+A root has one such process at a time, which holds a lock. A killed one leaves a socket that no
+process listens to, which is the same as no socket to the others.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from treesnap.core.codec.watch import (
+    ANSWER_SIZE_MAX,
+    QUESTION_SIZE_MAX,
+    Answer,
+    Asked,
+    decode_question,
+    encode_answer,
+    encode_status,
+)
+from treesnap.core.fs.notifier import change_hints, has_inotify
+from treesnap.core.fs.os_errors import reported
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.errors import Corrupt, TreesnapError, printable, quoted
+from treesnap.core.model.results import CreateResult, PushStatus, WatchStatus
+from treesnap.core.ops.context import Context, check_root
+from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.known_changes import receive, send, socket_address, view_of
+from treesnap.core.ops.watching import refuse_unwatchable, watch_directory, watched
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.lock import held
+
+if TYPE_CHECKING:
+    from treesnap.core.worktree.watcher import Watcher
+
+_TIMEOUT_S = 5.0
+"""How long a client may take to send its question."""
+_PAUSE_S = 0.1
+"""How long it waits after a connection could not be accepted."""
+_REQUEST_SIZE_MAX = 8 << 20
+"""Of a hook, with its payload and its variables."""
+_HELLO = b"H"
+"""Tells the process of a hook that this one is not suspended."""
+_Answer = Callable[[socket.socket], None]
+QUIET_S = 1.0
+"""How long nothing has to change before a snapshot of the changes is made."""
+LATEST_S = 30.0
+"""How long after a change its snapshot is made at the latest."""
+AGAIN_S = 30.0
+"""How long after a failed snapshot the next one is tried at the latest."""
+
+
+class Schedule:
+    """Tells when a snapshot is due; the first one is at once. Times are of a monotonic clock."""
+
+    def __init__(self, *, every_s: float | None, on_change: bool, now_s: float) -> None:
+        self.every_s = every_s
+        self.on_change = on_change
+        self._last_s: float | None = None
+        self._failed_s: float | None = None
+        self._changed_first_s: float | None = None
+        self._changed_last_s = now_s
+
+    def noticed(self, now_s: float) -> None:
+        """Notes that something changed."""
+        if self._changed_first_s is None:
+            self._changed_first_s = now_s
+        self._changed_last_s = now_s
+
+    def done(self, now_s: float) -> None:
+        """Notes that a snapshot was made of everything noticed."""
+        self._last_s = now_s
+        self._changed_first_s = None
+        self._failed_s = None
+
+    def failed(self, now_s: float) -> None:
+        """Notes that a snapshot could not be made, so that it is due again later."""
+        self.done(now_s)
+        self._failed_s = now_s
+
+    def due_in_s(self, now_s: float) -> float | None:
+        """Returns the time until a snapshot is due, 0 if one is, or None if none will be."""
+        if self.every_s is None and not self.on_change:
+            return None
+        if self._last_s is None:
+            return 0.0
+        times = []
+        if self.every_s is not None:
+            times.append(self._last_s + self.every_s)
+        if self.on_change and self._changed_first_s is not None:
+            times.append(min(self._changed_last_s + QUIET_S, self._changed_first_s + LATEST_S))
+        if self._failed_s is not None:
+            times.append(self._failed_s + AGAIN_S)
+        return max(0.0, min(times) - now_s) if times else None
+
+
+class WatchService:
+    """Watches the root of a context until it is stopped."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        hook_name: Callable[[int, int], str],
+        carry_out: Callable[[Context, bytes], bytes],
+        every_s: float | None = None,
+        on_change: bool = False,
+        idle_s: float | None = None,
+        force: bool = False,
+        on_snapshot: Callable[[CreateResult], None] = lambda _: None,
+        on_error: Callable[[str], None] = lambda _: None,
+        push_status: Callable[[], PushStatus | None] = lambda: None,
+    ) -> None:
+        self._context = context
+        self._push_status = push_status
+        self._hook_name = hook_name
+        self._carry_out = carry_out
+        self._force = force
+        self._idle_s = idle_s
+        self._asked_s = time.monotonic()
+        """When another process asked for changes last, or the watch began."""
+        self._schedule = Schedule(every_s=every_s, on_change=on_change, now_s=time.monotonic())
+        self._on_snapshot = on_snapshot
+        self._on_error = on_error
+        self._started_at_ns = context.clock_ns()
+        self._watcher: Watcher | None = None
+        """None before the watch starts, and on systems without inotify."""
+        self._changed = threading.Event()
+        self._is_stopping = False
+        self._has_stopped_listening = False
+        self._snapshots = 0
+        self._last_snapshot: str | None = None
+        self._last_error: str | None = None
+
+    def run(self, on_ready: Callable[[WatchStatus], None] = lambda _: None) -> WatchStatus:
+        """Watches until :meth:`stop`; returns the last status.
+
+        Raises Busy when the root is watched already, what :meth:`treesnap.Handle.watch` raises,
+        and OperationFailed when the socket cannot be made. On a system without inotify, a
+        watch for snapshots on changes stands on hints, and each snapshot looks at everything.
+        """
+        context = self._context
+        is_hinted = self._schedule.on_change and not has_inotify()
+        if is_hinted:
+            check_root(context, force=self._force)
+        else:
+            refuse_unwatchable(context, force=self._force)
+        with ExitStack() as stack:
+            directory = watch_directory(context)
+            what = f"The watch of {quoted(context.root)}"
+            lock = os.path.join(directory, "lock")
+            stack.enter_context(held(context.fs, lock, operation="watch", what=what, wait_s=0.0))
+            if is_hinted:
+                self._take_hints(stack)
+            else:
+                context, watcher = stack.enter_context(watched(context, force=self._force))
+                self._watcher, self._changed = watcher, watcher.changed
+            with reported("watch"):
+                self._listen(stack, directory, "socket", self._answer)
+                if self._watcher is not None:
+                    top = context.fs.lstat(context.root)
+                    name = self._hook_name(top.st_dev, top.st_ino)
+                    roots = Layout(context.store_path).roots
+                    self._listen(stack, roots, name, partial(self._take_hook, context))
+            on_ready(self.status())
+            while not self._is_stopping and self._is_of_use():
+                self._wait(context)
+            return self.status()
+
+    def _is_of_use(self) -> bool:
+        """Returns False when no process asked for so long, or when none will: the root is gone.
+
+        Without an end of its own, a watch waits until the root is back.
+        """
+        if self._idle_s is None:
+            return True
+        try:
+            self._context.fs.lstat(self._context.root)
+        except FileNotFoundError:
+            return False
+        except OSError:  # it may be there
+            pass
+        return self._idle_left_s() != 0.0
+
+    def _idle_left_s(self) -> float | None:
+        """Returns how long it goes on watching if no process asks for changes, or None."""
+        if self._idle_s is None:
+            return None
+        return max(0.0, self._asked_s + self._idle_s - time.monotonic())
+
+    def stop(self) -> None:
+        """Ends :meth:`run` after the current snapshot, if any. May be called from any thread."""
+        self._is_stopping = True
+        self._changed.set()
+
+    def status(self) -> WatchStatus:
+        """Returns what the watcher does. May be called from any thread."""
+        every_s, watcher = self._schedule.every_s, self._watcher
+        return WatchStatus(
+            process_id=os.getpid(),
+            started_at_ns=self._started_at_ns,
+            directories=watcher.directories if watcher is not None else 0,
+            every_ms=int(every_s * 1000) if every_s is not None else None,
+            on_change=self._schedule.on_change,
+            snapshots=self._snapshots,
+            last_snapshot=self._last_snapshot,
+            last_error=self._last_error,
+            why_lost=(watcher.why_lost or None) if watcher is not None else None,
+            push=self._push_status(),
+        )
+
+    def _take_hints(self, stack: ExitStack) -> None:
+        root, store = self._context.root, os.path.realpath(self._context.store_path)
+        with reported("watch"):
+            stack.enter_context(change_hints(root, store, lambda _: self._changed.set()))
+
+    def _wait(self, watching: Context) -> None:
+        due_in_s, idle_left_s = self._schedule.due_in_s(time.monotonic()), self._idle_left_s()
+        waits_s = [wait_s for wait_s in (due_in_s, idle_left_s) if wait_s is not None]
+        if due_in_s == 0.0:
+            self._make_snapshot(watching)
+        elif self._changed.wait(min(waits_s, default=None)):
+            self._changed.clear()
+            self._schedule.noticed(time.monotonic())
+
+    def _make_snapshot(self, watching: Context) -> None:
+        try:
+            result = create(
+                watching,
+                CreateRequest(
+                    kind=SnapshotKind.WATCH,
+                    options=CreateOptions(skip_unchanged=True, force=self._force),
+                ),
+            )
+        except TreesnapError as error:
+            message = printable(error.message)
+            self._schedule.failed(time.monotonic())
+            if message != self._last_error:  # the same failure, again and again, is said once
+                self._last_error = message
+                self._on_error(message)
+            return
+        self._last_error = None
+        self._schedule.done(time.monotonic())
+        if not result.unchanged:
+            self._snapshots += 1
+            self._last_snapshot = result.snapshot.id
+            self._on_snapshot(result)
+
+    def _listen(self, stack: ExitStack, directory: str, name: str, answer: _Answer) -> None:
+        fs = self._context.fs
+        path = os.path.join(directory, name)
+        with suppress(FileNotFoundError):
+            fs.unlink(path)  # of a killed watcher
+        fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(fs.close, fd)
+        listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        old_mask = os.umask(0o177)
+        try:
+            listening.bind(socket_address(fd, name))
+        finally:
+            os.umask(old_mask)
+        owner = fs.fstat(fd)
+        if owner.st_uid != os.geteuid():  # root, in the store of another user, who may ask too
+            fs.change_owner(name, owner.st_uid, owner.st_gid, dir_fd=fd)
+        stack.callback(_unlink, self._context, path)
+        listening.listen(64)
+        thread = threading.Thread(
+            target=self._serve, args=[listening, answer], name="treesnap-watch-socket", daemon=True
+        )
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(self._stop_listening, listening)
+
+    def _stop_listening(self, listening: socket.socket) -> None:
+        self._has_stopped_listening = True
+        with suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self, listening: socket.socket, answer: _Answer) -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                if self._has_stopped_listening:
+                    return
+                time.sleep(_PAUSE_S)  # for example, because too many files are open
+                continue
+            with connection, suppress(OSError, Corrupt):
+                connection.settimeout(_TIMEOUT_S)
+                answer(connection)
+
+    def _take_hook(self, watching: Context, connection: socket.socket) -> None:
+        connection.send(_HELLO)
+        request = receive(connection, _REQUEST_SIZE_MAX)
+        self._asked_s = time.monotonic()
+        send(connection, self._carry_out(watching, request))
+
+    def _answer(self, connection: socket.socket) -> None:
+        asked, since, view = decode_question(receive(connection, QUESTION_SIZE_MAX))
+        if asked is Asked.CHANGES:
+            self._asked_s = time.monotonic()
+            if view != view_of(self._context):
+                return  # the client may see another tree than this watcher
+            answer = self._watcher.answer(since) if self._watcher is not None else None
+            if answer is not None:
+                send(connection, _encoded(answer))
+            return
+        if asked is Asked.STOP:
+            self.stop()
+        send(connection, encode_status(self.status()))
+
+
+def _encoded(answer: Answer) -> bytes:
+    """Returns an answer's bytes; instead of a too long one, that anything may have changed."""
+    encoded = encode_answer(answer)
+    if len(encoded) > ANSWER_SIZE_MAX:
+        encoded = encode_answer(Answer(answer.mark, None))
+    return encoded
+
+
+def _unlink(context: Context, path: str) -> None:
+    with suppress(OSError):
+        context.fs.unlink(path)

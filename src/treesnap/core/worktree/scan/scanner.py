@@ -1,0 +1,898 @@
+"""The walk: from a live tree to trees of entries, reading only what changed.
+
+Every directory is listed and every name is looked at with ``lstat``; that is the
+floor of a capture's cost. The observations of a directory are packed and
+compared with the cached row in one go. When they are equal and no child changed,
+its stored tree is reused without reading it; otherwise the names that differ are
+captured and a new tree is written.
+
+A name is *racy* when its times are so young that a change could still hide behind
+them (the racy entries of git's index): it is looked at again next time, whatever
+it says then. So is a file that is mapped for writing, which is captured in this
+walk, too: see :mod:`treesnap.core.worktree.scan.mapped_files`.
+
+With a tree of what changed since the cached rows were made, nothing else is looked at:
+a directory in which only some names may have changed is not listed, and what lies below
+names that did not change is not looked at; the rows say what a whole walk would have found.
+They are trusted then whatever their times, because what changed is known from before they
+were made.
+
+The walk keeps one directory per level in memory, with its observations. It does not
+recurse, so depth costs memory only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from stat import S_ISDIR, S_ISLNK
+from typing import Any
+
+from treesnap.core.codec.reader import TreeCache, TreeReader
+from treesnap.core.codec.statcache import Row, decode_observations, encode_observations
+from treesnap.core.codec.tree import is_storable, put_tree, put_with_subtrees
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.record_locks import close_unlocked
+from treesnap.core.model import paths as treepath
+from treesnap.core.model.entities import (
+    TOTAL_MAX,
+    Entry,
+    EntryKind,
+    FileContent,
+    IgnoreRules,
+    ObjectId,
+    Skipped,
+    SkipReason,
+    Totals,
+)
+from treesnap.core.model.errors import Corrupt, InvalidArgument, WarningCode, quoted
+from treesnap.core.model.events import LargeFileProgress, Monitor
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.worktree.directory import DirectoryChain, open_root
+from treesnap.core.worktree.mounts import Mounts
+from treesnap.core.worktree.scan.file_reader import (
+    ObjectSink,
+    blames_file,
+    capture,
+    capture_xattrs,
+    entry_without_size,
+    skipped_entry,
+)
+from treesnap.core.worktree.scan.hard_links import LinkGroups
+from treesnap.core.worktree.scan.ignore import RULES_SIZE_MAX, Exclusions, UnreadableRules, size_of
+from treesnap.core.worktree.scan.listing import (
+    DirectoryListing,
+    PathTree,
+    list_changed,
+    list_directory,
+    path_tree,
+)
+from treesnap.core.worktree.scan.mapped_files import mapped_now, names_of
+from treesnap.core.worktree.scan.parallel_scan import parallel_scan
+from treesnap.core.worktree.scan.statcache import (
+    RowPlace,
+    StatCache,
+    StatCacheBuilder,
+    subdirectories,
+)
+
+# Reading a member of an enumeration takes a call of Python code before Python 3.12.
+_FILE, _DIRECTORY = int(EntryKind.FILE), int(EntryKind.DIRECTORY)
+_SKIPPED = int(EntryKind.SKIPPED)
+
+DEPTH_MAX = 16384
+"""Directories deeper than this are reported as unreadable."""
+
+CLOCK_ERROR_MAX_NS = 24 * 3600 * 10**9
+"""Times further ahead come from no clock: a program chose them, and every edit changes them."""
+
+
+class ScanSettings(NamedTuple):
+    """Everything that a walk depends on, besides the tree itself."""
+
+    root: str
+    started_ns: int
+    """The time when the walk began, or when the mapped files were looked up before it."""
+    scope: tuple[bytes, ...] | None = None
+    rules: tuple[IgnoreRules, ...] = ()
+    heeds_ignore_files: bool = True
+    """Whether ignore files in the tree leave anything out."""
+    cached_rules_hold: bool = True
+    """Whether a name that the stat cache leaves out is left out now, as long as it and the
+    ignore files above it have not changed."""
+    revealed: PathTree | None = None
+    """Paths that are looked at even if they are excluded; nothing is excluded below one that is
+    whole. Directories above them are captured anew."""
+    store: frozenset[tuple[int, int]] = frozenset()
+    """Device and inode of the store and of the links to it, which are never captured."""
+    changed: PathTree | None = None
+    """What may have changed since the walk of the stat cache; None when that is not known."""
+    mapped: frozenset[int] | None = None
+    """Inode numbers of files that are mapped for writing; None when they were not looked up."""
+    written: frozenset[int] = frozenset()
+    """Inode numbers of files to read whatever their times say."""
+    noted_rules: tuple[IgnoreRules, ...] = ()
+    """The exclusions that were in force in that walk, when it is known what changed."""
+    tree_cache: TreeCache | None = None
+    """Directories that earlier walks had at hand; takes those of this one."""
+
+
+class ScanResult(NamedTuple):
+    """A captured root."""
+
+    root: Entry
+    links: FileContent | None
+    link_groups: LinkGroups
+    """What is in ``links``, which a walk that stores nothing cannot read back."""
+    shared: frozenset[bytes]
+    """Paths of files that must not be changed in place, because of their other names."""
+    linked_outside: frozenset[bytes]
+    """Paths of files that have other names where the walk did not come."""
+    unfinished_links: bytes
+    """Stands for the groups of these files: other groups, another value."""
+    totals: Totals
+    skipped: tuple[Skipped, ...]
+    unstable: tuple[bytes, ...]
+    rules: tuple[IgnoreRules, ...]
+    files_read: int
+    read_bytes: int
+    trees: TreeReader
+    """Reads the captured trees; those of the directories that changed are at hand."""
+    mapped: frozenset[int] = frozenset()
+    """Inode numbers of files that may change with no sign of it."""
+
+
+class Scanner:
+    """Walks one root once; has what all of its directories share."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        settings: ScanSettings,
+        sink: ObjectSink,
+        monitor: Monitor,
+        cache: StatCache | None = None,
+        builder: StatCacheBuilder | None = None,
+        recorder: dict[bytes, bytes] | None = None,
+    ) -> None:
+        """Prepares a walk; ``recorder`` takes the observations that are in no cached row.
+
+        With it what is decoded is kept at hand for a caller that compares afterwards.
+        """
+        self.fs = fs
+        self.settings = settings
+        self.sink = sink
+        self.trees = TreeReader(sink.get, settings.tree_cache)
+        self.monitor = monitor
+        self.cache = cache
+        self.builder = builder
+        is_usable = cache is not None and settings.cached_rules_hold
+        self._changed = settings.changed if is_usable else None
+        if recorder is not None:
+            self.trees.keep_first()
+        self.mapped = settings.mapped or frozenset()
+        self.recorder = recorder
+        self.mounts = Mounts(fs)
+        self.mount_points = self.mounts.below(os.fsencode(settings.root))
+        self._breaks_links = self.mounts.kind(settings.root) == "overlay"
+        self.horizon_ns = settings.started_ns - self.mounts.granularity_ns(settings.root)
+        self.future_ns = settings.started_ns + CLOCK_ERROR_MAX_NS
+        self.links = LinkGroups()
+        self._rules: list[IgnoreRules] = list(settings.rules)
+        self._noted_rules = settings.noted_rules if self._changed is not None else ()
+        self._known_rules = {*settings.rules, *self._noted_rules}
+        self._rules_size = sum(map(size_of, self._known_rules))
+        self.skipped: list[Skipped] = []
+        self.unstable: list[bytes] = []
+        self.files_read = 0
+        self.read_bytes = 0
+
+    def scan(self) -> ScanResult:
+        """Walks the root and returns what was found; raises NotFound, Refused, OSError."""
+        root_fd = open_root(self.fs, self.settings.root)
+        try:
+            if self.settings.mapped is None:
+                self.mapped = mapped_now(self.fs, self.settings.root).inodes
+            self._look_ahead(root_fd)
+            with DirectoryChain(self.fs, root_fd) as chain:
+                root, totals = self.walk(chain, root_fd)
+        finally:
+            self.fs.close(root_fd)
+            close_unlocked(self.fs)
+        return ScanResult(
+            root=root,
+            links=self.links.store(self.sink.put),
+            link_groups=self.links,
+            shared=self.links.shared(is_broken_by_changes=self._breaks_links),
+            linked_outside=self.links.shared(),
+            unfinished_links=self.links.unfinished(),
+            totals=totals,
+            skipped=tuple(sorted(self.skipped, key=lambda item: treepath.components(item.path))),
+            unstable=tuple(sorted(self.unstable)),
+            rules=tuple(self._all_rules(root)),
+            files_read=self.files_read,
+            read_bytes=self.read_bytes,
+            trees=self.trees,
+            mapped=self.mapped,
+        )
+
+    def _look_ahead(self, root_fd: int) -> None:
+        """Asks other processes where a large tree differs, when no watcher told."""
+        settings, cache = self.settings, self.cache
+        if cache is None or self._changed is not None or settings.scope or settings.rules:
+            return
+        if not settings.cached_rules_hold:
+            return
+        self._changed = parallel_scan(self.fs, root_fd, cache, self.mapped | settings.written)
+        if self._changed is not None and self.builder is not None:
+            self.builder.keep_unseen()
+
+    def walk(self, chain: DirectoryChain, root_fd: int) -> tuple[Entry, Totals]:
+        """Walks the open root and returns its entry and totals; raises OSError."""
+        root = self.enter_root(root_fd)
+        stored = self.finish(chain, root, [])
+        return root.entry(stored.tree_id), stored.totals
+
+    def enter_root(self, root_fd: int) -> Directory:
+        """Returns the root, looked at; raises OSError."""
+        settings = self.settings
+        exclusions = Exclusions(settings.rules, heeds_files=settings.heeds_ignore_files)
+        paths = settings.scope
+        scope = path_tree(whole=paths) if paths is not None and b"" not in paths else None
+        try:
+            return Directory(
+                self,
+                root_fd,
+                b"",
+                b"",
+                exclusions,
+                scope,
+                self._changed,
+                is_fresh=True,
+                revealed=settings.revealed,
+            )
+        except OSError as error:
+            error.filename = error.filename or settings.root
+            raise
+
+    def finish(self, chain: DirectoryChain, top: Directory, names: list[bytes]) -> Stored:
+        """Walks what is below a directory, which has a path of ``names``, and leaves it."""
+        stack = [top]
+        while (stored := self.step(chain, stack, names)) is None:
+            pass
+        return stored
+
+    def step(
+        self, chain: DirectoryChain, stack: list[Directory], names: list[bytes]
+    ) -> Stored | None:
+        """Enters one directory or leaves one; returns what the first of the stack became.
+
+        ``names`` lead to the last of the stack.
+        """
+        directory = stack[-1]
+        if directory.subdirectories:
+            names.append(directory.subdirectories.pop())
+            child = directory.descend(chain, names)
+            if child is None:
+                names.pop()
+            else:
+                stack.append(child)
+            return None
+        stored = directory.leave()
+        stack.pop()
+        if not stack:
+            return stored
+        names.pop()
+        stack[-1].add_child(directory, stored)
+        return None
+
+    def enter(self, chain: DirectoryChain, path: bytes, exclusions: Exclusions) -> Directory:
+        """Returns a directory of which nothing is known, looked at; raises OSError.
+
+        ``exclusions`` are those of the directory above it.
+        """
+        name = treepath.split(path)[1]
+        return Directory(self, chain.open(path), path, name, exclusions, None, None, is_fresh=True)
+
+    @property
+    def own_rules(self) -> list[IgnoreRules]:
+        """The rules of ignore files that were met."""
+        return self._rules[len(self.settings.rules) :]
+
+    def have_room(self, rules: Iterable[IgnoreRules]) -> bool:
+        """Returns whether :meth:`note_rule` takes these rules."""
+        new = {rule for rule in rules if rule not in self._known_rules}
+        return self._rules_size + sum(map(size_of, new)) <= RULES_SIZE_MAX
+
+    def note_rule(self, rule: IgnoreRules) -> None:
+        """Adds rules of an ignore file; raises UnreadableRules when they are too many.
+
+        Those of the root always fit. Noted rules may have gone since, which only a whole walk
+        tells: raises Corrupt for that.
+        """
+        if rule not in self._known_rules:
+            size = size_of(rule)
+            if self._rules_size + size > RULES_SIZE_MAX and rule.directory:
+                if self._noted_rules:
+                    raise Corrupt("The noted rules are too many")
+                size_mib = RULES_SIZE_MAX >> 20
+                why = f"holds rules beyond the {size_mib} MiB that a snapshot takes of them"
+                raise UnreadableRules(rule.directory, errno.EFBIG, why)
+            self._rules_size += size
+            self._known_rules.add(rule)
+        self._rules.append(rule)
+
+    def _all_rules(self, root: Entry) -> list[IgnoreRules]:
+        """Returns all rules in the order of a whole walk.
+
+        Those that were given come first. To those of directories that were entered come the
+        noted ones of directories in scope that were not, and are there.
+        """
+        settings, found, changed = self.settings, self._rules, self._changed
+        given_count = len(settings.rules)
+        scope = settings.scope if settings.scope is not None else (b"",)
+        elsewhere = [
+            rule
+            for rule in settings.noted_rules
+            if changed is not None
+            and rule not in found
+            and changed.find(rule.directory) is None
+            and any(treepath.is_within(rule.directory, path) for path in scope)
+            and self._is_there(root, rule.directory, changed)
+        ]
+        tail = sorted(
+            [*found[given_count:], *elsewhere],
+            key=lambda rule: treepath.components(rule.directory),
+        )
+        return [*found[:given_count], *tail]
+
+    def _is_there(self, root: Entry, directory: bytes, changed: PathTree) -> bool:
+        """Returns whether a directory is there that was not entered.
+
+        Of one that was moved away with all in it only its name is known to have changed.
+        """
+        if not (changed.is_listed or treepath.components(directory)[0] in changed.names):
+            return True
+        entry = self.trees.find(root, directory)
+        return entry is not None and entry.is_directory
+
+    def totals_below(self, path: bytes, tree_id: ObjectId) -> Totals:
+        """Returns the sums over a directory that was not entered."""
+        found = self.cache.find(path) if self.cache is not None else None
+        return found[0].totals if found is not None else self.trees.totals(tree_id)
+
+    def skipped_below(self, path: bytes) -> Iterator[Skipped]:
+        """Yields what was left out below a directory that was not entered.
+
+        Costs a row for each directory that has something like it below. Raises Corrupt where
+        there is no such row.
+        """
+        pending = [path]
+        while pending:
+            path = pending.pop()
+            found = self.cache.find(path) if self.cache is not None else None
+            if found is None:
+                raise Corrupt(f"There is no row of {quoted(path)}", path=path)
+            row = found[0]
+            if not row.totals.skipped:
+                continue
+            for name, reason in row.skipped:
+                yield Skipped(treepath.join(path, name), SkipReason(reason))
+            if row.totals.skipped > len(row.skipped):
+                pending += [treepath.join(path, name) for name in subdirectories(row)]
+
+
+class Stored(NamedTuple):
+    """What a directory became."""
+
+    tree_id: ObjectId
+    totals: Totals
+    is_new: bool
+    """Whether the tree is not the cached one."""
+    totals_before: Totals | None
+    """The cached sums, or None without a row."""
+
+
+class Directory:
+    """One directory on the way down: what was seen in it, and what is captured of it.
+
+    Making it looks at its names and captures those that differ. The walk then enters what is
+    in ``subdirectories``, gives back each with :meth:`add_child`, and calls :meth:`leave`.
+    """
+
+    def __init__(
+        self,
+        walk: Scanner,
+        fd: int,
+        path: bytes,
+        name: bytes,
+        exclusions: Exclusions,
+        scope: PathTree | None,
+        changed: PathTree | None,
+        *,
+        is_fresh: bool,
+        revealed: PathTree | None = None,
+    ) -> None:
+        """Looks at a directory, open as ``fd``; ``is_fresh`` says that its metadata may be new.
+
+        ``revealed`` are the paths in it that are looked at although they are excluded. Each of
+        the five steps needs those before it.
+        """
+        # First: what the directory is, and what the cache knows of it.
+        self._walk = walk
+        self._progress = LargeFileProgress(walk.monitor)
+        self.path = path
+        self.name = name
+        self._scope = scope
+        self._revealed = revealed
+        self._stat = walk.fs.fstat(fd)
+        self._xattrs = capture_xattrs(walk.fs, walk.sink, fd) if is_fresh else None
+        is_cached = walk.cache is not None and scope is None and revealed is None
+        found = walk.cache.find(path) if walk.cache is not None and is_cached else None
+        self._row: Row | None = found[0] if found is not None else None
+        self._place: RowPlace | None = found[1] if found is not None else None
+
+        # Second: nothing has been captured, reused or left out yet.
+        self.subdirectories: list[bytes] = []
+        """What is still to be entered, in reverse order."""
+        self._entries: dict[bytes, Entry] = {}
+        """What was captured or reused, when the directory is not the same."""
+        self._old: dict[bytes, Entry] | None = None
+        self._skipped: list[tuple[bytes, int]] = []
+        self._racy: set[bytes] = set()
+        self._fresh: set[bytes] = set()
+        """Subdirectories whose own metadata must be read again."""
+        self._reused: set[bytes] = set()
+        """Subdirectories that are not entered, because nothing in them changed."""
+        self._children: dict[bytes, Stored] = {}
+        self._has_changed_children = False
+
+        # Third: look at the names, which may put rules of the directory in force.
+        listing, self._looked = self._look(fd, exclusions, changed)
+        self.exclusions = listing.exclusions
+        """What is excluded in it."""
+        self._excluded = listing.revealed
+        """Names that are looked at although they are excluded."""
+        self._observations = listing.observations
+        self._before = listing.before
+        """What the row says of the names, once it was needed."""
+        self._linked = listing.linked
+        self._packed = listing.packed or encode_observations(listing.observations)
+        self._mapped = names_of(walk.mapped, listing.observations)
+        """Names of files that may change with no sign of it: they are read, now and next time."""
+        self._written = names_of(walk.settings.written, listing.observations)
+        """Names of files that may have changed with no sign of it: they are read now."""
+
+        # Fourth: compare with the row, and decide what to look at below.
+        row = self._row
+        if changed is not None and scope is None:
+            changed.is_whole |= row is None or row.rules != self.exclusions.fingerprint
+        self._changed = None if changed is not None and changed.is_whole else changed
+        """What to look at below, or None for everything."""
+        self._is_same = (
+            row is not None
+            and row.observations == self._packed
+            and row.rules == self.exclusions.fingerprint
+            and not (self._mapped or self._written)
+            and not any(self._looked is None or name in self._looked for name in row.racy)
+        )
+        """Whether all names were observed just as the row says."""
+
+        # Fifth: go on with the row, or capture what differs from it.
+        if row is not None and self._is_same:
+            self._reuse(row)
+        else:
+            if walk.recorder is not None:
+                walk.recorder[path] = self._packed
+            self._capture_names(fd, dict(listing.hidden))
+        for linked_name, device, inode, link_count in self._linked:
+            entry = self._entries.get(linked_name)
+            if entry is None or not entry.is_skipped:
+                walk.links.add(device, inode, link_count, treepath.join(path, linked_name))
+        files = len(self._observations) - len(self.subdirectories)
+        self._progress.advance(files, sum(item[2] for item in self._observations))
+
+    def _look(
+        self, fd: int, exclusions: Exclusions, changed: PathTree | None
+    ) -> tuple[DirectoryListing, frozenset[bytes] | None]:
+        """Looks at all names of the directory, or at those that may have changed.
+
+        Returns the latter too, or None for all.
+        """
+        walk, listing, looked = self._walk, None, None
+        if changed is not None and self._row is not None:
+            listing = list_changed(walk.fs, fd, self.path, self._row, changed, exclusions)
+        if listing is not None and changed is not None:
+            looked = frozenset(changed.names)
+        else:
+            listing = list_directory(
+                walk.fs, fd, self.path, exclusions, self._scope, self._revealed
+            )
+        if listing.rule is not None:
+            walk.note_rule(listing.rule)
+        for code, message in listing.warnings:
+            walk.monitor.warn(code, message)
+        return listing, looked
+
+    def _reuse(self, row: Row) -> None:
+        """Goes on with a directory whose names are all as they were."""
+        self._skipped = list(row.skipped)
+        self._walk.skipped += [
+            Skipped(treepath.join(self.path, name), SkipReason(reason))
+            for name, reason in row.skipped
+        ]
+        self.subdirectories = subdirectories(row, reversed(self._observations))
+        if self._changed is not None:
+            names = self._changed.names
+            self._reused = {name for name in self.subdirectories if name not in names}
+            self.subdirectories = [name for name in self.subdirectories if name in names]
+            self._note_skipped_below()
+        left_out = dict(row.skipped)
+        self._linked = [item for item in self._linked if item[0] not in left_out]
+
+    def _note_skipped_below(self) -> None:
+        """Notes what was left out below subdirectories that are not entered."""
+        row = self._row
+        if row is not None and row.totals.skipped > len(row.skipped):
+            for name in sorted(self._reused):
+                self._walk.skipped += self._walk.skipped_below(treepath.join(self.path, name))
+
+    def _skip(self, name: bytes, reason: SkipReason) -> None:
+        self._entries[name] = skipped_entry(name, reason)
+        self._skipped.append((name, int(reason)))
+        self._walk.skipped.append(Skipped(treepath.join(self.path, name), reason))
+        if reason == SkipReason.UNREADABLE:
+            self._racy.add(name)
+
+    def _capture_names(self, fd: int, hidden: dict[bytes, int]) -> None:
+        """Captures every name that is not known to be as it was."""
+        seen, self._old = self._known()
+        known = self._old or {}
+        horizon_ns, future_ns = self._walk.horizon_ns, self._walk.future_ns
+        for item in self._observations:
+            name, mode = item[0], item[1]
+            is_known = seen.get(name) == item
+            if is_known and not S_ISDIR(mode):
+                self._entries[name] = known[name]
+                continue
+            if name in hidden:
+                self._skip(name, SkipReason(hidden[name]))
+                continue
+            is_young = item[4] >= horizon_ns or horizon_ns <= item[3] < future_ns
+            if is_young or name in self._mapped:
+                self._racy.add(name)
+            if S_ISDIR(mode):
+                self._plan_descent(item, is_known=is_known)
+            else:
+                self._capture_name(fd, item)
+        self.subdirectories.reverse()
+        for name in self._reused:
+            self._entries[name] = known[name]
+        self._note_skipped_below()
+
+    def _known(self) -> tuple[dict[bytes, Any], dict[bytes, Entry] | None]:
+        """Returns the last observations that may be trusted, and the entries of that time.
+
+        The former are of names that were captured then: each of them has an entry.
+        """
+        row = self._row
+        if row is None:
+            return {}, None
+        try:
+            if self._before is None:
+                self._before = decode_observations(row.observations)
+            old = {entry.name: entry for entry in self._walk.trees.entries(row.tree_id)}
+        except Corrupt:
+            return {}, None
+        seen: dict[bytes, Any] = self._before.copy()
+        for name in self._mapped.union(self._written, row.racy):
+            if self._looked is None or name in self._looked:
+                seen.pop(name, None)
+        for name, _ in row.skipped:
+            seen.pop(name, None)
+        for name in seen.keys() - old.keys():
+            del seen[name]
+        return seen, old
+
+    def _plan_descent(self, item: Any, *, is_known: bool) -> None:
+        name, inode, device = item[0], item[5], item[6]
+        path = treepath.join(self.path, name)
+        walk, changed = self._walk, self._changed
+        other_device = device != self._stat.st_dev
+        if (device, inode) in walk.settings.store:
+            self._skip(name, SkipReason.STORE)
+        elif (walk.mount_points or other_device) and walk.mounts.crosses(
+            path, walk.mount_points, other_device=other_device
+        ):
+            self._skip(name, SkipReason.MOUNT)
+        elif is_known and changed is not None and name not in changed.names:
+            self._reused.add(name)
+        else:
+            self.subdirectories.append(name)
+            if not is_known:
+                self._fresh.add(name)
+                if changed is not None and self._scope is None and name not in changed.names:
+                    changed.at(name).is_whole = True
+
+    def _capture_name(self, fd: int, item: Any) -> None:
+        walk, name = self._walk, item[0]
+        if S_ISLNK(item[1]) and (item[6], item[5]) in walk.settings.store:
+            self._skip(name, SkipReason.STORE)
+            return
+        if walk.mount_points and treepath.join(self.path, name) in walk.mount_points:
+            self._skip(name, SkipReason.MOUNT)
+            return
+        try:
+            captured = capture(walk.fs, walk.sink, fd, item, self._progress.count)
+        except OSError as error:
+            if not blames_file(error):
+                raise
+            self._skip(name, SkipReason.UNREADABLE)
+            return
+        if captured is None:
+            self._racy.add(name)
+            return
+        entry, read_bytes, is_stable = captured
+        if entry.kind == _SKIPPED:
+            self._skip(name, entry.skip_reason)
+            return
+        self._entries[name] = entry
+        walk.files_read += read_bytes > 0
+        walk.read_bytes += read_bytes
+        if not is_stable:
+            self._racy.add(name)
+            walk.unstable.append(treepath.join(self.path, name))
+
+    @property
+    def name_count(self) -> int:
+        """How many names it has."""
+        return len(self._observations)
+
+    @property
+    def observed(self) -> tuple[int, ...]:
+        """What was observed of it when it was entered."""
+        stat = self._stat
+        return (
+            stat.st_mode,
+            stat.st_size,
+            stat.st_mtime_ns,
+            stat.st_ctime_ns,
+            stat.st_ino,
+            stat.st_dev,
+        )
+
+    def has_observed(self, name: bytes, observed: tuple[int, ...]) -> bool:
+        """Returns whether the same was observed of one of its names."""
+        position = bisect_left(self._observations, (name,))
+        return self._observations[position : position + 1] == [(name, *observed)]
+
+    def descend(self, chain: DirectoryChain, names: list[bytes]) -> Directory | None:
+        """Returns the subdirectory that ``names`` leads to from the root.
+
+        Returns None when it is gone or cannot be read.
+        """
+        name = names[-1]
+        path = treepath.join(self.path, name)
+        scope = self._scope.names[name] if self._scope is not None else None
+        revealed = self._revealed.names.get(name) if self._revealed is not None else None
+        exclusions = self.exclusions
+        if revealed is not None and revealed.is_whole:
+            exclusions = Exclusions(heeds_files=False)
+        elif name in self._excluded:
+            exclusions = Exclusions.of_all(path)
+        try:
+            if len(names) > DEPTH_MAX:
+                raise OSError(errno.ENAMETOOLONG, "It is too deep")
+            return Directory(
+                self._walk,
+                chain.open_names(names),
+                path,
+                name,
+                exclusions,
+                scope if scope is not None and not scope.is_whole else None,
+                self._changed.at(name) if self._changed is not None else None,
+                is_fresh=name in self._fresh,
+                revealed=revealed,
+            )
+        except FileNotFoundError:
+            self._racy.add(name)
+        except OSError as error:
+            if not blames_file(error):
+                raise
+            if isinstance(error, UnreadableRules):
+                self._walk.monitor.warn(WarningCode.RULES_UNREADABLE, error.message)
+            self._skip(name, SkipReason.UNREADABLE)
+        self._has_changed_children = True
+        return None
+
+    def entry(self, tree_id: ObjectId) -> Entry:
+        """Returns the directory's own entry."""
+        return entry_without_size(self.name, EntryKind.DIRECTORY, self._stat, tree_id, self._xattrs)
+
+    def add_child(self, child: Directory, stored: Stored) -> None:
+        """Takes what a subdirectory became."""
+        name, tree_id = child.name, stored.tree_id
+        self._children[name] = stored
+        self._has_changed_children |= stored.is_new
+        is_fresh = name in self._fresh
+        if not self._is_same or is_fresh:
+            old = None if is_fresh else (self._old or {}).get(name)
+            self._entries[name] = (
+                child.entry(tree_id) if old is None else old._replace(content=tree_id)
+            )
+
+    def add_captured(self, entry: Entry, totals: Totals) -> None:
+        """Takes a subdirectory that another process captured."""
+        self._entries[entry.name] = entry
+        self._children[entry.name] = Stored(entry.tree_id, totals, is_new=True, totals_before=None)
+        self._has_changed_children = True
+
+    def leave(self) -> Stored:
+        """Stores the directory's tree, unless it is the cached one, and adds its row."""
+        row, builder = self._row, self._walk.builder
+        if row is not None and self._is_same:
+            if not self._has_changed_children:
+                if builder is not None:
+                    assert self._place is not None
+                    builder.keep(row, self._place)
+                return Stored(row.tree_id, row.totals, is_new=False, totals_before=row.totals)
+            if (changed := self._changed_children(row)) is not None:
+                return self._store_children(row, changed)
+            self._complete_from_row(row)
+        try:
+            return self._store()
+        except InvalidArgument as error:
+            bad = [name for name, entry in self._entries.items() if not is_storable(entry)]
+            if not bad:
+                error.path = self.path
+                raise
+        for name in bad:  # what a tree cannot hold cannot be read
+            self._skip(name, SkipReason.UNREADABLE)
+        return self._store()
+
+    def _changed_children(self, row: Row) -> list[tuple[bytes, Stored, Totals]] | None:
+        """Returns which subdirectories are new, and what they held before.
+
+        Returns None where something else is new as well, or that is not known.
+        """
+        if self._entries or self._racy or TOTAL_MAX in row.totals:
+            return None
+        changed = []
+        for name, stored in self._children.items():
+            if stored.is_new:
+                if stored.totals_before is None:
+                    return None
+                changed.append((name, stored, stored.totals_before))
+        return changed
+
+    def _store_children(self, row: Row, changed: list[tuple[bytes, Stored, Totals]]) -> Stored:
+        """Stores the directory again with what some of its subdirectories became.
+
+        Costs as much as the pages that hold these.
+        """
+        walk, trees = self._walk, self._walk.trees
+        before = after = Totals()
+        for _, stored, totals_before in changed:
+            before, after = before.plus(totals_before), after.plus(stored.totals)
+        tree_id = put_with_subtrees(
+            trees.tree(row.tree_id),
+            {name: stored.tree_id for name, stored, _ in changed},
+            totals := row.totals.with_new(before, after),
+            walk.sink.put,
+            trees.keep,
+            trees.tree,
+        )
+        return self._add_row(tree_id, totals)
+
+    def _complete_from_row(self, row: Row) -> None:
+        """Fills in the entries of a directory in which only children changed."""
+        changed = self._entries
+        self._old = {entry.name: entry for entry in self._walk.trees.entries(row.tree_id)}
+        self._entries = dict(self._old)
+        for name, stored in self._children.items():
+            self._entries[name] = self._entries[name]._replace(content=stored.tree_id)
+        for name in self._racy:
+            self._entries.pop(name, None)
+        self._entries.update(changed)
+
+    def _store(self) -> Stored:
+        walk = self._walk
+        entries = [self._entries[name] for name in sorted(self._entries)]
+        totals = self._totals(entries)
+        tree_id = put_tree(entries, totals, walk.sink.put, walk.trees.keep)
+        if walk.builder is not None and self._scope is None:
+            self._remove_lost(walk.builder)
+        return self._add_row(tree_id, totals)
+
+    def _add_row(self, tree_id: ObjectId, totals: Totals) -> Stored:
+        """Notes what the directory became, for the next walk and for the one above it."""
+        walk, row = self._walk, self._row
+        if walk.builder is not None and self._scope is None:
+            walk.builder.add(
+                Row(
+                    path=self.path,
+                    tree_id=tree_id,
+                    totals=totals,
+                    rules=self.exclusions.fingerprint,
+                    racy=tuple(sorted(self._racy | self._still_racy())),
+                    linked=bool(self._linked),
+                    skipped=tuple(self._skipped),
+                    observations=self._packed,
+                ),
+                is_listed=bool(self._mapped),
+            )
+        if row is None:
+            return Stored(tree_id, totals, is_new=True, totals_before=None)
+        return Stored(tree_id, totals, row.tree_id != tree_id, totals_before=row.totals)
+
+    def _still_racy(self) -> set[bytes]:
+        """Returns the names that were racy and have not been looked at since.
+
+        The watcher vouches for them in this walk, but the next complete walk does not ask it.
+        """
+        if self._row is None or self._looked is None:
+            return set()
+        return {name for name in self._row.racy if name not in self._looked}
+
+    def _remove_lost(self, builder: StatCacheBuilder) -> None:
+        """Drops cached rows below directories that were there, and were not walked."""
+        if self._row is None:
+            builder.remove(self.path)
+            return
+        before: Iterable[Any] = self._observations
+        if not self._is_same:
+            if self._before is None:  # it is damaged
+                builder.remove(self.path)
+                return
+            before = self._before.values()
+        for item in before:
+            name = item[0]
+            is_walked = name in self._children or name in self._reused
+            if S_ISDIR(item[1]) and not is_walked:
+                builder.remove(treepath.join(self.path, name))
+
+    def _totals(self, entries: list[Entry]) -> Totals:
+        """Returns the sums over the directory and all below it.
+
+        Where most is as it was, costs as much as what is not.
+        """
+        row, old = self._row, self._old
+        children = {name: stored.totals for name, stored in self._children.items()}
+        if row is None or old is None or self._changed is None or TOTAL_MAX in row.totals:
+            return self._sums(entries, children)
+        children_before = {
+            name: stored.totals_before
+            for name, stored in self._children.items()
+            if stored.totals_before is not None
+        }
+        gone = [entry for name, entry in old.items() if self._entries.get(name) is not entry]
+        new = [entry for entry in entries if old.get(entry.name) is not entry]
+        return row.totals.with_new(self._sums(gone, children_before), self._sums(new, children))
+
+    def _sums(self, entries: list[Entry], children: dict[bytes, Totals]) -> Totals:
+        """Returns the sums over some entries and everything below them.
+
+        ``children`` are subdirectories that were entered; of others the cached rows tell.
+        """
+        files = directories = others = size_bytes = skipped = incomplete = 0
+        sums = Totals()
+        for entry in entries:
+            kind = entry.kind
+            if kind == _FILE:
+                files += 1
+                size_bytes += entry.size
+            elif kind == _DIRECTORY:
+                below = children.get(entry.name)
+                if below is None:
+                    path = treepath.join(self.path, entry.name)
+                    below = self._walk.totals_below(path, entry.tree_id)
+                directories += 1
+                sums = sums.plus(below)
+            elif kind == _SKIPPED:
+                skipped += 1
+                incomplete += entry.skip_reason == SkipReason.UNREADABLE
+            else:
+                others += 1
+        return sums.plus(Totals(files, directories, others, size_bytes, skipped, incomplete))

@@ -1,0 +1,109 @@
+"""Blobs at a limited rate: one token bucket for all threads and both directions.
+
+A writer waits before it sends, for the whole blob, and then sends as fast as the line allows. A
+reader that does not know the size of a blob in advance reads first, and the next one waits. So the
+rate holds for any time in which several blobs are transferred. Names, listings and what is sent
+again after a failure are not counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from threading import Lock
+from typing import Protocol
+
+from treesnap.remote.blobs.base import (
+    BLOB_SIZE_MAX,
+    Blobs,
+    Data,
+    Range,
+    WrappedBlobs,
+    merged_ranges,
+)
+
+BURST_S = 1.0
+"""For how long unused tokens are kept."""
+
+
+class Clock(Protocol):
+    """What a limited rate needs to know of time."""
+
+    def now_s(self) -> float:
+        """Returns the time since some moment; it never goes back."""
+
+    def sleep(self, duration_s: float) -> None:
+        """Returns when the time has passed."""
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now_s(self) -> float:
+        """Returns the time since some moment."""
+        return time.monotonic()
+
+    def sleep(self, duration_s: float) -> None:
+        """Waits."""
+        time.sleep(duration_s)
+
+
+class TokenBucket:
+    """Gives out bytes at a rate, in the order in which they are asked for."""
+
+    def __init__(self, bytes_per_s: float, clock: Clock) -> None:
+        if not bytes_per_s > 0:
+            raise ValueError(f"A rate of {bytes_per_s} bytes per second is not possible")
+        self._bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._lock = Lock()
+        self._given_until_s = clock.now_s() - BURST_S
+        """The moment up to which the tokens have been given out; in the future after a debt."""
+
+    def take(self, size_bytes: int) -> None:
+        """Waits until so many bytes may be transferred."""
+        duration_s = self._reserve(size_bytes)
+        if duration_s > 0:
+            self._clock.sleep(duration_s)
+
+    def owe(self, size_bytes: int) -> None:
+        """Counts bytes that were transferred already; the next transfer waits for them."""
+        self._reserve(size_bytes)
+
+    def _reserve(self, size_bytes: int) -> float:
+        """Takes tokens, and returns how long it takes until there are as many."""
+        with self._lock:
+            now_s = self._clock.now_s()
+            begun_s = max(self._given_until_s, now_s - BURST_S)
+            self._given_until_s = begun_s + size_bytes / self._bytes_per_s
+            return self._given_until_s - now_s
+
+
+class Throttled(WrappedBlobs):
+    """Blobs that are read and written at a limited rate; other requests go on at once."""
+
+    def __init__(self, blobs: Blobs, bytes_per_s: float, clock: Clock) -> None:
+        super().__init__(blobs)
+        self._tokens = TokenBucket(bytes_per_s, clock)
+
+    def put(self, name: str, data: Data, /) -> None:
+        """Waits for the size of the blob, and writes it."""
+        self._tokens.take(len(data))
+        self._blobs.put(name, data)
+
+    def create(self, name: str, data: Data, /) -> bool:
+        """Waits for the size of the blob, and writes it if there is none."""
+        self._tokens.take(len(data))
+        return self._blobs.create(name, data)
+
+    def get(self, name: str, /, size_bytes_max: int = BLOB_SIZE_MAX) -> bytes:
+        """Waits for what was read before, and returns a blob."""
+        self._tokens.take(0)
+        data = self._blobs.get(name, size_bytes_max)
+        self._tokens.owe(len(data))
+        return data
+
+    def get_ranges(self, name: str, ranges: Sequence[Range], /) -> Sequence[bytes]:
+        """Waits for what is read, gaps between near ranges too, and returns parts of a blob."""
+        self._tokens.take(sum(size for _, size in merged_ranges(ranges)))
+        return self._blobs.get_ranges(name, ranges)
