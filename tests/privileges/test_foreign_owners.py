@@ -12,7 +12,10 @@ import treesnap
 from calling import Place
 from privileges import NOBODY_ID, as_nobody, everything_is_loaded
 from state import tree_state
-from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused, WarningCode
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.remote import Remotes
+from treesnap.remote.keys import Secret
 
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser changes owners")
 SAFE = "SNAP_SAFE_DIRECTORIES"
@@ -395,3 +398,61 @@ def test_a_user_does_not_use_the_store_of_another_one(open_directory, monkeypatc
     as_nobody(create)
 
     assert list(store.iterdir()) == []
+
+
+@ONLY_ROOT
+@pytest.mark.parametrize("what", ["directory", "above"])
+def test_the_superuser_pushes_in_the_open_to_no_directory_of_another_user(tmp_path, root, what):
+    handle = treesnap.open(root, tmp_path / "store")
+    handle.create()
+    disk = tmp_path / "other" / "disk"
+    disk.mkdir(parents=True)
+    os.chown(disk if what == "directory" else disk.parent, NOBODY_ID, NOBODY_ID)
+    remotes = Remotes(handle, lambda _known: lambda: Secret.raw_key("5a" * 32))
+
+    with pytest.raises(Refused, match="nobody") as caught:
+        remotes.add("disk", str(disk))
+
+    assert caught.value.code == ErrorCode.FOREIGN_OWNER
+    assert list(disk.iterdir()) == []
+    remotes.add("disk", str(disk), encrypted=True)
+    assert len(remotes.push("disk").snapshots) == 1
+
+
+@ONLY_ROOT
+def test_a_remote_that_was_given_away_is_read_and_not_written(tmp_path, root, monkeypatch):
+    handle = treesnap.open(root, tmp_path / "store")
+    handle.create()
+    disk = tmp_path / "disk"
+    disk.mkdir(mode=0o755)
+    remotes = Remotes(handle)
+    remotes.add("disk", str(disk))
+    remotes.push()
+    os.chown(disk, NOBODY_ID, NOBODY_ID)
+    (root / "file").write_text("more")
+    handle.create()
+
+    for change in (remotes.push, lambda: remotes.prune(policy=treesnap.Policy(keep_last=1))):
+        with pytest.raises(Refused) as caught:
+            change()
+        assert caught.value.code == ErrorCode.FOREIGN_OWNER
+    assert len(remotes.histories()) == 1
+
+    monkeypatch.setenv(SAFE, str(disk))
+    assert len(remotes.push().snapshots) == 1
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o750, 0o711])
+def test_a_directory_that_others_can_read_is_named_when_it_is_added(tmp_path, root, mode):
+    monitor = CollectingMonitor()
+    handle = treesnap.open(root, tmp_path / "store", monitor=monitor)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk").chmod(mode)
+    remotes = Remotes(handle, lambda _known: lambda: Secret.raw_key("5a" * 32))
+
+    remotes.add("sealed", str(tmp_path / "sealed"), encrypted=True)
+    remotes.add("new", str(tmp_path / "new"))
+    assert WarningCode.REMOTE_READABLE not in monitor.codes
+    remotes.add("disk", str(tmp_path / "disk"))
+
+    assert (WarningCode.REMOTE_READABLE in monitor.codes) == (mode in {0o755, 0o750})

@@ -265,6 +265,7 @@ WARNING_HINTS: dict[WarningCode, str] = {
     WarningCode.GARBAGE_KEPT: (
         "'snap verify --repair' repairs them or moves them away, 'snap gc' collects around them"
     ),
+    WarningCode.REMOTE_READABLE: "'chmod go-rwx' the directory, or add it with '--encrypt'",
     WarningCode.SNAPSHOT_NEWER: "install the newest version of treesnap",
 }
 """What to do next about a warning, where its message does not say it all."""

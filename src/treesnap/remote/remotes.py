@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import stat
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ from treesnap.core.ops.privileges import MERGED
 from treesnap.core.ops.references import resolve_in
 from treesnap.core.ops.restore.attempt import refuse_covered
 from treesnap.core.ops.restore.plan import RestoreRequest
-from treesnap.core.ops.trust import real_target
+from treesnap.core.ops.trust import real_target, refuse_foreign_remote
 from treesnap.core.ops.undo import restore
 from treesnap.core.ops.upkeep.config import settings_of
 from treesnap.core.ops.upkeep.maintenance import rules_of
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
 JOBS = 2
 """How many packs are sent or received at the same time by default."""
 _COMMITS_KNOWN_MAX = 1 << 16
+_READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 """Commits of a history that are remembered as the root's own."""
 
 SecretOf = Callable[[KnownRemote], SecretSource]
@@ -317,6 +319,8 @@ class Remotes:
             registry = _registry(session)
             if directory is not None:
                 _refuse_inside(session, url)
+                if not encrypts:
+                    refuse_foreign_remote(url)
             blobs = self._opener(url, make=True)
             try:
                 collection, has_ranges = _suited_for(
@@ -349,6 +353,8 @@ class Remotes:
                 reads_whole=not has_ranges,
             )
             registry.add(name, known)
+        if directory is not None and not known.is_encrypted:
+            _warn_of_readers(self._context, directory)
         return _info(name, known)
 
     def list(self) -> tuple[RemoteInfo, ...]:
@@ -824,6 +830,9 @@ class Remotes:
         with opened(self._context, doing, recover=False) as session:
             registry = _registry(session)
             name, known = registry.find(name)
+            directory = directory_of(known.url)
+            if changes_history and directory is not None and not known.is_encrypted:
+                refuse_foreign_remote(directory)
             cache = FileCache(session.fs, session.store.layout, known.remote_id)
             if reads_all:
                 cache.clear()
@@ -951,6 +960,21 @@ def _warn_of_damage(context: Context, view: View) -> None:
         context.monitor.warn(
             WarningCode.REMOTE_FILE_DAMAGED,
             f"What was pushed as {name} cannot be read, and is left out: {error.message}",
+        )
+
+
+def _warn_of_readers(context: Context, directory: str) -> None:
+    """Warns where other users may read what is pushed to a directory, whatever modes it had."""
+    place = real_target(directory)
+    try:
+        mode = stat.S_IMODE(os.stat(place).st_mode)
+    except OSError:  # an opener of the caller's has it elsewhere
+        return
+    if mode & _READABLE_BY_OTHERS:
+        context.monitor.warn(
+            WarningCode.REMOTE_READABLE,
+            f"Other users can read what is pushed to {quoted(place)}: its mode is {mode:04o}, and "
+            "the remote is not encrypted",
         )
 
 

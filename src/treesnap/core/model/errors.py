@@ -157,6 +157,7 @@ class WarningCode(StrEnum):
     NOT_COMPARED = "not-compared"
     FORKS_MADE = "forks-made"
     STORE_NOT_OBEYED = "store-not-obeyed"
+    REMOTE_READABLE = "remote-readable"
 
 
 def printable(path: bytes | str) -> str:

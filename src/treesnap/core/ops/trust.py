@@ -125,6 +125,16 @@ def has_root(context: Context) -> bool:
     return True
 
 
+def refuse_foreign_remote(directory: str) -> None:
+    """Raises Refused for the superuser where another user controls what would be stored there.
+
+    For a directory that what is stored in is not encrypted. What is read of a remote is checked.
+    """
+    if os.geteuid() == _SUPERUSER_ID:
+        lookup = looked_up(directory)
+        _refuse_if("remote", lookup.real, _place_problem(lookup) or _link_problem(lookup.links))
+
+
 def real_target(path: str) -> str:
     """Returns the real path of what is about to be written at an absolute path.
 
@@ -212,9 +222,14 @@ def _root_problem(context: Context) -> str | None:
     if os.geteuid() != _SUPERUSER_ID:
         return None
     lookup = looked_up(context.root)
+    return _place_problem(lookup) or _link_problem((*context.root_links, *lookup.links))
+
+
+def _place_problem(lookup: PathLookup) -> str | None:
+    """Returns which other user owns a directory, or could put another one in its place, or None."""
     if lookup.status is not None and lookup.status.st_uid not in _trusted_ids():
         return f"belongs to {_user(lookup.status.st_uid)}"
-    return _problem_above(lookup) or _link_problem((*context.root_links, *lookup.links))
+    return _problem_above(lookup)
 
 
 def _problem_above(lookup: PathLookup) -> str | None:
