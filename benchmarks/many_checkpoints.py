@@ -30,7 +30,7 @@ from treesnap import SnapshotKind
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.upkeep.maintenance import EVERY
+from treesnap.core.ops.maintenance.space import EVERY
 from treesnap.core.store.index import VERIFIED_SIZE_MAX
 from treesnap.testing.doubles import RecordingFileSystem
 

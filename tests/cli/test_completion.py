@@ -20,7 +20,7 @@ from treesnap.cli import main
 from treesnap.cli.command import SnapGroup
 from treesnap.cli.completion import SHELLS, LineCompletion, answer, script
 from treesnap.cli.completion_values import ARGUMENTS, OPTIONS
-from treesnap.core.ops.upkeep.config import KEYS
+from treesnap.core.ops.maintenance.config import KEYS
 
 WORDBREAKS = " \t\n\"'@><=;|&(:"
 DEADLINE_S = 30.0

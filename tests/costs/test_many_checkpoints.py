@@ -22,7 +22,7 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import ObjectKind
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.upkeep.maintenance import EVERY, period
+from treesnap.core.ops.maintenance.space import EVERY, period
 from treesnap.core.store.index import VERIFIED_SIZE_MAX
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Writer

@@ -21,7 +21,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.entities import EntryKind, ObjectId
 from treesnap.core.model.errors import TreesnapError, WarningCode
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.upkeep import maintenance
+from treesnap.core.ops.maintenance import space as maintenance
 from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 

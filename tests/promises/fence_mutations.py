@@ -131,7 +131,7 @@ BROKEN = (
     ),
     _broken(
         "judge",
-        "core/ops/upkeep/config.py",
+        "core/ops/maintenance/config.py",
         (
             (
                 "with locked_roots(session.fs, session.store.layout, context.wait_s):\n"
@@ -220,7 +220,7 @@ BROKEN = (
     ),
     _broken(
         "alive",
-        "core/ops/upkeep/store_place.py",
+        "core/ops/maintenance/store_place.py",
         (
             "        for hold in chain.from_iterable(root.holds().values()):\n",
             "        for hold in chain():\n",
@@ -246,13 +246,13 @@ BROKEN = (
     ),
     _broken(
         "note copy",
-        "core/ops/upkeep/store_place.py",
+        "core/ops/maintenance/store_place.py",
         ("        note_move(partial.fs, Layout(partial.path), move)\n", ""),
         orders=KILLED_MOVE,
     ),
     _broken(
         "note left",
-        "core/ops/upkeep/store_place.py",
+        "core/ops/maintenance/store_place.py",
         ("        note_move(fs, session.store.layout, move)\n", ""),
         orders=KILLED_MOVE,
     ),

@@ -276,7 +276,7 @@ MUTATIONS = (
     # ------------------------------------------------------------------ bounded
     Mutation(
         "automatic snapshots are never pruned",
-        "core/ops/upkeep/maintenance.py",
+        "core/ops/maintenance/space.py",
         (
             (
                 "prunes = has_limit or number % period(len(names)) == 0",

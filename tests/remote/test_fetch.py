@@ -18,7 +18,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.entities import ObjectKind, SnapshotKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, Refused, RemoteFailed
 from treesnap.core.model.ids import object_id
-from treesnap.core.ops.upkeep.roots import forget_root, list_roots
+from treesnap.core.ops.maintenance.roots import forget_root, list_roots
 from treesnap.core.store.maintenance.retention import Policy
 from treesnap.core.store.store import Store
 from treesnap.remote import Remotes

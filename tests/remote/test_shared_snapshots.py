@@ -19,7 +19,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import ErrorCode, Refused
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.upkeep.roots import forget_root
+from treesnap.core.ops.maintenance.roots import forget_root
 from treesnap.core.store.maintenance.retention import Policy
 from treesnap.core.store.store import Store
 from treesnap.remote import Remotes

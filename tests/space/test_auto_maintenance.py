@@ -180,7 +180,7 @@ class TestGrowth:
         assert difference(newest, record(world.root)) == []
 
     def test_garbage_is_collected_once_the_packs_have_grown(self, world, monkeypatch):
-        monkeypatch.setattr("treesnap.core.ops.upkeep.maintenance.GROWTH_BYTES_MIN", 1 << 20)
+        monkeypatch.setattr("treesnap.core.ops.maintenance.space.GROWTH_BYTES_MIN", 1 << 20)
         world.handle.config("keep.last", "2")
         for key in ("keep.hourly", "keep.daily", "keep.weekly"):
             world.handle.config(key, "0")

@@ -13,7 +13,7 @@ from calling import Place
 from treesnap import SnapshotKind
 from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.upkeep.maintenance import EVERY
+from treesnap.core.ops.maintenance.space import EVERY
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 KEPT = 3

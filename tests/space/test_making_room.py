@@ -22,7 +22,7 @@ from oracle import difference, record
 from treesnap import CollectingMonitor, CreateOptions, SnapshotKind, StorageFull
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.upkeep.maintenance import with_room
+from treesnap.core.ops.maintenance.space import with_room
 from treesnap.core.store.maintenance.prune import prune_store
 from treesnap.core.store.store import Store
 from treesnap.testing.doubles import (
@@ -217,7 +217,7 @@ def test_says_of_which_root_nothing_could_be_removed_and_goes_on(world, tmp_path
 
 
 def test_counts_a_collection_by_hand_as_the_last_one(world, monkeypatch):
-    monkeypatch.setattr("treesnap.core.ops.upkeep.maintenance.GROWTH_BYTES_MIN", 1 << 20)
+    monkeypatch.setattr("treesnap.core.ops.maintenance.space.GROWTH_BYTES_MIN", 1 << 20)
     for key in ("keep.hourly", "keep.daily", "keep.weekly"):
         world.handle.config(key, "0")
     world.handle.config("keep.last", "1")

@@ -102,8 +102,8 @@ TAKING_METHODS = {"unlink", "rename", "rename_to_absent", "exchange", "remove_di
 TAKERS = [
     # In stores.
     "core/fs/durable.py",  # what is published by a rename, and what no process holds any more
-    "core/ops/upkeep/store_place.py",  # the store as a whole, behind its closed gate
-    "core/ops/upkeep/store_links.py",  # likewise, and the links to it
+    "core/ops/maintenance/store_place.py",  # the store as a whole, behind its closed gate
+    "core/ops/maintenance/store_links.py",  # likewise, and the links to it
     "remote/cache.py",  # what can be read again
     "core/store/packs.py",  # a writer's own new pack
     "core/store/quarantine.py",
@@ -323,7 +323,7 @@ def test_objects_are_stored_by_sinks_that_read_them_back():
     }
 
     assert sinks == {  # they pass on to a writer
-        "src/treesnap/core/ops/upkeep/object_recovery.py",
+        "src/treesnap/core/ops/maintenance/object_recovery.py",
         "src/treesnap/remote/fetch.py",
     }
 

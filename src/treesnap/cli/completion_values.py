@@ -190,13 +190,13 @@ def _remotes_of_group(ctx: click.Context, invocation: Invocation, incomplete: st
 
 
 def _settings(_: click.Context, __: Invocation, incomplete: str) -> _Items:
-    from treesnap.core.ops.upkeep.config import KEYS
+    from treesnap.core.ops.maintenance.config import KEYS
 
     return _words(((key, "") for key in KEYS), incomplete)
 
 
 def _setting_values(ctx: click.Context, _: Invocation, incomplete: str) -> _Items:
-    from treesnap.core.ops.upkeep.config import KEYS
+    from treesnap.core.ops.maintenance.config import KEYS
 
     key = KEYS.get(str(ctx.params.get("key")))
     is_flag = key is not None and isinstance(key.default, bool)

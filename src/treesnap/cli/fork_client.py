@@ -176,7 +176,7 @@ def start_server_if_wanted(context: Context) -> None:
     from treesnap.core.fs.durable import ensure_directories, open_lock
     from treesnap.core.model.errors import TreesnapError
     from treesnap.core.ops.access import opened
-    from treesnap.core.ops.upkeep.config import settings_of
+    from treesnap.core.ops.maintenance.config import settings_of
     from treesnap.core.store.layout import Layout
 
     fs, layout = context.fs, Layout(context.store_path)

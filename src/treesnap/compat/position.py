@@ -24,11 +24,11 @@ from treesnap.core.ops.context import Context, Session, check_root
 from treesnap.core.ops.create import CreateRequest, check_name, check_words, create, metadata_of
 from treesnap.core.ops.history.diff import status
 from treesnap.core.ops.history.listing import count_rollback
+from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults
 from treesnap.core.ops.references import position, resolve_in, unknown
 from treesnap.core.ops.restore.attempt import restore_to
 from treesnap.core.ops.restore.plan import RestoreRequest, goal_of
 from treesnap.core.ops.undo import refuse_dangerous_restore
-from treesnap.core.ops.upkeep.maintenance import maintain, settings_or_defaults
 from treesnap.core.worktree.scan.ignore import given
 
 _SHOWN_MAX = 3

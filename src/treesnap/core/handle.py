@@ -545,7 +545,7 @@ class Handle:
         settings cannot be read, whatever the policy; and where each rule keeps none of all kinds
         of snapshots, unless a ``session`` is given.
         """
-        from treesnap.core.ops.upkeep.maintenance import prune
+        from treesnap.core.ops.maintenance.space import prune
         from treesnap.core.store.maintenance.prune import NO_RULES, PruneRequest
 
         request = PruneRequest(
@@ -562,7 +562,7 @@ class Handle:
         Works on a full disk; packs that do not fit are left for the next run, and the result
         says so.
         """
-        from treesnap.core.ops.upkeep.maintenance import gc
+        from treesnap.core.ops.maintenance.space import gc
 
         return gc(self.context, dry_run=dry_run)
 
@@ -579,7 +579,7 @@ class Handle:
         ``repair`` rebuilds what can be rebuilt, recovers lost content from the live trees of
         all roots, and returns what it did and what is partial now.
         """
-        from treesnap.core.ops.upkeep.verify import verify
+        from treesnap.core.ops.maintenance.verify import verify
 
         return verify(self.context, read_data=read_data, repair=repair, sample=sample)
 
@@ -597,7 +597,7 @@ class Handle:
         undoes it. Durable after return. Raises InvalidArgument for what there is not,
         and for a file of settings that cannot be understood.
         """
-        from treesnap.core.ops.upkeep.config import config
+        from treesnap.core.ops.maintenance.config import config
 
         return config(self.context, key, value, for_root=for_root, unset=unset)
 
@@ -607,13 +607,13 @@ class Handle:
         Finishes nothing; ``status`` does. ``forget`` abandons an interrupted restore of this
         root: the tree stays as it is, and both states are in snapshots.
         """
-        from treesnap.core.ops.upkeep.doctor import doctor
+        from treesnap.core.ops.maintenance.doctor import doctor
 
         return doctor(self.context, forget=forget)
 
     def root_list(self) -> tuple[RootInfo, ...]:
         """Returns all roots of the store, by path; costs a few reads for each."""
-        from treesnap.core.ops.upkeep.roots import list_roots
+        from treesnap.core.ops.maintenance.roots import list_roots
 
         return list_roots(self.context)
 
@@ -628,7 +628,7 @@ class Handle:
         path, Refused where that has a history of its own, and for a dangerous one without
         ``force``, Busy.
         """
-        from treesnap.core.ops.upkeep.roots import move_root
+        from treesnap.core.ops.maintenance.roots import move_root
 
         place = os.fsdecode(new) if new is not None else self.root
         return move_root(self.context, os.fsdecode(old), place, force=force)
@@ -641,13 +641,13 @@ class Handle:
         ``force`` where snapshots are pinned, named or made by hand, and while an interrupted
         restore needs them, NotFound, and Busy while a process relies on the root.
         """
-        from treesnap.core.ops.upkeep.roots import forget_root
+        from treesnap.core.ops.maintenance.roots import forget_root
 
         return forget_root(self.context, os.fsdecode(root or self.root), force=force)
 
     def store_info(self) -> StoreInfo:
         """Returns where the store is and what is in it; costs a listing. Raises StoreMissing."""
-        from treesnap.core.ops.upkeep.store_place import store_info
+        from treesnap.core.ops.maintenance.store_place import store_info
 
         return store_info(self.context)
 
@@ -658,7 +658,7 @@ class Handle:
         had been made here. Raises Refused (``store-not-trusted``) where it belongs to another
         user or others may write to it, StoreMissing.
         """
-        from treesnap.core.ops.upkeep.store_place import trust_store
+        from treesnap.core.ops.maintenance.store_place import trust_store
 
         trust_store(self.context)
 
@@ -671,7 +671,7 @@ class Handle:
         store at ``target``. Raises Refused (``target-not-empty``), Busy during a collection,
         StorageFull, OperationFailed.
         """
-        from treesnap.core.ops.upkeep.store_place import copy_store
+        from treesnap.core.ops.maintenance.store_place import copy_store
 
         return copy_store(self.context, os.fsdecode(target))
 
@@ -683,13 +683,13 @@ class Handle:
         kept under another name. Raises as :meth:`store_copy`, and Busy while a process works in
         any root.
         """
-        from treesnap.core.ops.upkeep.store_place import move_store
+        from treesnap.core.ops.maintenance.store_place import move_store
 
         return move_store(self.context, os.fsdecode(target))
 
     def stats(self) -> StatsResult:
         """Returns the sizes of the store and of this root's history."""
-        from treesnap.core.ops.upkeep.maintenance import stats
+        from treesnap.core.ops.maintenance.space import stats
 
         return stats(self.context)
 

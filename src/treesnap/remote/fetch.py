@@ -18,8 +18,8 @@ from treesnap.core.model.errors import Busy, Corrupt
 from treesnap.core.model.events import Phase
 from treesnap.core.model.presentation import Record
 from treesnap.core.ops.context import Session
+from treesnap.core.ops.maintenance.space import settings_or_defaults
 from treesnap.core.ops.tree_state import narrowed
-from treesnap.core.ops.upkeep.maintenance import settings_or_defaults
 from treesnap.core.store.fetched import history_at
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Added, Writer, retry_overtaken

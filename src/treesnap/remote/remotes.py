@@ -48,6 +48,8 @@ from treesnap.core.model.results import (
 from treesnap.core.ops.access import locked_root, opened, recover
 from treesnap.core.ops.context import Context, Session, refuse_dangerous
 from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.maintenance.config import settings_of
+from treesnap.core.ops.maintenance.space import rules_of
 from treesnap.core.ops.merge.trees import ConflictRule, MergeRequest, merge
 from treesnap.core.ops.privileges import MERGED
 from treesnap.core.ops.references import resolve_in
@@ -55,8 +57,6 @@ from treesnap.core.ops.restore.attempt import refuse_covered
 from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.trust import real_target, refuse_foreign_remote
 from treesnap.core.ops.undo import restore
-from treesnap.core.ops.upkeep.config import settings_of
-from treesnap.core.ops.upkeep.maintenance import rules_of
 from treesnap.core.store.fetched import fetched_root
 from treesnap.core.store.lock import held
 from treesnap.core.store.maintenance.retention import Decision, Policy, decide

@@ -16,7 +16,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.entities import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
 from treesnap.core.model.errors import Busy, Corrupt
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.upkeep.maintenance import gc
+from treesnap.core.ops.maintenance.space import gc
 from treesnap.core.store.collector import CollectorState, read_state, write_state
 from treesnap.core.store.lock import held
 from treesnap.core.store.store import Store

@@ -13,7 +13,7 @@ from state import tree_state
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.entities import ObjectKind
 from treesnap.core.model.errors import Corrupt
-from treesnap.core.ops.upkeep.maintenance import gc
+from treesnap.core.ops.maintenance.space import gc
 from treesnap.core.store.store import Store
 
 

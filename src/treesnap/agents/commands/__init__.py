@@ -1,1 +1,1 @@
-"""commands."""
+"""The commands about agents and their hosts."""

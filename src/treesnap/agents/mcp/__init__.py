@@ -1,1 +1,1 @@
-"""mcp."""
+"""The history of directories for a model, by the Model Context Protocol."""

@@ -1,1 +1,1 @@
-"""output."""
+"""How commands print: texts, JSON, colours, progress."""

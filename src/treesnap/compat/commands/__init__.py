@@ -1,1 +1,1 @@
-"""commands."""
+"""The commands that stand in for those of other systems."""

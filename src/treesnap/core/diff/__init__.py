@@ -1,1 +1,1 @@
-"""diff."""
+"""How two trees, or two or three texts, differ; pure."""

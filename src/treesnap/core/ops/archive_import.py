@@ -41,13 +41,13 @@ from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Context, Session, check_root
 from treesnap.core.ops.create import CreateRequest, check_name, check_words, metadata_of
 from treesnap.core.ops.history.archive_tree import archive_tree
-from treesnap.core.ops.upkeep.maintenance import maintain, settings_or_defaults, with_room
+from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults, with_room
 from treesnap.core.store.writer import Added, EpochChanged, Writer, retry_overtaken
 from treesnap.core.worktree.scan.ignore import given
 from treesnap.core.worktree.scan.scanner import Scanner
 
 if TYPE_CHECKING:
-    from treesnap.core.ops.upkeep.config import Settings
+    from treesnap.core.ops.maintenance.config import Settings
 
 _WHAT = "the import"
 _GZIP = b"\x1f\x8b"

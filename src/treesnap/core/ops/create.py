@@ -41,9 +41,9 @@ from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import Capture, latest
 from treesnap.core.ops.checkpoint_locks import refuse_full_root, refuse_overlap
 from treesnap.core.ops.context import Context, Session, check_root
+from treesnap.core.ops.maintenance.config import Settings
+from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults, with_room
 from treesnap.core.ops.references import STEP_MAX, find_named, is_reserved_name, paths_in_history
-from treesnap.core.ops.upkeep.config import Settings
-from treesnap.core.ops.upkeep.maintenance import maintain, settings_or_defaults, with_room
 from treesnap.core.store.writer import Added, retry_overtaken
 from treesnap.core.worktree.directory import absent_paths
 from treesnap.core.worktree.scan.ignore import given

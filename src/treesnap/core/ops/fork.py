@@ -59,13 +59,13 @@ from treesnap.core.ops.access import opened
 from treesnap.core.ops.capture import usable_cache
 from treesnap.core.ops.context import Context, Session, absolute
 from treesnap.core.ops.history.browse import walk
+from treesnap.core.ops.maintenance.space import settings_or_defaults
 from treesnap.core.ops.origin import BASE_NAME, origin_in
 from treesnap.core.ops.privileges import is_own, limited
 from treesnap.core.ops.references import reading, resolve_in
 from treesnap.core.ops.restore.export import Export, is_fixed, refuse_occupied
 from treesnap.core.ops.tree_state import MemoryObjects, State
 from treesnap.core.ops.trust import real_target, refuse_foreign_place
-from treesnap.core.ops.upkeep.maintenance import settings_or_defaults
 from treesnap.core.store.roots import Root
 from treesnap.core.store.writer import Writer, retry_overtaken
 from treesnap.core.worktree.apply.clones import CloneSource, ForkBuild, can_share

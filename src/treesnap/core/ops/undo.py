@@ -22,6 +22,7 @@ from treesnap.core.ops.access import locked_root, opened, recover, tell_other_st
 from treesnap.core.ops.checkpoint_locks import when_alone
 from treesnap.core.ops.context import Context, Session, refuse_dangerous
 from treesnap.core.ops.history.listing import count_rollback
+from treesnap.core.ops.maintenance.space import maintain, with_room
 from treesnap.core.ops.references import reading, resolve_in
 from treesnap.core.ops.restore.attempt import dry_run, restore_to
 from treesnap.core.ops.restore.export import export
@@ -33,7 +34,6 @@ from treesnap.core.ops.restore.plan import (
     RestoreRequest,
     goal_of,
 )
-from treesnap.core.ops.upkeep.maintenance import maintain, with_room
 from treesnap.core.store.plan_files import move_to
 from treesnap.core.store.roots import load_history
 from treesnap.core.store.snapshots import restored_ref

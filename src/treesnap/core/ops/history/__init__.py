@@ -1,1 +1,1 @@
-"""history."""
+"""Reading what was captured: lists, logs, differences, searches, archives."""

@@ -10,8 +10,8 @@ from treesnap.core.model.paths import without_nested
 from treesnap.core.ops.access import opened, recover
 from treesnap.core.ops.capture import live_state
 from treesnap.core.ops.context import Context, Session, absolute, context_at, is_root_of
+from treesnap.core.ops.maintenance.space import settings_or_defaults
 from treesnap.core.ops.tree_state import State, compared, require_paths
-from treesnap.core.ops.upkeep.maintenance import settings_or_defaults
 from treesnap.core.worktree.scan.ignore import given
 
 

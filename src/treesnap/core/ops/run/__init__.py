@@ -1,1 +1,1 @@
-"""run."""
+"""Steps that may fail, and how they are rolled back."""

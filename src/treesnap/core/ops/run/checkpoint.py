@@ -457,10 +457,10 @@ def _refuse_covered(context: Context, mount: int | None) -> None:
 def _restored(
     context: Context, snapshot_id: SnapshotId, *, reason: str | None, move: PlanMove | None
 ) -> RestoreResult:
+    from treesnap.core.ops.maintenance.space import make_room
     from treesnap.core.ops.restore.attempt import NoRoomToKeep, NoRoomToStage
     from treesnap.core.ops.restore.plan import RestoreRequest, WayBack
     from treesnap.core.ops.undo import restore
-    from treesnap.core.ops.upkeep.maintenance import make_room
 
     way = WayBack()
     has_made_room = False

@@ -1,7 +1,7 @@
 """``verify``: check every invariant of a store, report exactly what is damaged, repair it.
 
 Checking never changes anything. ``check`` checks and repairs; lost
-content comes from :mod:`treesnap.core.ops.upkeep.object_recovery`.
+content comes from :mod:`treesnap.core.ops.maintenance.object_recovery`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import Problem, RecoveredObject, VerifyResult
 from treesnap.core.ops.access import alone, opened
 from treesnap.core.ops.context import Context
-from treesnap.core.ops.upkeep.object_recovery import ObjectRecovery
+from treesnap.core.ops.maintenance.object_recovery import ObjectRecovery
 from treesnap.core.store.fence import collector_held, maintain
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.maintenance.check.checker import ALL, Checker, Sample

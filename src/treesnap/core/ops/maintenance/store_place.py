@@ -25,7 +25,7 @@ file system the store is copied beside writers, and read; then its gate is close
 copied, and both directories say which name leads to the store (``moving``). The
 old store is exchanged with the link and stays beside it, marked as only read. So every name under
 which the store is known still leads to it, and no process writes where none looks. What becomes of
-the links of earlier moves is in :mod:`treesnap.core.ops.upkeep.store_links`.
+the links of earlier moves is in :mod:`treesnap.core.ops.maintenance.store_links`.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import StoreCopy, StoreInfo, StoreMove, VerifyResult
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session, absolute
-from treesnap.core.ops.trust import real_target, refuse_foreign, refuse_foreign_place
-from treesnap.core.ops.upkeep.store_links import (
+from treesnap.core.ops.maintenance.store_links import (
     arrive,
     leads_to,
     links_left,
     note_links,
     place_before,
 )
-from treesnap.core.ops.upkeep.verify import verify
+from treesnap.core.ops.maintenance.verify import verify
+from treesnap.core.ops.trust import real_target, refuse_foreign, refuse_foreign_place
 from treesnap.core.store.fence import collector_held, collector_kept_out, mark_moved
 from treesnap.core.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
 from treesnap.core.store.lock import closed_gate, is_held

@@ -54,7 +54,7 @@ from treesnap.core.model.results import (
 from treesnap.core.ops.access import alone, locked_root, opened, remove_displaced
 from treesnap.core.ops.context import Context, Session, context_at
 from treesnap.core.ops.known_changes import remove_dead_sockets
-from treesnap.core.ops.upkeep.config import Settings, settings_of
+from treesnap.core.ops.maintenance.config import Settings, settings_of
 from treesnap.core.own_program import python_words
 from treesnap.core.store.collector import read_collected_size
 from treesnap.core.store.lock import is_held
@@ -85,7 +85,7 @@ _DAMAGED_SHOWN = 3
 """How many damaged snapshots a warning names."""
 
 _PROGRAM = (
-    "import sys; from treesnap.core.ops.upkeep.maintenance import maintain_detached as maintain; "
+    "import sys; from treesnap.core.ops.maintenance.space import maintain_detached as maintain; "
     "maintain(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
 )
 _INTERRUPTED = "it was interrupted"

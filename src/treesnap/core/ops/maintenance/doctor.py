@@ -23,10 +23,10 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.results import DoctorResult, Unfinished, UnfinishedWork
 from treesnap.core.ops.access import opened, unfinished_steps
 from treesnap.core.ops.context import Context, Session, context_at
+from treesnap.core.ops.maintenance.space import failure_in_background
 from treesnap.core.ops.restore.path_state import PathState
 from treesnap.core.ops.restore.preserve import preserve_foreign_edits
 from treesnap.core.ops.restore.recover import look_at
-from treesnap.core.ops.upkeep.maintenance import failure_in_background
 from treesnap.core.store.collector import read_state
 from treesnap.core.store.roots import read_journal, registered_roots
 from treesnap.core.store.store import Store

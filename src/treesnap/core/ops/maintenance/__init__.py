@@ -1,0 +1,1 @@
+"""What keeps a store and its roots in order: space, checks, settings, moves."""
