@@ -17,6 +17,7 @@ from treesnap.core.model.entities import ObjectKind
 from treesnap.core.model.errors import Corrupt, TreesnapError
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.ops.context import context_at
+from treesnap.core.store.index import VERIFIED_SIZE_MAX
 from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, UnsyncedFileSystem
 from world import World
@@ -151,6 +152,28 @@ def test_a_copy_of_the_store_has_all_that_the_disk_gives_back(scene, tmp_path):
     found = (tmp_path / "copy" / copied.unreadable[0]).read_bytes()
     assert len(found) == len(whole)
     assert (found[:16_000], found[28_000:]) == (whole[:16_000], whole[28_000:])
+
+
+@pytest.mark.parametrize("files", [3, 900], ids=["small", "large"])
+def test_an_index_part_is_damaged_and_made_anew(tmp_path, files):
+    """A large one is read before it is mapped: otherwise the process would be killed."""
+    root, store = tmp_path / "root", tmp_path / "store"
+    root.mkdir()
+    for number in range(files):
+        (root / str(number)).write_text(f"content {number}" * 200)
+    treesnap.open(root, store).create(name="good")
+    (part,) = (path for path in store.glob("index/*") if len(path.name) == 32)
+    assert (part.stat().st_size > VERIFIED_SIZE_MAX) == (files == 900)
+    fault = bad_sector(part, part.stat().st_size // 2)
+    fs = FaultyFileSystem(fault, inner=UnsyncedFileSystem())
+
+    result = Handle(context_at(root, str(store), fs=fs)).verify(repair=True)
+
+    assert [item.code for item in result.problems] == ["bad-index"]
+    assert "Input/output error" in result.problems[0].message
+    assert result.left == ()
+    assert not part.exists()
+    assert treesnap.open(root, store).verify(read_data=True).ok
 
 
 def test_a_tree_is_read_where_its_second_copy_is(scene):

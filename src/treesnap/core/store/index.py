@@ -20,7 +20,14 @@ from treesnap.core.codec.envelope import CHECKSUM_SIZE
 from treesnap.core.codec.index import IndexPart, encode_index
 from treesnap.core.codec.pack import IndexEntry
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import open_lock, open_regular, replace_file, unlink_if_present
+from treesnap.core.fs.durable import (
+    open_lock,
+    open_regular,
+    replace_file,
+    unlink_if_present,
+    unreadable,
+)
+from treesnap.core.fs.os_errors import is_unreadable
 from treesnap.core.model.entities import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, UnsupportedFormat
 from treesnap.core.store.layout import Layout, is_hex
@@ -32,6 +39,8 @@ VERIFIED_SIZE_MAX = 16 << 10
 Opening costs the same then, however much the store holds. A large part that is damaged all
 the same does no harm, because what it says of an object is compared with the pack.
 """
+
+_READ_SIZE = 1 << 20
 
 
 class ObjectIndex:
@@ -45,6 +54,9 @@ class ObjectIndex:
         """Parts that cannot be used, with the reason."""
         self.written_bytes = 0
         """The size of all parts that were published through this object."""
+        self.reads_first = False
+        """Whether all of a part is read before it is mapped: of a mapping that the disk does not
+        give back, the process dies. Set it where damage is expected, before the first use."""
         self._scanned: dict[ObjectId, IndexEntry] = {}
 
     @property
@@ -78,12 +90,21 @@ class ObjectIndex:
             size = self._fs.fstat(fd).st_size
             if size <= CHECKSUM_SIZE:
                 raise Corrupt(f"Index {path} is cut short", path=path)
-            part = IndexPart(memoryview(self._fs.map(fd)), path)
             if size <= VERIFIED_SIZE_MAX:
+                part = IndexPart(memoryview(self._fs.read_at(fd, size, 0)), path)
                 part.verify()
-            return part
+                return part
+            if self.reads_first:
+                for start in range(0, size, _READ_SIZE):
+                    self._fs.read_at(fd, _READ_SIZE, start)
+            return IndexPart(memoryview(self._fs.map(fd)), path)
         except (Corrupt, UnsupportedFormat) as error:
             self.damaged[name] = error.message
+            return None
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            self.damaged[name] = unreadable(path, error).message
             return None
         finally:
             self._fs.close(fd)

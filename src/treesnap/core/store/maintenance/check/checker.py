@@ -124,6 +124,7 @@ class Checker:
 
     def _check_index(self) -> None:
         index = self._store.index
+        index.reads_first = True
         for part in index.parts.values():
             try:
                 part.verify()

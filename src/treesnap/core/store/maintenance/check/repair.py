@@ -56,6 +56,7 @@ class Repair:
         self._fs = store.writing_fs
         self._find_objects = recover_objects
         self._store = store
+        store.index.reads_first = True
         self._found = found
         self._maintaining = maintaining
         self._quarantine = Quarantine(self._fs, store.layout)
