@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 
@@ -410,7 +411,7 @@ def test_the_superuser_pushes_in_the_open_to_no_directory_of_another_user(tmp_pa
     os.chown(disk if what == "directory" else disk.parent, NOBODY_ID, NOBODY_ID)
     remotes = Remotes(handle, lambda _known: lambda: Secret.raw_key("5a" * 32))
 
-    with pytest.raises(Refused, match="nobody") as caught:
+    with pytest.raises(Refused, match=pwd.getpwuid(NOBODY_ID).pw_name) as caught:
         remotes.add("disk", str(disk))
 
     assert caught.value.code == ErrorCode.FOREIGN_OWNER
