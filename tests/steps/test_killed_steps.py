@@ -17,6 +17,7 @@ from treesnap.core.model.events import NullMonitor
 from treesnap.core.model.results import UnfinishedWork
 from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, Step
+from treesnap.plans.planner import unfinished
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
@@ -176,7 +177,7 @@ def test_a_step_of_a_plan_is_told_of_by_its_plan_alone(handle, monitor):
     handle.status()
 
     assert monitor.messages == []
-    assert len(Planner(handle).unfinished()) == 1
+    assert len(unfinished(handle)) == 1
 
 
 STAGED = Fault(

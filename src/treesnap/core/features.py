@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from treesnap.core.model.named_tuple import NamedTuple
 
@@ -21,6 +22,11 @@ class Feature(NamedTuple):
     """What a folder beside the core and its command line brings."""
 
     commands: Commands
+    unfinished: str = ""
+    """``module:function`` of a handle: returns what was interrupted, for ``doctor``."""
+    fetches: str = ""
+    """``module:function`` of an invocation, a handle, a REF with a slash and paths to restore:
+    returns a REF of the store, after it has brought what that needs."""
 
 
 FEATURES = {
@@ -49,6 +55,7 @@ FEATURES = {
                 ),
             },
         },
+        fetches="treesnap.remote.commands.remote:fetched_ref",
     ),
     "agents": Feature(
         {
@@ -81,6 +88,7 @@ FEATURES = {
                 ),
             },
         },
+        unfinished="treesnap.plans.planner:unfinished",
     ),
     "compat": Feature(
         {
@@ -140,12 +148,28 @@ def with_features(commands: Commands) -> Commands:
     Without those of features whose folder is not there.
     """
     found = {section: dict(listed) for section, listed in commands.items()}
+    for feature in _present():
+        for section, listed in feature.commands.items():
+            found.setdefault(section, {}).update(listed)
+    return found
+
+
+def functions(point: str) -> Iterator[Callable[..., Any]]:
+    """Yields what the features that are there have at a point of the table, such as ``fetches``."""
+    from importlib import import_module
+
+    for feature in _present():
+        module, _, name = getattr(feature, point).partition(":")
+        if module:
+            yield getattr(import_module(module), name)
+
+
+def _present() -> Iterator[Feature]:
+    """Yields the features whose folder is there."""
     above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for name, feature in FEATURES.items():
         if os.path.isdir(os.path.join(above, name)):
-            for section, listed in feature.commands.items():
-                found.setdefault(section, {}).update(listed)
-    return found
+            yield feature
 
 
 def feature_of(command: str) -> str | None:

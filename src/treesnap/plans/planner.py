@@ -184,21 +184,6 @@ class Planner:
         """Returns whether a process works on a plan of the same root right now."""
         return repository.is_at_work(self._context, plan)
 
-    def unfinished(self) -> tuple[Unfinished, ...]:
-        """Returns the interrupted plans of all roots, as ``doctor`` shows them. Changes nothing."""
-        return tuple(
-            Unfinished(
-                work=UnfinishedWork.PLAN,
-                root=plan.root,
-                resolution=(
-                    f"plan {plan.id} ({plan.name}) waits until it is continued or rolled back"
-                ),
-                blocked=True,
-            )
-            for plan in repository.all_plans(self._context, recover=False)
-            if plan.is_interrupted and not self.is_at_work(plan)
-        )
-
     def checkpoint(
         self,
         ref: str,
@@ -450,3 +435,17 @@ def _refuse_foreign_commands(context: Context, plan: Plan, runner: str | None) -
 def _refuse_applied(plan: Plan) -> None:
     if plan.state == PlanState.APPLIED:
         raise Refused(f"Plan {plan.id} is already applied", code=ErrorCode.PLAN_APPLIED)
+
+
+def unfinished(handle: Handle) -> tuple[Unfinished, ...]:
+    """Returns the interrupted plans of all roots, as ``doctor`` shows them. Changes nothing."""
+    return tuple(
+        Unfinished(
+            work=UnfinishedWork.PLAN,
+            root=plan.root,
+            resolution=f"plan {plan.id} ({plan.name}) waits until it is continued or rolled back",
+            blocked=True,
+        )
+        for plan in repository.all_plans(handle.context, recover=False)
+        if plan.is_interrupted and not repository.is_at_work(handle.context, plan)
+    )

@@ -10,10 +10,10 @@ from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode, hint_of
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import short_id
+from treesnap.core import features
 from treesnap.core.model.errors import ErrorCode, quoted
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.results import DoctorResult, UnfinishedWork
-from treesnap.plans.planner import Planner
 
 _WORDS = {
     UnfinishedWork.RESTORE: "restore",
@@ -38,8 +38,8 @@ def doctor(invocation: Invocation, *, forget: bool) -> None:
     invocation.output.prints_only = not forget
     with invocation.open() as handle:
         result = handle.doctor(forget=forget)
-        plans = Planner(handle).unfinished()
-    result = result._replace(unfinished=(*result.unfinished, *plans))
+        others = [item for find in features.functions("unfinished") for item in find(handle)]
+    result = result._replace(unfinished=(*result.unfinished, *others))
     invocation.output.result(
         "doctor",
         result.to_dict,

@@ -15,6 +15,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import change_lines, restore_line, restore_notes
 from treesnap.cli.output.streams import stdout_to_stderr
 from treesnap.cli.parameters import WholeNumber
+from treesnap.core import features
 from treesnap.core.ending_signals import ending_text, signal_name
 from treesnap.core.interruption import Stopped
 from treesnap.core.model.entities import SkipReason
@@ -90,9 +91,8 @@ def restore(
     with invocation.open(ends_restored=True) as handle:
         absolute = invocation.absolute_all(paths, handle.root)
         if "/" in ref:
-            from treesnap.remote.commands.remote import fetched_ref
-
-            ref = fetched_ref(invocation, handle, ref, absolute or ())
+            for fetched in features.functions("fetches"):
+                ref = fetched(invocation, handle, ref, absolute or ())
         with advising_on_paths(invocation, handle, [ref, *paths], "restore", "latest"):
             found = invocation.resolve(handle, ref, absolute)
             if patch:
