@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.agents.event import Event, EventPhase, Reply
+from treesnap.agents.event import Event, Reply
 from treesnap.agents.hook import reply_to
 from treesnap.agents.hosts.base import Payload
 from treesnap.agents.hosts.table import HOSTS, host_named
 from treesnap.core.model.arguments import problem_of_name
 from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.ops.history.steps import EventPhase
 
 PAYLOADS = Path(__file__).parent / "payloads"
 FILES = sorted(PAYLOADS.glob("*/*.json"))

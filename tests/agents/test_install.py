@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sampling import evenly
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hosts.table import HOSTS, host_named
 from treesnap.agents.install import host_settings as contracts
 from treesnap.agents.install.host_settings import CONTRACTS, Form, caller_in, entries, hook_line
@@ -31,6 +31,7 @@ from treesnap.core.model.errors import (
     Refused,
     StorageFull,
 )
+from treesnap.core.ops.history.steps import EventPhase
 from treesnap.testing.doubles import (
     Call,
     FaultyFileSystem,

@@ -18,13 +18,13 @@ import pytest
 import treesnap
 from state import tree_state
 from treesnap.agents.commands.mcp import describe
-from treesnap.agents.event import EventPhase
 from treesnap.agents.sessions import agent_session
 from treesnap.cli.main import execute
 from treesnap.cli.output.patches import patches
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.events import Phase
 from treesnap.core.ops.access import locked_root, opened
+from treesnap.core.ops.history.steps import EventPhase
 from treesnap.testing.children import in_child
 
 anyio = pytest.importorskip("anyio", reason="the extra 'mcp' is not installed")

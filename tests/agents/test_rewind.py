@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from prepared import Prepared
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hook import record
 from treesnap.agents.rewind import RewindRequest, RewindResult, rewind
 from treesnap.agents.sessions import note_gap
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound
 from treesnap.core.ops.context import context_at
+from treesnap.core.ops.history.steps import EventPhase
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END

@@ -8,7 +8,7 @@ import pytest
 
 from agent_steps import of_phase
 from treesnap.agents import sessions
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hook import record
 from treesnap.agents.sessions import agent_session, agent_sessions, newest_by_host, note_gap
 from treesnap.core.codec.root_files import GAPS, GAPS_LENGTH_MAX, Gap
@@ -17,6 +17,7 @@ from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import NotFound
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, context_at
+from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.ops.watching import watched
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 

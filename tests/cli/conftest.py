@@ -26,9 +26,10 @@ import pytest
 import treesnap
 from calling import forked
 from oracle import difference, record
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hook import record as record_event
 from treesnap.cli.main import execute
+from treesnap.core.ops.history.steps import EventPhase
 
 PROCESS_TIMEOUT_S = 60
 DEADLINE_S = 30.0

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 import treesnap
-from treesnap.agents.event import EventPhase
+from treesnap.core.ops.history.steps import EventPhase
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from cli.conftest import ORDINARY, PROGRAM, Outcome, Snap, wait_until
 from serving import FELL_BACK, become_client, serving
 from slow import SlowFileSystem
 from treesnap.agents.commands import hook as cmd_hook
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hook import OutOfTime, respond, time_limit
 from treesnap.agents.hosts.table import host_named
 from treesnap.cli import start
@@ -32,6 +32,7 @@ from treesnap.cli.fork_client import SIZE_BYTES
 from treesnap.cli.hook_client import sender
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.ops.context import context_at
+from treesnap.core.ops.history.steps import EventPhase
 
 Tell = Callable[..., Outcome]
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from treesnap.agents.event import EventPhase
+from treesnap.core.ops.history.steps import EventPhase
 
 
 @pytest.fixture

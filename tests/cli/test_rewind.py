@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hook import record
 from treesnap.agents.sessions import note_gap
 from treesnap.core.ops.context import context_at
+from treesnap.core.ops.history.steps import EventPhase
 
 CONFLICT = "1 path changed by others since, and {}:\n  M  notes\n"
 

@@ -14,8 +14,9 @@ from cli.conftest import wait_until
 from hosts.conftest import Scene
 from hosts.namespace import Namespace
 from state import TreeState, differences, tree_state
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hosts.table import host_named
+from treesnap.core.ops.history.steps import EventPhase
 
 DAMAGE = """\
 set -e

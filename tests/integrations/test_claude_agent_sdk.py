@@ -12,10 +12,10 @@ import pytest
 import treesnap
 from cli.conftest import wait_until
 from slow import SlowFileSystem
-from treesnap.agents.event import EventPhase
 from treesnap.agents.sessions import agent_session
 from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
+from treesnap.core.ops.history.steps import EventPhase
 
 pytest.importorskip("claude_agent_sdk", reason="the extra 'claude-agent-sdk' is not installed")
 from claude_agent_sdk import ClaudeAgentOptions

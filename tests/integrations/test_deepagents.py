@@ -8,8 +8,8 @@ import pytest
 
 import treesnap
 from agent_steps import of_phase
-from treesnap.agents.event import EventPhase
 from treesnap.agents.sessions import agent_session
+from treesnap.core.ops.history.steps import EventPhase
 
 pytest.importorskip("deepagents", reason="the extra 'deepagents' is not installed")
 from deepagents import create_deep_agent

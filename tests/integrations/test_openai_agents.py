@@ -11,9 +11,9 @@ import pytest
 
 import treesnap
 from agent_steps import of_phase
-from treesnap.agents.event import EventPhase
 from treesnap.agents.rewind import RewindRequest, rewind
 from treesnap.agents.sessions import agent_session
+from treesnap.core.ops.history.steps import EventPhase
 
 pytest.importorskip("agents.testing", reason="the extra 'openai-agents' is not installed")
 from agents.testing import ScriptedModel, assistant_message, function_call

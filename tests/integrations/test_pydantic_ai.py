@@ -10,9 +10,9 @@ import pytest
 
 import treesnap
 from agent_steps import of_phase
-from treesnap.agents.event import EventPhase
 from treesnap.agents.rewind import RewindRequest, rewind
 from treesnap.agents.sessions import agent_session, agent_sessions
+from treesnap.core.ops.history.steps import EventPhase
 
 pytest.importorskip("pydantic_ai", reason="the extra 'pydantic-ai' is not installed")
 from pydantic_ai import Agent

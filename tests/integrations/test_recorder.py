@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 import treesnap
-from treesnap.agents.event import EventPhase
 from treesnap.agents.frameworks.recorder import Recorder
 from treesnap.agents.sessions import agent_session
+from treesnap.core.ops.history.steps import EventPhase
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from state import tree_state
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.sessions import agent_sessions, note_gap
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import SnapshotKind
@@ -29,6 +29,7 @@ from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.model.results import RootDirectory
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import context_at
+from treesnap.core.ops.history.steps import EventPhase
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.doubles import (
     MUTATING,

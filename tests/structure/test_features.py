@@ -15,7 +15,6 @@ import treesnap
 from treesnap.core.features import FEATURES
 
 PACKAGE = Path(treesnap.__file__).parent
-TESTS = Path(__file__).parents[1]
 USED_BY = {"plans": ["compat"]}
 """What is deleted with a feature, because it stands on it."""
 WORK = """
@@ -109,13 +108,3 @@ def test_commands_that_are_gone_are_in_no_list_and_say_so(without):
     assert [line for line in help_lines if line.split()[:1] and line.split()[0] in names] == []
     assert codes == f"{[0] + [2] * len(names)}"
     assert shown.stderr.count("was installed without") == len(names)
-
-
-@pytest.mark.slow
-def test_the_quick_tests_of_the_core_pass(without, tmp_path):
-    _, place = without
-    words = ["-q", "-n", "0", "-m", "quick", f"--basetemp={tmp_path / 'temporary'}"]
-
-    result = python(place, "-m", "pytest", *words, "tests/core", "tests/cli", cwd=TESTS.parent)
-
-    assert result.returncode == 0, result.stdout[-3000:]

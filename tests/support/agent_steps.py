@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from treesnap.agents.event import EventPhase
-from treesnap.agents.sessions import AgentSession, AgentStep
+from treesnap.agents.sessions import AgentSession
+from treesnap.core.ops.history.steps import AgentStep, EventPhase
 
 
 def of_phase(session: AgentSession, phase: EventPhase) -> list[AgentStep]:

@@ -7,24 +7,8 @@ and reads; all else knows only the records of this module.
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from treesnap.core.model.named_tuple import NamedTuple
-
-
-class EventPhase(StrEnum):
-    """Where in the work of an agent an event happens."""
-
-    SESSION = "session"
-    """A session begins or is resumed."""
-    TURN = "turn"
-    """The user has written a prompt, and the agent has not seen it yet."""
-    PRE = "pre"
-    """A tool is about to run."""
-    POST = "post"
-    """A tool has run."""
-    END = "end"
-    """The agent has done what the prompt asked for."""
+from treesnap.core.ops.history.steps import EventPhase
 
 
 class Event(NamedTuple):

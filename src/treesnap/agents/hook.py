@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from treesnap.agents.event import Event, EventPhase, Reply
+from treesnap.agents.event import Event, Reply
 from treesnap.agents.hosts.base import Host, one_line
 from treesnap.agents.sessions import REASON_LENGTH_MAX, Before, agent_sessions, look_back, note_gap
 from treesnap.core.fs.durable import ensure_directories, read_file, replace_file
@@ -35,6 +35,7 @@ from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session, check_root, user_state_directory
 from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.store.lock import held
 from treesnap.core.store.roots import read_journal
 

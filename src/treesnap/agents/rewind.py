@@ -11,10 +11,9 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import takewhile, zip_longest
 
-from treesnap.agents.event import EventPhase
 from treesnap.agents.hook import PROMPT_COMMANDS
 from treesnap.agents.hosts.table import HOSTS
-from treesnap.agents.sessions import AgentSession, AgentStep, agent_session, agent_sessions
+from treesnap.agents.sessions import AgentSession, agent_session, agent_sessions
 from treesnap.core.codec.root_files import Gap
 from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.errors import InvalidArgument, NotFound, quoted
@@ -23,6 +22,7 @@ from treesnap.core.model.quantities import count_text
 from treesnap.core.model.results import RestoreResult
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context
+from treesnap.core.ops.history.steps import AgentStep, EventPhase
 from treesnap.core.ops.references import resolve_in
 from treesnap.core.ops.restore.plan import KEEP, OVERWRITE, RestoreRequest
 from treesnap.core.ops.undo import restore

@@ -11,37 +11,23 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import islice
 
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.core.codec.root_files import GAPS, GAPS_FILE, GAPS_LENGTH_MAX, Gap
 from treesnap.core.codec.snapshot import tag_bytes
 from treesnap.core.model.entities import Snapshot, SnapshotKind
 from treesnap.core.model.errors import ErrorCode, NotFound, StoreMissing, TreesnapError, quoted
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.reserved_tags import fact_tags, facts_of
+from treesnap.core.model.reserved_tags import fact_tags
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.history.log import gaps_in
+from treesnap.core.ops.history.steps import AgentStep, EventPhase, step_of
 from treesnap.core.store.lock import held, inside
 
 LOOK_BACK_MAX = 256
 """Snapshots of a root that are read at most before a step of a known session is made."""
 REASON_LENGTH_MAX = 300
 _LOCK_WAIT_S = 1.0
-
-
-class AgentStep(NamedTuple):
-    """A snapshot that was taken at an event."""
-
-    snapshot: Snapshot
-    host: str
-    phase: EventPhase
-    key: str
-    tool: str | None
-
-    @property
-    def number(self) -> int:
-        """Its place in the session, from 1 on."""
-        return self.snapshot.record.step or 0
 
 
 class AgentSession(NamedTuple):
@@ -51,16 +37,6 @@ class AgentSession(NamedTuple):
     host: str
     steps: tuple[AgentStep, ...]
     gaps: tuple[Gap, ...]
-
-
-def step_of(snapshot: Snapshot) -> AgentStep | None:
-    """Returns the step that a snapshot is, or None."""
-    facts = facts_of(snapshot)
-    phase = facts.get("phase")
-    if "host" not in facts or phase not in set(EventPhase) or snapshot.record.session is None:
-        return None
-    tool = facts.get("tool")
-    return AgentStep(snapshot, facts["host"], EventPhase(phase), facts.get("key", ""), tool)
 
 
 def agent_sessions(context: Context) -> tuple[AgentSession, ...]:

@@ -13,13 +13,12 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from treesnap.agents.event import EventPhase
-from treesnap.agents.sessions import AgentStep, step_of
 from treesnap.core.model.entities import Change, ChangeKind, Snapshot, SnapshotId
 from treesnap.core.model.errors import NotFound, printable
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.reserved_tags import own_tags
+from treesnap.core.ops.history.steps import BEFORE_EVENT, AgentStep, EventPhase, step_of
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
@@ -32,7 +31,6 @@ KEPT_MAX = 8192
 LOOK_MAX = 512
 """Rows that are looked at for the one to compare with."""
 SHORT_ID = 12
-_TAKEN_BEFORE = {EventPhase.SESSION, EventPhase.TURN, EventPhase.PRE}
 
 LETTERS = {
     ChangeKind.ADDED: "A",
@@ -166,7 +164,7 @@ class History:
         tool. All other snapshots are taken after what they are about.
         """
         row = self.row(index)
-        if row.step is not None and row.step.phase in _TAKEN_BEFORE:
+        if row.step is not None and row.step.phase in BEFORE_EVENT:
             newer = self._end_of_prompt(index) if row.is_prompt else self._whole(index, -1)
             return ComparedStates(row.name.id, newer.id if newer is not None else None)
         older = self._whole(index, 1)

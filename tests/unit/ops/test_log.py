@@ -10,12 +10,13 @@ from random import Random
 
 import pytest
 
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.sessions import note_gap
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import ChangeKind, SnapshotKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound
 from treesnap.core.model.results import HistoryGap
+from treesnap.core.ops.history.steps import EventPhase
 
 
 def state_of(root: Path) -> dict[str, bytes | None]:

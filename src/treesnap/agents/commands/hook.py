@@ -178,11 +178,11 @@ def carry_out(context: Context, request: bytes) -> bytes:
         call = HookCall(words)
         if asking != sender().decode():
             return b""
-        from treesnap.agents.event import EventPhase
         from treesnap.agents.hook import problem_of, record, reply_to, with_deadline
         from treesnap.agents.hosts.base import Payload
         from treesnap.agents.hosts.table import host_named
         from treesnap.core.ops.context import find_root
+        from treesnap.core.ops.history.steps import EventPhase
 
         host = host_named(call.host_name)
         given = os.path.join(directory, call.directory) if call.directory else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from treesnap.agents.event import EventPhase
 from treesnap.agents.frameworks.recorder import Recorder
 from treesnap.core.features import brought_by
 from treesnap.core.handle import Handle
+from treesnap.core.ops.history.steps import EventPhase
 
 with brought_by("deepagents"):
     from deepagents.backends import LocalShellBackend

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from treesnap.agents.event import EventPhase
 from treesnap.agents.frameworks.langgraph import HOST, KEY
 from treesnap.agents.frameworks.recorder import Recorder
 from treesnap.core.features import brought_by
 from treesnap.core.handle import Handle
+from treesnap.core.ops.history.steps import EventPhase
 
 with brought_by("langchain"):
     from langchain.agents.middleware import AgentMiddleware, AgentState

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from treesnap.agents.event import EventPhase
 from treesnap.agents.frameworks.recorder import Recorder
 from treesnap.core.features import brought_by
 from treesnap.core.handle import Handle
+from treesnap.core.ops.history.steps import EventPhase
 
 with brought_by("openai-agents"):
     from agents.tool_context import ToolContext

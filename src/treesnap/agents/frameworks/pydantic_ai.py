@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from treesnap.agents.event import EventPhase
 from treesnap.agents.frameworks.recorder import Recorder
 from treesnap.core.features import brought_by
 from treesnap.core.handle import Handle
+from treesnap.core.ops.history.steps import EventPhase
 
 with brought_by("pydantic-ai"):
     from pydantic_ai import AgentRunResult, RunContext, ToolDefinition

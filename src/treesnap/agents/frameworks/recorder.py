@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hook import problem_of, reason_of, record
 from treesnap.agents.hosts.base import Host, Payload, as_name
 from treesnap.agents.sessions import note_gap
@@ -14,6 +14,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import ErrorCode, Refused, TreesnapError, printable
 from treesnap.core.ops.context import check_root, is_disabled_for_agents
+from treesnap.core.ops.history.steps import EventPhase
 
 _LOG = logging.getLogger(__name__)
 _BLOCKED = (EventPhase.TURN, EventPhase.PRE)

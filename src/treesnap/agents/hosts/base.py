@@ -15,11 +15,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from treesnap.agents.event import Event, EventPhase, Reply
+from treesnap.agents.event import Event, Reply
 from treesnap.core.model.arguments import problem_of_name
 from treesnap.core.model.errors import InvalidArgument, quoted
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.ops.history.steps import EventPhase
 
 _OWN_TOOL = re.compile(r"(mcp_+)?(plugin_treesnap_)?treesnap(_+|[.-])[a-z_]+")
 """The tools of ``snap mcp``, as hosts name those of a server that is called treesnap."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hosts.base import Host, Payload, by_name, words
 from treesnap.core.model.errors import InvalidArgument, quoted
+from treesnap.core.ops.history.steps import EventPhase
 
 _EXPANSION = "UserPromptExpansion"
 """A slash command of Claude Code is about to become a prompt."""

@@ -16,11 +16,12 @@ from enum import Enum
 from pkgutil import get_data
 from typing import Any
 
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hosts.base import filled
 from treesnap.agents.hosts.table import host_named
 from treesnap.agents.install.json_text import Path
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.own_program import NAMES
 
 TIMEOUT_S = 30

@@ -31,7 +31,7 @@ from typing import Annotated, Any
 import anyio
 from pydantic import Field
 
-from treesnap.agents.event import Event, EventPhase
+from treesnap.agents.event import Event
 from treesnap.agents.hook import respond
 from treesnap.agents.hosts.base import Host, as_name
 from treesnap.agents.hosts.table import host_named
@@ -63,6 +63,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.events import NullMonitor, Phase
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.undo import restore
 

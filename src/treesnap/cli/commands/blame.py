@@ -88,7 +88,7 @@ def _lines(result: BlameResult, terminal: Terminal) -> Iterator[bytes]:
 
 
 def _head(line: BlameLine, terminal: Terminal) -> tuple[str, str, str]:
-    from treesnap.core.ops.history.log import is_before_step
+    from treesnap.core.ops.history.steps import is_before_step
 
     snapshot = line.step or line.snapshot
     when = terminal.when(snapshot.record.created_at_ns)

@@ -19,7 +19,8 @@ from treesnap.core.model.quantities import size_text
 from treesnap.core.model.results import BlameLine, BlameResult
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
-from treesnap.core.ops.history.log import LogRequest, is_before_step, log
+from treesnap.core.ops.history.log import LogRequest, log
+from treesnap.core.ops.history.steps import is_before_step
 from treesnap.core.ops.references import reading, resolve_in
 from treesnap.core.ops.tree_state import entry_at
 

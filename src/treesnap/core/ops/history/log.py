@@ -34,28 +34,17 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import parse_moment
 from treesnap.core.model.reserved_tags import (
     IMPORTED,
-    CheckpointType,
-    facts_of,
-    is_numbered_step,
-    own_tags,
 )
-from treesnap.core.model.results import HistoryGap, LogEntry, PlanStep, WaysBack
+from treesnap.core.model.results import HistoryGap, LogEntry, WaysBack
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
+from treesnap.core.ops.history.steps import plan_step_of
 from treesnap.core.ops.references import Filter, paths_in_history, resolve_in
 from treesnap.core.ops.tree_state import compared, recorded_state
 from treesnap.core.store.roots import load_history
 from treesnap.core.store.snapshots import SnapshotName, restored_ref
 from treesnap.core.worktree.directory import absent_paths
 
-_AFTER_STEP = {
-    CheckpointType.SAFE_STATE,
-    CheckpointType.TASK_GROUP_COMPLETE,
-    CheckpointType.PHASE_COMPLETE,
-}
-"""What is captured after a step; its number and its name are those of the next one."""
-_BEFORE_EVENT = {"session", "turn", "pre"}
-"""Phases of an agent's work before which a snapshot is taken; of others it is taken after them."""
 PAUSE_MIN_S = 86_400
 """A shorter time without a snapshot is no gap."""
 _NEVER_NS = -(1 << 63)
@@ -208,33 +197,6 @@ class _CountedHistory:
             max(0, bisect(self._not_captured_ns, end_ns) - bisect(self._not_captured_ns, begin_ns)),
         )
         return gap if any(gap) else None
-
-
-def plan_step_of(snapshot: Snapshot) -> PlanStep | None:
-    """Returns the step that a snapshot of a plan was taken before or after; None for others."""
-    record, facts = snapshot.record, facts_of(snapshot)
-    if snapshot.kind is not SnapshotKind.PLAN or record.session is None or record.step is None:
-        return None
-    plan = own_tags(snapshot).get("plan")
-    if facts.get("type") in _AFTER_STEP and record.step > 0:
-        return PlanStep(record.session, plan, record.step, None)
-    name = facts.get("step_name")  # none: all steps are done
-    number = record.step + 1 if name is not None else None
-    return PlanStep(record.session, plan, number, name)
-
-
-def is_before_step(snapshot: Snapshot) -> bool:
-    """Returns whether a snapshot was taken before that for which it was taken.
-
-    Such as a tool of an agent, a step of a plan or of a loop, or a command of ``run``.
-    """
-    step = plan_step_of(snapshot)
-    if step is not None:
-        return step.name is not None
-    facts = facts_of(snapshot)
-    is_before_event = "host" in facts and facts.get("phase") in _BEFORE_EVENT
-    is_command = snapshot.kind is SnapshotKind.RUN
-    return is_command or is_before_event or is_numbered_step(snapshot)
 
 
 def _refuse_unknown(context: Context, path: bytes) -> None:

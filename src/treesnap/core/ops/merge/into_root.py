@@ -36,7 +36,7 @@ from treesnap.core.model.results import MergeResult
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import Context, Session, context_at, no_directory
 from treesnap.core.ops.create import CreateOptions, CreateRequest, create
-from treesnap.core.ops.history.log import is_before_step
+from treesnap.core.ops.history.steps import is_before_step
 from treesnap.core.ops.merge.trees import ConflictRule, MergeOutcome, MergeRequest, merge
 from treesnap.core.ops.origin import base_of, origin_in
 from treesnap.core.ops.references import reading, resolve_in

@@ -1,0 +1,93 @@
+"""What the tags of a snapshot say of a step: of an agent, of a plan, of a loop, or a command."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from treesnap.core.model.entities import Snapshot, SnapshotKind
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.reserved_tags import (
+    CheckpointType,
+    facts_of,
+    is_numbered_step,
+    own_tags,
+)
+from treesnap.core.model.results import PlanStep
+
+_AFTER_STEP = {
+    CheckpointType.SAFE_STATE,
+    CheckpointType.TASK_GROUP_COMPLETE,
+    CheckpointType.PHASE_COMPLETE,
+}
+"""What is captured after a step; its number and its name are those of the next one."""
+
+
+class EventPhase(StrEnum):
+    """Where in the work of an agent an event happens."""
+
+    SESSION = "session"
+    """A session begins or is resumed."""
+    TURN = "turn"
+    """The user has written a prompt, and the agent has not seen it yet."""
+    PRE = "pre"
+    """A tool is about to run."""
+    POST = "post"
+    """A tool has run."""
+    END = "end"
+    """The agent has done what the prompt asked for."""
+
+
+BEFORE_EVENT = {EventPhase.SESSION, EventPhase.TURN, EventPhase.PRE}
+"""Phases before which a snapshot is taken; of others it is taken after them."""
+
+
+class AgentStep(NamedTuple):
+    """A snapshot that was taken at an event."""
+
+    snapshot: Snapshot
+    host: str
+    phase: EventPhase
+    key: str
+    tool: str | None
+
+    @property
+    def number(self) -> int:
+        """Its place in the session, from 1 on."""
+        return self.snapshot.record.step or 0
+
+
+def step_of(snapshot: Snapshot) -> AgentStep | None:
+    """Returns the step that a snapshot is, or None."""
+    facts = facts_of(snapshot)
+    phase = facts.get("phase")
+    if "host" not in facts or phase not in set(EventPhase) or snapshot.record.session is None:
+        return None
+    tool = facts.get("tool")
+    return AgentStep(snapshot, facts["host"], EventPhase(phase), facts.get("key", ""), tool)
+
+
+def plan_step_of(snapshot: Snapshot) -> PlanStep | None:
+    """Returns the step that a snapshot of a plan was taken before or after; None for others."""
+    record, facts = snapshot.record, facts_of(snapshot)
+    if snapshot.kind is not SnapshotKind.PLAN or record.session is None or record.step is None:
+        return None
+    plan = own_tags(snapshot).get("plan")
+    if facts.get("type") in _AFTER_STEP and record.step > 0:
+        return PlanStep(record.session, plan, record.step, None)
+    name = facts.get("step_name")  # none: all steps are done
+    number = record.step + 1 if name is not None else None
+    return PlanStep(record.session, plan, number, name)
+
+
+def is_before_step(snapshot: Snapshot) -> bool:
+    """Returns whether a snapshot was taken before that for which it was taken.
+
+    Such as a tool of an agent, a step of a plan or of a loop, or a command of ``run``.
+    """
+    step = plan_step_of(snapshot)
+    if step is not None:
+        return step.name is not None
+    facts = facts_of(snapshot)
+    is_before_event = "host" in facts and facts.get("phase") in BEFORE_EVENT
+    is_command = snapshot.kind is SnapshotKind.RUN
+    return is_command or is_before_event or is_numbered_step(snapshot)
