@@ -43,6 +43,18 @@ def test_a_push_and_a_clone(snap, run_snap, root, pushed, disk, tmp_path):
     assert difference(record(root), record(tmp_path / "again")) == []
 
 
+def test_a_remote_of_a_strangers_store_is_named_first(snap, pushed, disk, store):
+    (store / "made-here").unlink()
+
+    refused = snap("push", "--json")
+
+    assert (refused.code, refused.json["code"]) == (3, "store-not-own")
+    assert "'snap config safe-remote.URL true'" in refused.json["hint"]
+    assert snap("remote", "add", "disk", disk).code == 0
+    assert snap("config", f"safe-remote.{disk}").out == "true\n"
+    assert snap("push").code == 0
+
+
 def test_a_clone_by_an_address_says_how_to_push_from_there(snap, run_snap, pushed, disk, tmp_path):
     other = {"SNAP_STORE": str(tmp_path / "other")}
 

@@ -414,6 +414,7 @@ def test_a_copy_of_a_machine_begins_a_history_of_its_own(handle, garden, place, 
     remotes.push()
     shutil.copytree(tmp_path / "store", tmp_path / "copied", symlinks=True)
     copied = treesnap.open(garden, tmp_path / "copied")
+    copied.store_trust()
     (garden / "plants").write_text("of the one")
     handle.create()
     one = remotes.push()

@@ -134,6 +134,7 @@ def test_a_holder_of_a_key_can_go_on_with_the_history_of_another_machine(
     history = remotes.histories()[0].id
     shutil.copytree(tmp_path / "store", tmp_path / "stolen", symlinks=True)
     thief = treesnap.open(handle.root, tmp_path / "stolen")
+    thief.store_trust()
     push(thief, Remotes(thief, secret_of, opener), "weeds")
 
     assert len(remotes.push().snapshots) == 1

@@ -52,6 +52,7 @@ class RemotePlace(Place):
             Remotes(handle, secret_of(handle)).add("shared", url, encrypted=encrypted)
             for number in range(position, len(self.roots), len(urls)):
                 shutil.copytree(first, self.store_of(number))
+                treesnap.open(self.directory / "nothing", self.store_of(number)).store_trust()
 
     def progress_file(self, number: int) -> Path:
         """Returns the file that a writer touches when something was acknowledged."""

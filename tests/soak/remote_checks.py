@@ -45,6 +45,7 @@ class RemoteChecker:
         last = place.directory / "last-store"
         shutil.copytree(place.directory / "first-store-0", last)
         handle = treesnap.open(place.directory / "nothing", last)
+        handle.store_trust()
         remotes = Remotes(handle, secret_of(handle))
         try:
             remotes.collect()

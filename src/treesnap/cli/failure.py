@@ -15,6 +15,7 @@ from treesnap.core.model.errors import (
     KeysRotated,
     MergeConflict,
     NotOnRemote,
+    RemoteNotNamed,
     TreesnapError,
     WarningCode,
     printable,
@@ -241,6 +242,10 @@ _KEYS_ROTATED = (
     "give a newer secret; or on a machine that has one, 'snap remote key remove' the slot of "
     "this one, and 'snap remote key add' this one again"
 )
+_REMOTE_NOT_NAMED = (
+    "if that address is yours, 'snap config safe-remote.URL true' says so for it; 'snap store "
+    "trust' is for a store that you made yourself, and moved or copied here"
+)
 _NOT_ON_REMOTE = "'snap list --remote {}' shows the snapshots of this history"
 _NOT_AT_ADDRESS = (
     "'snap remote add NAME URL' gives the remote a name, 'snap list --remote NAME' then shows "
@@ -305,6 +310,8 @@ def _hint(error: TreesnapError, program: str) -> str | None:
     if isinstance(error, NotOnRemote):
         there = _NOT_ON_REMOTE.format(error.history) if error.history else _NOT_AT_ADDRESS
         return _for_program(there, program)
+    if isinstance(error, RemoteNotNamed):
+        return _for_program(_REMOTE_NOT_NAMED, program)
     return hint_of(error.code, program)
 
 

@@ -30,6 +30,7 @@ from treesnap.core.model.errors import (
     NotOnRemote,
     Refused,
     RemoteFailed,
+    RemoteNotNamed,
     StoreMissing,
     WarningCode,
     quoted,
@@ -57,6 +58,7 @@ from treesnap.core.ops.restore.attempt import refuse_covered
 from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.trust import real_target, refuse_foreign_remote
 from treesnap.core.ops.undo import restore
+from treesnap.core.ops.user_settings import is_safe_remote
 from treesnap.core.store.fetched import fetched_root
 from treesnap.core.store.lock import held
 from treesnap.core.store.maintenance.retention import Decision, Policy, decide
@@ -383,7 +385,7 @@ class Remotes:
         """
         with opened(self._context, "check a remote", recover=False) as session:
             registry = _registry(session)
-            name, known = registry.find(name)
+            name, known = _contacted(session, name)
             with connect(known, self._secret_of(known), self._opener) as connection:
                 number, _ = connection.protocol.read_state()
                 registry.note_state(name, known, number)
@@ -829,7 +831,7 @@ class Remotes:
         """
         with opened(self._context, doing, recover=False) as session:
             registry = _registry(session)
-            name, known = registry.find(name)
+            name, known = _contacted(session, name)
             directory = directory_of(known.url)
             if changes_history and directory is not None and not known.is_encrypted:
                 refuse_foreign_remote(directory)
@@ -848,6 +850,22 @@ class Remotes:
 
 def _registry(session: Session) -> Registry:
     return Registry(session.fs, session.store.layout)
+
+
+def _contacted(session: Session, name: str | None) -> tuple[str, KnownRemote]:
+    """Returns a remote that is about to be contacted, with its name.
+
+    Its server gets the user's credentials, and what is pushed. So raises RemoteNotNamed where it
+    may be a stranger who says which one it is; raises what :meth:`Registry.find` does as well.
+    """
+    name, known = _registry(session).find(name)
+    if not session.store.is_own and not is_safe_remote(known.url):
+        raise RemoteNotNamed(
+            f"The remote {quoted(name)} is in a store that is not proven to be yours, and would "
+            f"lead to {quoted(known.url)}",
+            path=session.store.path,
+        )
+    return name, known
 
 
 def _histories(context: Context, connection: Connection, view: View) -> list[RemoteHistory]:
@@ -877,15 +895,14 @@ def _tree_paths(context: Context, paths: Iterable[PathLike]) -> tuple[bytes, ...
 def _known(context: Context, place: str) -> tuple[str | None, KnownRemote]:
     """Returns a remote with its name in the store, or, without one, by its address.
 
-    Raises NotFound for what is neither.
+    Raises NotFound for what is neither, and RemoteNotNamed.
     """
     names: list[str] = []
     try:
         with opened(context, "look for a remote", recover=False) as session:
-            registry = _registry(session)
-            names = registry.names()
+            names = _registry(session).names()
             if place in names:
-                return place, registry.get(place)
+                return _contacted(session, place)
     except StoreMissing:
         pass
     directory = directory_of(place)

@@ -8,6 +8,7 @@
     ├── Refused                        change the situation, or pass ``force``
     │   ├── Conflict                   another process changed the tree meanwhile
     │   ├── MergeConflict              say which side wins, or edit the paths
+    │   ├── RemoteNotNamed             say that the remote is one of your own
     │   ├── RemoteLocked               give a secret that opens the remote's keys
     │   │   └── KeysRotated            have the secret added again, by a holder of a newer one
     │   └── UnsupportedFormat          use the version that made this store
@@ -264,6 +265,12 @@ class MergeConflict(Refused):
         super().__init__(message, path=paths[0] if paths else path)
         self.paths = paths
         """What is in conflict."""
+
+
+class RemoteNotNamed(Refused):
+    """Only a store that is not proven to be the user's own names a remote."""
+
+    code = ErrorCode.STORE_NOT_OWN
 
 
 class RemoteLocked(Refused):

@@ -33,7 +33,9 @@ _DIFF = "diff."
 PASSPHRASE_COMMAND, PASSPHRASE_FILE = "passphrase-command.", "passphrase-file."
 """What the settings begin with that say where the passphrase of the remote at a URL comes from."""
 SAFE_DIRECTORIES = "safe-directories"
-_BEGINNINGS = {_DIFF: "PATTERN", PASSPHRASE_COMMAND: "URL", PASSPHRASE_FILE: "URL"}
+SAFE_REMOTE = "safe-remote."
+_OF_REMOTES = (PASSPHRASE_COMMAND, PASSPHRASE_FILE, SAFE_REMOTE)
+_BEGINNINGS = {_DIFF: "PATTERN", **dict.fromkeys(_OF_REMOTES, "URL")}
 """What the settings of a user begin with, and what follows; but for the safe directories."""
 SHOWN_NAMES = (*map("".join, _BEGINNINGS.items()), SAFE_DIRECTORIES)
 _LOCK = "config.lock"
@@ -72,6 +74,12 @@ def safe_directories() -> tuple[list[str], list[str]]:
     except InvalidArgument as error:
         problems.append(error.message)
     return list(filter(os.path.isabs, (*given, *words))), problems
+
+
+def is_safe_remote(url: str) -> bool:
+    """Returns whether the user names the remote at an address; raises what the others do."""
+    values = user_values()
+    return any(beginning + url in values for beginning in _OF_REMOTES)
 
 
 def text_commands() -> list[TextCommand]:
@@ -121,6 +129,9 @@ def _check_of_user(name: str, value: str) -> None:
         for word in value.split(os.pathsep):
             if not os.path.isabs(word):
                 raise InvalidArgument(f"{quoted(word)} is not an absolute path")
+    elif name.startswith(SAFE_REMOTE):
+        if value != "true":
+            raise InvalidArgument(f"{value!r} is not 'true'")
     elif name.startswith(PASSPHRASE_FILE) and not os.path.isabs(value):
         raise InvalidArgument(f"{quoted(value)} is not an absolute path")
 

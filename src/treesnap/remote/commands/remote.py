@@ -148,7 +148,7 @@ def add(
             append_only=append_only,
             only_collector=only_collector,
         )
-        remember(info.url, source)
+        remember(handle, info.url, source)
     words = "encrypted" if info.is_encrypted else "not encrypted"
     line = f"Added the remote {info.name}: {printable(info.url)}, {words}"
     invocation.output.result("remote.add", info._asdict, [line])

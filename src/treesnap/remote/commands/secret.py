@@ -59,14 +59,26 @@ def new_secret_of(known: KnownRemote, source: Source) -> SecretSource:
     return lambda: _secret(known, source, confirms=True)
 
 
-def remember(url: str, source: Source) -> None:
-    """Keeps in the user's own settings where the secret of the remote at an address comes from."""
-    from treesnap.core.ops.user_settings import PASSPHRASE_COMMAND, PASSPHRASE_FILE, change_of_user
+def remember(handle: Handle, url: str, source: Source) -> None:
+    """Keeps in the user's own settings where the secret of the remote at an address comes from.
+
+    Or only that the user named it, where a store is not proven to be the user's own.
+    """
+    from treesnap.core.ops.user_settings import (
+        PASSPHRASE_COMMAND,
+        PASSPHRASE_FILE,
+        SAFE_REMOTE,
+        change_of_user,
+    )
+    from treesnap.core.store.layout import Layout
+    from treesnap.core.store.ownership import is_own
 
     if source != Source():
         change_of_user(
             {PASSPHRASE_COMMAND + url: source.command, PASSPHRASE_FILE + url: source.file}
         )
+    elif not is_own(handle.context.fs, Layout(handle.store_path)):
+        change_of_user({SAFE_REMOTE + url: "true"})
 
 
 def _remembered(known: KnownRemote, monitor: Monitor) -> Source:
