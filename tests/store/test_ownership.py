@@ -11,10 +11,14 @@ from contextlib import suppress
 import pytest
 
 import treesnap
+from mounting import mounting
 from state import tree_state
+from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import ErrorCode, OperationFailed, Refused
 from treesnap.core.ops.context import context_at
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.ownership import note_made_here
 from treesnap.plans import CorrectionMode, PlanMonitor, Planner
 from treesnap.plans.plan import Step
 from treesnap.testing.children import killed
@@ -41,6 +45,26 @@ def test_a_store_is_own_where_it_was_made(handle, tmp_path):
     assert handle.store_info().own
     (tmp_path / "store").rename(tmp_path / "moved")
     assert treesnap.open(tmp_path / "root", tmp_path / "moved").store_info().own
+
+
+@pytest.mark.parametrize(("kind", "size_mib"), [("ext4", 64), ("xfs", 320), ("btrfs", 256)])
+def test_a_store_is_own_when_its_device_has_another_number(tmp_path, kind, size_mib):
+    """As after a restart, when disks are found in another order."""
+    (tmp_path / "root").mkdir()
+    with mounting() as mounter:
+        place = tmp_path / "disk"
+        mounter.image(place, kind, size_mib)
+        handle = treesnap.open(tmp_path / "root", place / "store")
+        handle.create()
+        shutil.copytree(place / "store", place / "copy")
+        before = place.stat().st_dev
+        mounter.unmount(place)
+        mounter.image(tmp_path / "other", "ext4", 64)
+        mounter.image_again(place)
+
+        assert (place.stat().st_dev != before) or kind == "btrfs"
+        assert handle.store_info().own
+        assert not treesnap.open(tmp_path / "root", place / "copy").store_info().own
 
 
 def test_a_copy_is_not_own_until_the_user_says_so(handle, tmp_path):
@@ -87,6 +111,18 @@ def test_a_store_of_another_user_is_not_roots_own(handle, tmp_path):
     assert not handle.store_info().own
     with pytest.raises(Refused):
         handle.store_trust()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives a file away")
+def test_what_another_user_made_is_not_own_in_a_directory_of_ones_own(handle, tmp_path):
+    """Its maker can write the right proof; then it is moved out of the maker's directory."""
+    os.chown(tmp_path / "store" / "format", OTHER_USER, OTHER_USER)
+    note_made_here(LocalFileSystem(), Layout(str(tmp_path / "store")))
+
+    assert not handle.store_info().own
+    with pytest.raises(Refused) as refused:
+        handle.store_trust()
+    assert refused.value.code is ErrorCode.STORE_NOT_TRUSTED
 
 
 def test_a_store_of_an_earlier_version_is_not_proven(handle, tmp_path):

@@ -40,6 +40,10 @@ class Mounter:
         self._mount(place, "-o", "loop", str(image))
         return place
 
+    def image_again(self, place: Path) -> None:
+        """Mounts what :meth:`image` made and was unmounted, perhaps by another device."""
+        self._mount(place, "-o", "loop", str(place.with_name(f"{place.name}.image")))
+
     def bind(self, source: Path, place: Path) -> None:
         """Mounts a file or directory a second time."""
         self._mount(place, "--bind", str(source))

@@ -1,11 +1,15 @@
 """Whose a store is: what proves that the present user, on this machine, made it where it lies.
 
 A store of another user may say anything about itself. So nothing that a copy keeps counts: the
-file ``made-here`` is a hash over the machine, the file system, and the inode and change time of
-the format file. No user can choose a change time, so no archive, copy or download has the right
-one; a store that was moved on its file system has. A file system from elsewhere, such as that of
-a stick, lacks the id of this machine. And the store's directory has to belong to the user or to
+file ``made-here`` is a hash over the machine, and the inode and change time of the format file. No
+user can choose a change time, so no archive, copy or download has the right one; a store that was
+moved on its file system has. A file system from elsewhere, such as that of a stick, lacks the id
+of this machine. And the store's directory and its format file have to belong to the user or to
 root, and no other user may write to it.
+
+The file system does not count: its id (``f_fsid``) is made of the number of its device on XFS, and
+of nothing that lasts on others, so a store would be a stranger's after a restart. Another file
+system that has the inode with the same change time was made for that, and has any id.
 
 What is not proven is not trusted: nothing of such a store is run, and what is restored from it
 gets no privileges unless the user asks for that.
@@ -31,7 +35,7 @@ _ENTERED_BY_OTHERS = stat.S_IXGRP | stat.S_IXOTH
 
 
 def is_own(fs: ReadingFileSystem, layout: Layout) -> bool:
-    """Returns whether a store is proven to be this user's. Costs two reads and two looks."""
+    """Returns whether a store is proven to be this user's. Costs two reads and three looks."""
     if not is_controlled(fs, layout):
         return False
     try:
@@ -41,11 +45,16 @@ def is_own(fs: ReadingFileSystem, layout: Layout) -> bool:
 
 
 def is_controlled(fs: ReadingFileSystem, layout: Layout) -> bool:
-    """Returns whether no other user owns a store or may write to it. Costs two looks."""
+    """Returns whether no other user owns a store or may write to it. Costs three looks.
+
+    Nor its format file: a user who made it knows what proves it, and it may have been moved here.
+    """
     try:
         store, owner_ids = os.path.realpath(layout.path), {0, os.geteuid()}
         top = fs.lstat(store)
         if top.st_uid not in owner_ids or top.st_mode & WRITABLE_BY_OTHERS:
+            return False
+        if fs.lstat(layout.format).st_uid not in owner_ids:
             return False
         return directory_of_others(store, top, owner_ids) is None
     except OSError:
@@ -89,5 +98,5 @@ def _proof(fs: ReadingFileSystem, layout: Layout) -> bytes:
         machine = read_file(fs, _MACHINE_ID, _SIZE_MAX)
     except OSError:  # containers often have none
         machine = b""
-    facts = (machine.hex(), fs.file_system_id(layout.path), found.st_ino, found.st_ctime_ns)
+    facts = (machine.hex(), found.st_ino, found.st_ctime_ns)
     return sha256(repr(facts).encode()).hexdigest().encode() + b"\n"
