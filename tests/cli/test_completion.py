@@ -217,10 +217,10 @@ def test_completion_imports_no_command_but_the_one_of_the_line(environment, root
         )
         return set(result.stderr.decode().splitlines()[0].split())
 
-    commands = {name for name in loaded("snap ") if ".cmd_" in name}
+    commands = {name for name in loaded("snap ") if ".commands." in name}
     assert commands == set()
     modules = loaded("snap restore ")
-    assert {name for name in modules if ".cmd_" in name} == {"treesnap.cli.commands.restore"}
+    assert {name for name in modules if ".commands." in name} == {"treesnap.cli.commands.restore"}
     unused = {"rich", "pyfastcdc", "difflib", "subprocess", "json", "zstandard", "watchdog"}
     assert not modules & {*unused, "treesnap.core.worktree.scan.scanner", "treesnap.remote"}
 

@@ -90,7 +90,7 @@ def test_show_prints_a_fact_a_line(snap, history):
     assert facts["id"] == history[1]
     assert (facts["session"], facts["step"], facts["name"]) == ("s", "2", "v2")
     assert (facts["pinned"], facts["complete"]) == ("no", "yes")
-    assert facts["holds"] == "1 file, 0 directories, 0 others, 9 B"
+    assert facts["holds"] == "1 file, 0 directories, 0 links and special files, 9 B"
 
 
 def test_show_as_json(snap, history, root):

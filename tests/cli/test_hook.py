@@ -813,8 +813,8 @@ def test_a_hook_that_a_watcher_carries_out_imports_hardly_anything(root, environ
 
     ours = [
         "treesnap",
-        *(f"treesnap.cli{name}" for name in ("", ".client", ".hook_client", ".start")),
-        "treesnap.core.ending_signals",
+        *(f"treesnap.cli{name}" for name in ("", ".fork_client", ".hook_client", ".start")),
+        *(f"treesnap.core{name}" for name in ("", ".ending_signals", ".own_program")),
     ]
     assert started.stdout.decode().split() == ["__future__", "_socket", "select", *ours]
     assert [item["phase"] for item in listed(snap)] == ["pre"]

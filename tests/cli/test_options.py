@@ -11,6 +11,7 @@ def test_json_is_understood_before_and_after_the_command(unsaid_snap, words):
         "schema": "treesnap.list/1",
         "snapshots": [],
         "damaged": [],
+        "newer": [],
         "gaps": [],
     }
 

@@ -71,6 +71,7 @@ _LIBRARIES = (
     "tomllib",
     "treesnap.agents.commands.hook",
     "treesnap.agents.hook",
+    "treesnap.core.handle",
     "zstandard",
 )
 """What the commands import when they need it."""
