@@ -49,11 +49,18 @@ def note_links(fs: FileSystem, layout: Layout, links: Iterable[str]) -> None:
 
 def leads_to(path: str, store: str) -> bool:
     """Returns whether a link of this user is at a path, and leads to a store by its real path."""
+    return own_link_target(path) is not None and os.path.realpath(path) == store
+
+
+def own_link_target(path: str) -> str | None:
+    """Returns where a link of this user leads, or None for anything else at a path.
+
+    What the link of another user says proves nothing, and they can change it at any moment.
+    """
     try:
-        is_own = os.lstat(path).st_uid == os.geteuid()
+        return os.readlink(path) if os.lstat(path).st_uid == os.geteuid() else None
     except OSError:
-        return False
-    return is_own and os.path.islink(path) and os.path.realpath(path) == store
+        return None
 
 
 def place_before(path: str, store: str) -> str:
@@ -76,7 +83,7 @@ def _beside(path: str) -> str:
 
 def _is_remains(path: str) -> bool:
     """Returns whether a move left this name beside a link that was killed: it leads to itself."""
-    return os.path.islink(path) and os.readlink(path) == path
+    return own_link_target(path) == path
 
 
 def arrive(fs: FileSystem, old: str, place: str, path: str) -> None:

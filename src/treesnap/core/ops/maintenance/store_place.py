@@ -72,6 +72,7 @@ from treesnap.core.ops.maintenance.store_links import (
     leads_to,
     links_left,
     note_links,
+    own_link_target,
     place_before,
 )
 from treesnap.core.ops.maintenance.verify import verify
@@ -356,8 +357,7 @@ def _refuse_dangling(path: str) -> None:
 
 def _is_link_to_replace(path: str, store: str) -> bool:
     """Says whether at a path is a link of a move that was killed, or one that leads to a store."""
-    is_of_move = os.path.islink(path) and os.readlink(path) == path
-    return is_of_move or leads_to(path, store)
+    return own_link_target(path) == path or leads_to(path, store)
 
 
 def _refuse_taken(path: str) -> None:
@@ -462,14 +462,17 @@ def _exchange_with_link(fs: FileSystem, old: str, *, link: str, target: str) -> 
                 replaced = fs.lstat(link)
                 fs.remove_directory(link)
         try:
-            if not os.path.islink(link):
+            if own_link_target(link) != target:  # else of a move that was killed
                 with _refused_if_taken(link):
                     fs.make_symlink(os.fsencode(target), os.fsencode(name), dir_fd=there)
             with _no_exchange_told(old):
                 fs.exchange(os.path.basename(old), name, source_dir_fd=here, target_dir_fd=there)
+            if own_link_target(old) != target:
+                fs.exchange(os.path.basename(old), name, source_dir_fd=here, target_dir_fd=there)
+                raise _taken(link)
         except BaseException:
             with suppress(OSError):
-                if os.path.islink(link):
+                if own_link_target(link) == target:
                     fs.unlink(link)
                     if replaced is not None:
                         fs.make_directory(link, stat.S_IMODE(replaced.st_mode))
