@@ -9,7 +9,7 @@ import pytest
 
 from oracle import difference, record
 from treesnap.remote import remotes
-from treesnap.remote.commands import remote as cmd_remote
+from treesnap.remote.commands import transfer
 from treesnap.remote.records import REMOTE
 
 PASSPHRASE = {"TREESNAP_REMOTE_PASSPHRASE": "correct horse"}
@@ -598,7 +598,7 @@ def test_packs_are_sent_and_received_at_the_same_time(snap, run_snap, root, disk
     assert outcome.code == 0
     assert difference(record(root), record(tmp_path / "again")) == []
     assert snap("push", "--jobs", "0").code == 2
-    assert cmd_remote.JOBS == remotes.JOBS
+    assert transfer.JOBS == remotes.JOBS
 
 
 def test_what_came_after_a_snapshot_is_pushed(snap, root, disk):

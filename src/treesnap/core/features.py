@@ -38,24 +38,24 @@ FEATURES = {
                     "Keep history on object storage or on another disk.",
                 ),
                 "push": (
-                    "treesnap.remote.commands.remote",
+                    "treesnap.remote.commands.transfer",
                     "Store snapshots of the root on a remote.",
                 ),
                 "fetch": (
-                    "treesnap.remote.commands.remote",
+                    "treesnap.remote.commands.transfer",
                     "Bring a history of another machine into the store.",
                 ),
                 "pull": (
-                    "treesnap.remote.commands.remote",
+                    "treesnap.remote.commands.transfer",
                     "Bring what another machine changed into the root.",
                 ),
                 "clone": (
-                    "treesnap.remote.commands.remote",
+                    "treesnap.remote.commands.transfer",
                     "Make a directory of a history on a remote.",
                 ),
             },
         },
-        fetches="treesnap.remote.commands.remote:fetched_ref",
+        fetches="treesnap.remote.commands.transfer:fetched_ref",
     ),
     "agents": Feature(
         {

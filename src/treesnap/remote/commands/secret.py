@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from treesnap.core.handle import Handle
     from treesnap.core.model.events import Monitor
+    from treesnap.remote import Remotes
     from treesnap.remote.connection import SecretSource
     from treesnap.remote.keys import Secret
     from treesnap.remote.records import KnownRemote
@@ -52,6 +53,13 @@ def secret_of(handle: Handle) -> Callable[[KnownRemote], SecretSource]:
     """Returns what says where the secret of a remote comes from; that is asked when needed."""
     monitor = handle.context.monitor
     return lambda known: lambda: _secret(known, _remembered(known, monitor))
+
+
+def remotes_of(handle: Handle) -> Remotes:
+    """Returns the remotes of a handle's store; their secrets are asked for when needed."""
+    from treesnap.remote import Remotes
+
+    return Remotes(handle, secret_of(handle))
 
 
 def new_secret_of(known: KnownRemote, source: Source) -> SecretSource:

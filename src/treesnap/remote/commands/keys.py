@@ -1,0 +1,116 @@
+"""``snap remote key``: what opens an encrypted remote."""
+
+from __future__ import annotations
+
+import click
+
+from treesnap.cli.command import SnapGroup, pass_invocation
+from treesnap.cli.invocation import Invocation
+from treesnap.core.model.quantities import count_text
+from treesnap.remote.commands.secret import new_passphrase, remotes_of
+
+
+@click.group("key", cls=SnapGroup)
+def key() -> None:
+    """List, add and remove what opens an encrypted remote.
+
+    Several passphrases and keys may open one. A secret is changed by adding the new one and
+    removing the old one; nothing else is written again.
+    """
+
+
+@key.command("list", prints_only=True, examples=["snap remote key list backup"])
+@click.argument("name", required=False)
+@pass_invocation
+def list_keys(invocation: Invocation, *, name: str | None) -> None:
+    """List the key slots of an encrypted remote.
+
+    Columns: id, what opens it, and whether it is the one in use.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        found = remotes_of(handle).keys(name)
+    lines = [
+        f"{item.id[:12]}  {item.kind}" + ("  (in use)" if item.is_used else "") for item in found
+    ]
+    invocation.output.result("remote.key.list", lambda: {"keys": found}, lines)
+
+
+@key.command(
+    "add",
+    examples=["snap remote key add backup", "snap remote key add backup --raw-key"],
+)
+@click.argument("name", required=False)
+@click.option("--passphrase-file", metavar="FILE", help="Read the new passphrase from a file.")
+@click.option("--passphrase-command", metavar="COMMAND", help="Run a command that prints it.")
+@click.option("--raw-key", is_flag=True, help="Make a raw key, and print it.")
+@pass_invocation
+def add_key(
+    invocation: Invocation,
+    *,
+    name: str | None,
+    passphrase_file: str | None,
+    passphrase_command: str | None,
+    raw_key: bool,
+) -> None:
+    """Let another passphrase or key open an encrypted remote.
+
+    The new passphrase comes from --passphrase-command, --passphrase-file,
+    $TREESNAP_REMOTE_NEW_PASSPHRASE, or the terminal.
+    """
+    from treesnap.remote.keys import Secret, new_raw_key
+
+    made = new_raw_key() if raw_key else None
+
+    def secret() -> Secret:
+        if made is not None:
+            return Secret.raw_key(made)
+        return new_passphrase(passphrase_command, passphrase_file)
+
+    with invocation.open(progress=False, needs_root=False) as handle:
+        info = remotes_of(handle).add_key(name, secret)
+    lines = [f"Added the key slot {info.id[:12]}: {info.kind}", *([made] if made else [])]
+    invocation.output.result("remote.key.add", lambda: {**info._asdict(), "raw_key": made}, lines)
+
+
+@key.command("remove", examples=["snap remote key remove backup 3f2a9c"])
+@click.argument("name")
+@click.argument("key_id", metavar="KEY")
+@pass_invocation
+def remove_key(invocation: Invocation, *, name: str, key_id: str) -> None:
+    """Remove a key slot: its secret opens the remote no longer.
+
+    KEY is the beginning of an id that 'list' shows. A person who kept the secret and a
+    copy of the slot can still read the remote.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        info = remotes_of(handle).remove_key(name, key_id)
+    line = f"Removed the key slot {info.id[:12]}: {info.kind}"
+    invocation.output.result("remote.key.remove", info._asdict, [line])
+
+
+@key.command("rotate", examples=["snap remote key rotate backup"])
+@click.argument("name", required=False)
+@click.option(
+    "--take-over", is_flag=True, help="Go on after another machine that was stopped in the middle."
+)
+@pass_invocation
+def rotate_keys(invocation: Invocation, *, name: str | None, take_over: bool) -> None:
+    """Encrypt what is stored from now on with new keys.
+
+    A person who kept a removed secret and a copy of its slot cannot read that. The secret in use
+    opens everything; other secrets open only what was stored before, until they are removed
+    and added again. Nothing is written again.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        remotes = remotes_of(handle)
+        info = remotes.rotate_keys(name, takes_over=take_over)
+        older = [item.id for item in remotes.keys(name) if item.generation < info.generation]
+    line = f"Rotated the keys: new files are of generation {info.generation}"
+    invocation.output.result(
+        "remote.key.rotate", lambda: {**info._asdict(), "older": older}, [line]
+    )
+    if older:
+        invocation.output.note(
+            f"{count_text(len(older), 'key slot opens', 'key slots open')} only what was stored "
+            "before: remove them, and add their secrets again"
+        )
