@@ -36,8 +36,10 @@ for command in sys.argv[4:]:
 """Imports every module of the core and its command line, then runs commands."""
 COMMANDS = (
     "create",
+    "watch --detach",
     "change",
     "status",
+    "watch --stop",
     "diff",
     "restore latest",
     "list",

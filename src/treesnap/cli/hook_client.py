@@ -103,7 +103,7 @@ def run_in_watcher(words: list[str], store: str) -> None:
 
 
 def socket_name(device: int, inode: int) -> str:
-    """Returns the name of the socket of a root's watcher, among the files of all roots."""
+    """Returns the name of a root's watcher's socket for hooks, as the watch service makes it."""
     return f"hook-{device:x}-{inode:x}"
 
 

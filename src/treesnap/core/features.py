@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from treesnap.core.model.named_tuple import NamedTuple
@@ -27,6 +28,9 @@ class Feature(NamedTuple):
     fetches: str = ""
     """``module:function`` of an invocation, a handle, a REF with a slash and paths to restore:
     returns a REF of the store, after it has brought what that needs."""
+    carries_out: Mapping[str, str] = MappingProxyType({})
+    """By the command that a watcher carries out for other processes, ``module:function`` of the
+    watcher's context and a request: returns the reply, or nothing if that process has to do it."""
 
 
 FEATURES = {
@@ -78,6 +82,7 @@ FEATURES = {
                 ),
             },
         },
+        carries_out={"hook": "treesnap.agents.commands.hook:carry_out"},
     ),
     "plans": Feature(
         {
@@ -156,12 +161,26 @@ def with_features(commands: Commands) -> Commands:
 
 def functions(point: str) -> Iterator[Callable[..., Any]]:
     """Yields what the features that are there have at a point of the table, such as ``fetches``."""
+    for feature in _present():
+        if place := getattr(feature, point):
+            yield _imported(place)
+
+
+def functions_by_command(point: str) -> dict[str, Callable[..., Any]]:
+    """Returns what the features that are there have for commands at a point of the table."""
+    return {
+        command: _imported(place)
+        for feature in _present()
+        for command, place in getattr(feature, point).items()
+    }
+
+
+def _imported(place: str) -> Callable[..., Any]:
     from importlib import import_module
 
-    for feature in _present():
-        module, _, name = getattr(feature, point).partition(":")
-        if module:
-            yield getattr(import_module(module), name)
+    module, _, name = place.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
 
 
 def _present() -> Iterator[Feature]:

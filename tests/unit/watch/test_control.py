@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from treesnap.agents.commands.hook import carry_out
 from treesnap.cli.commands.watch import status_lines
-from treesnap.cli.hook_client import socket_name
 from treesnap.core.model.errors import ErrorCode, OperationFailed, TreesnapError
 from treesnap.core.model.results import PushFailure, PushStatus, WatchStatus
 from treesnap.core.watch import control
@@ -105,7 +103,7 @@ def test_words_about_one_say_everything_that_is_known():
 
 
 def test_a_service_that_is_stopped_before_it_begins_ends_at_once(handle):
-    service = WatchService(handle.context, hook_name=socket_name, carry_out=carry_out)
+    service = WatchService(handle.context)
     assert service.status().directories == 0
 
     service.stop()

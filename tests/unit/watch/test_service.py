@@ -19,8 +19,6 @@ import pytest
 
 import treesnap
 from oracle import difference, record
-from treesnap.agents.commands.hook import carry_out
-from treesnap.cli.hook_client import socket_name
 from treesnap.core.codec.watch import (
     Answer,
     Asked,
@@ -56,8 +54,6 @@ class Watched:
         self.news = threading.Condition()
         self.service = WatchService(
             handle.context,
-            hook_name=socket_name,
-            carry_out=carry_out,
             on_snapshot=lambda result: self._add(self.made, result),
             on_error=lambda message: self._add(self.said, message),
             **options,
@@ -275,7 +271,7 @@ def test_a_second_one_is_refused_and_the_first_goes_on(watch, handle):
     watch()
 
     with pytest.raises(Busy, match="is in use by"):
-        WatchService(handle.context, hook_name=socket_name, carry_out=carry_out).run()
+        WatchService(handle.context).run()
 
     assert control.status(handle.context) is not None
 

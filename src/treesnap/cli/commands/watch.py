@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treesnap.cli.command import command, pass_invocation
-from treesnap.cli.hook_client import socket_name
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_json import Fields, path_fields
 from treesnap.cli.output.as_text import create_notes, short_id
 from treesnap.cli.output.terminal import time_text
 from treesnap.cli.parameters import Seconds
+from treesnap.core.features import functions_by_command
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.results import PushStatus, WatchStatus
@@ -110,7 +110,6 @@ def _watch(
     remote: str | None,
     **wanted: Any,
 ) -> None:
-    from treesnap.agents.commands.hook import carry_out
     from treesnap.core.watch.service import WatchService
 
     output = invocation.output
@@ -140,8 +139,7 @@ def _watch(
         on_snapshot=made,
         on_error=output.note,
         push_status=pushes.status if pushes is not None else lambda: None,
-        hook_name=socket_name,
-        carry_out=carry_out,
+        carries_out=functions_by_command("carries_out"),
     )
     with _stopped_by_signals(service), pushes if pushes is not None else nullcontext():
         service.run(ready)

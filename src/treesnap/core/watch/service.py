@@ -10,9 +10,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from treesnap.core.codec.watch import (
@@ -44,9 +45,11 @@ _TIMEOUT_S = 5.0
 _PAUSE_S = 0.1
 """How long it waits after a connection could not be accepted."""
 _REQUEST_SIZE_MAX = 8 << 20
-"""Of a hook, with its payload and its variables."""
+"""Of a command to carry out, with its input and its variables."""
 _HELLO = b"H"
-"""Tells the process of a hook that this one is not suspended."""
+"""Tells the process that asks that this one is not suspended."""
+CarriesOut = Callable[[Context, bytes], bytes]
+"""Carries out a command for another process; nothing means that it has to do that itself."""
 _Answer = Callable[[socket.socket], None]
 QUIET_S = 1.0
 """How long nothing has to change before a snapshot of the changes is made."""
@@ -107,8 +110,7 @@ class WatchService:
         self,
         context: Context,
         *,
-        hook_name: Callable[[int, int], str],
-        carry_out: Callable[[Context, bytes], bytes],
+        carries_out: Mapping[str, CarriesOut] = MappingProxyType({}),
         every_s: float | None = None,
         on_change: bool = False,
         idle_s: float | None = None,
@@ -119,8 +121,7 @@ class WatchService:
     ) -> None:
         self._context = context
         self._push_status = push_status
-        self._hook_name = hook_name
-        self._carry_out = carry_out
+        self._carries_out = carries_out
         self._force = force
         self._idle_s = idle_s
         self._asked_s = time.monotonic()
@@ -165,9 +166,11 @@ class WatchService:
                 self._listen(stack, directory, "socket", self._answer)
                 if self._watcher is not None:
                     top = context.fs.lstat(context.root)
-                    name = self._hook_name(top.st_dev, top.st_ino)
                     roots = Layout(context.store_path).roots
-                    self._listen(stack, roots, name, partial(self._take_hook, context))
+                    for command, function in self._carries_out.items():
+                        name = f"{command}-{top.st_dev:x}-{top.st_ino:x}"
+                        answer = partial(self._carry_out, context, function)
+                        self._listen(stack, roots, name, answer)
             on_ready(self.status())
             while not self._is_stopping and self._is_of_use():
                 self._wait(context)
@@ -295,11 +298,13 @@ class WatchService:
                 connection.settimeout(_TIMEOUT_S)
                 answer(connection)
 
-    def _take_hook(self, watching: Context, connection: socket.socket) -> None:
+    def _carry_out(
+        self, watching: Context, function: CarriesOut, connection: socket.socket
+    ) -> None:
         connection.send(_HELLO)
         request = receive(connection, _REQUEST_SIZE_MAX)
         self._asked_s = time.monotonic()
-        send(connection, self._carry_out(watching, request))
+        send(connection, function(watching, request))
 
     def _answer(self, connection: socket.socket) -> None:
         asked, since, view = decode_question(receive(connection, QUESTION_SIZE_MAX))
