@@ -171,7 +171,6 @@ def diff(
     if stat and name_status:
         raise click.UsageError("--stat and --name-status exclude each other")
     from treesnap.cli.output.patches import DiffOutput
-    from treesnap.cli.output.syntax_colours import SyntaxColours
 
     with invocation.open() as handle:
         sides = _sides(handle, invocation, words, paths)
@@ -186,7 +185,6 @@ def diff(
             root=sides.directory,
             size_max=max_size,
             as_text=not no_textconv,
-            syntax=SyntaxColours(),
         )
         output = invocation.output
         coloured = output.is_coloured

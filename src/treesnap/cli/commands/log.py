@@ -358,9 +358,7 @@ def _patches(
     Adds to a list what could not be converted to text, and why.
     """
     from treesnap.cli.output.patches import DiffOutput
-    from treesnap.cli.output.syntax_colours import SyntaxColours
 
-    syntax = SyntaxColours()
     for entry in entries:
         yield _line(entry, terminal, widths).encode("utf-8", "backslashreplace") + b"\n"
         texts = DiffOutput(
@@ -368,7 +366,6 @@ def _patches(
             entry.older_id or entry.snapshot.id,
             entry.snapshot.id,
             as_text=as_text,
-            syntax=syntax,
         )
         changes: tuple[Change, ...]
         if entry.older_id is None:

@@ -9,7 +9,6 @@ from treesnap.cli.output.as_json import Fields
 from treesnap.cli.output.as_text import path_text
 from treesnap.cli.output.colour import Style, styled
 from treesnap.cli.output.coloured_patch import coloured_hunks, harmless
-from treesnap.cli.output.syntax_colours import CHANGES_MAX, SyntaxColours
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.diff.texts import LineCounts, count_lines, hunks, is_binary
 from treesnap.core.model.entities import CONTENT_SIZE_MAX, Change, ChangeKind, Entry, EntryKind
@@ -57,7 +56,6 @@ class DiffOutput:
         root: str | None = None,
         size_max: int = CONTENT_SIZE_MAX,
         as_text: bool = False,
-        syntax: SyntaxColours | None = None,
     ) -> None:
         """Prepares patches; with ``as_text`` of what the user's commands print of files."""
         self._handle = handle
@@ -66,7 +64,6 @@ class DiffOutput:
         self._root = root
         self._size_max = size_max
         self._as_text = as_text
-        self._syntax = syntax
         self.not_converted: list[str] = []
         """What patches show as it is although a setting names a command for it, and why."""
 
@@ -96,17 +93,11 @@ class DiffOutput:
     def shown_patches(self, changes: Sequence[Change], *, coloured: bool) -> Iterator[bytes]:
         """Yields the same for people: control characters of the texts are escaped."""
         for change, texts in self._texts(changes, as_text=self._as_text):
-            pieces = list(hunks(texts.old, texts.new))
+            pieces = hunks(texts.old, texts.new)
             for line in _patch_header(change, texts):
                 yield _encoded(styled(line, Style.HEADING) if coloured else line) + b"\n"
-            if not coloured:
-                yield _encoded("".join(map(harmless, pieces)))
-                continue
-            lexer = None
-            if self._syntax is not None and pieces and len(changes) <= CHANGES_MAX:
-                size = sum(map(len, pieces))
-                lexer = None if texts.converted_by else self._syntax.lexer_for(change.path, size)
-            yield _encoded("".join(coloured_hunks(pieces, lexer)))
+            lines = coloured_hunks(pieces) if coloured else map(harmless, pieces)
+            yield _encoded("".join(lines))
 
     def stat_lines(self, changes: Sequence[Change], *, coloured: bool) -> Iterator[str]:
         """Yields a line for each path, how much of it changed, and the sums."""
