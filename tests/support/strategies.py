@@ -25,15 +25,16 @@ from treesnap.core.codec.root_files import (
     NameTable,
     RestoreHistory,
 )
+from treesnap.core.codec.snapshot import PLAN_ATTACHMENT
 from treesnap.core.codec.statcache import Observation, Row
 from treesnap.core.model.entities import (
+    Attachment,
     Entry,
     EntryKind,
     FileContent,
     IgnoreRules,
     ObjectId,
     ObjectKind,
-    PlanCopy,
     SkipReason,
     SnapshotId,
     SnapshotKind,
@@ -182,7 +183,7 @@ def snapshot_records() -> SearchStrategy[SnapshotRecord]:
         step=st.none() | _INT64,
         added_bytes=st.none() | _SIZES,
         tags=st.dictionaries(_TEXT, _TEXT, max_size=2),
-        plan=st.none() | plan_copies(),
+        attachment=st.none() | attachments(),
     )
 
 
@@ -216,10 +217,10 @@ def gap_lists() -> SearchStrategy[tuple[Gap, ...]]:
     return st.lists(gaps, max_size=3).map(tuple)
 
 
-def plan_copies() -> SearchStrategy[PlanCopy]:
-    """Plans as they stood at a moment."""
+def attachments() -> SearchStrategy[Attachment]:
+    """Plans, as they stood at a moment."""
     ids = st.text("0123456789ABCDEFGHJKMNPQRSTVWXYZ", min_size=25, max_size=25).map("7".__add__)
-    return st.builds(PlanCopy, ids, st.binary(max_size=20))
+    return st.builds(Attachment, st.just(PLAN_ATTACHMENT), ids, st.binary(max_size=20))
 
 
 def journals() -> SearchStrategy[Journal]:
@@ -237,7 +238,7 @@ def journals() -> SearchStrategy[Journal]:
         is_way_back=st.booleans(),
         removes_first=st.booleans(),
         keeps_nothing=st.booleans(),
-        plan=none | plan_copies(),
+        attachment=none | attachments(),
     )
     return st.builds(
         Journal,

@@ -18,6 +18,7 @@ from treesnap.core.codec.journal import STAGE_PREFIX, Commit, Finish, Journal
 from treesnap.core.codec.message import TIME_MAX_NS, TIME_MIN_NS
 from treesnap.core.codec.message import pack as packed
 from treesnap.core.model.entities import (
+    Attachment,
     Entry,
     EntryKind,
     IgnoreRules,
@@ -63,6 +64,7 @@ RECORD = SnapshotRecord(
     step=7,
     tags={"b": "2", "a": "1"},
 )
+ATTACHMENT = Attachment("plan", "01ARZ3NDEKTSV4RRFFQ69G5FAV", b"payload")
 JOURNAL = Journal(
     root_id="01" * 16,
     stage_name=STAGE_PREFIX + b"0011223344556677",
@@ -136,9 +138,13 @@ ENCODED: dict[str, bytes] = {
     "tree of pages": paged(),
     "lists": folded(),
     "snapshot": snapshot.encode_snapshot(RECORD),
+    "snapshot with a plan": snapshot.encode_snapshot(RECORD._replace(attachment=ATTACHMENT)),
     "snapshot state": snapshot.encode_state(SnapshotState(pinned=True, tags={"a": "1"})),
     "history": root_files.encode_history(root_files.RestoreHistory((MOMENT,), ())),
     "journal": journal.encode_journal(JOURNAL),
+    "journal with a plan": journal.encode_journal(
+        JOURNAL._replace(commit=JOURNAL.commit._replace(attachment=ATTACHMENT, privileged=True))
+    ),
     "row": statcache.frame(statcache.encode_row(ROW)),
     "meta": statcache.encode_meta(statcache.Meta("ef" * 32, ID)),
     "index": encode_index(
@@ -155,9 +161,11 @@ GOLDEN = {
     "tree of pages": (4444, "88f79a92cb6787a3c8ba0a1db55e393b"),
     "lists": (668667, "fdcdd61a1fe87a290b38fa90ea76b6b9"),
     "snapshot": (335, "c62e35dd81d9531f0a1ebabaa2cee629"),
+    "snapshot with a plan": (379, "507ab52b09a00fda8c90977cbd2aca40"),
     "snapshot state": (28, "8f354c6e684cc6abd29d4f1e121b1821"),
     "history": (93, "e5ff5b28a8d0907625c54a8a0da91cf9"),
     "journal": (542, "97abfe4989d7d395b878e05406f8e7ad"),
+    "journal with a plan": (596, "0d26daa179cdadf2d1b5475b99f494e8"),
     "row": (92, "6ac6c72927a7511114553f1d57b53524"),
     "meta": (124, "0f3883be877e90649b68c1fe552652cb"),
     "index": (190, "6fc9e3bd1de8d83053173a7b823e8454"),

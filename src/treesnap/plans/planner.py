@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from treesnap.core.codec.snapshot import PLAN_ATTACHMENT
 from treesnap.core.model.arguments import checked_methods
-from treesnap.core.model.entities import PlanCopy, Skipped, Snapshot, SnapshotId
+from treesnap.core.model.entities import Attachment, Skipped, Snapshot, SnapshotId
 from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,
@@ -27,9 +28,9 @@ from treesnap.core.ops.access import recover
 from treesnap.core.ops.context import Context, context_at
 from treesnap.core.ops.create import metadata_of
 from treesnap.core.ops.run.checkpoint import go_back
+from treesnap.core.store.attachments import AttachmentChange
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.ownership import is_own
-from treesnap.core.store.plan_files import PlanMove
 from treesnap.plans import checkpoints, repository
 from treesnap.plans.document import Definition
 from treesnap.plans.plan import (
@@ -356,8 +357,9 @@ def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -
     request = checkpoints.snapshot_request(present, label, CheckpointType.ERROR_RECOVERY)
     metadata = metadata_of(request)
     del metadata["kind"], metadata["label"]  # a safety snapshot has its own
-    move = PlanMove(before=PlanCopy(plan.id, PLAN.payload(present)), after=after, metadata=metadata)
-    result = go_back(context, target.snapshot_id, reason="plan rollback", move=move)
+    before = Attachment(PLAN_ATTACHMENT, plan.id, PLAN.payload(present))
+    change = AttachmentChange(before=before, after=after, metadata=metadata)
+    result = go_back(context, target.snapshot_id, reason="plan rollback", attachment=change)
     assert result.safety_id is not None
     if back.held:
         with suppress(TreesnapError):  # the next command releases them

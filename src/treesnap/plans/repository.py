@@ -24,7 +24,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
-from treesnap.core.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, plan_file_name
+from treesnap.core.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout
 from treesnap.core.store.roots import Root, registered_roots
 from treesnap.core.store.store import Store
 from treesnap.plans.plan import Plan, PlanId, is_ulid, may_begin_ulid
@@ -32,6 +32,11 @@ from treesnap.plans.record import PLAN
 
 FINISHED_MAX = 100
 """How many plans of a root that were not interrupted are kept, with their output."""
+
+
+def _file_name(plan_id: str) -> str:
+    """Returns the name of a plan's file among the files of its root."""
+    return f"{PLAN_PREFIX}{plan_id}"
 
 
 def log_name(plan_id: str, step_index: int, attempt: int) -> str:
@@ -55,25 +60,25 @@ def plan_lock(context: Context, operation: str) -> Iterator[None]:
         session.root.register()
     with ExitStack() as stack:
         with reported(operation):
-            stack.enter_context(session.root.plans_locked(operation))
+            stack.enter_context(session.root.attachments_locked(operation))
         yield
 
 
 def is_at_work(context: Context, plan: Plan) -> bool:
     """Returns whether a process runs or changes a plan of the same root right now."""
-    return Root(context.fs, Layout(context.store_path), plan.root).are_plans_locked()
+    return Root(context.fs, Layout(context.store_path), plan.root).are_attachments_locked()
 
 
 def save(context: Context, plan: Plan) -> Plan:
     """Makes a plan durable as it is now, and returns it. Costs two syncs."""
     with opened(context, "save a plan", writing=True, recover=False) as session:
-        session.root.write(plan_file_name(plan.id), PLAN, plan)
+        session.root.write(_file_name(plan.id), PLAN, plan)
     return plan
 
 
 def load(session: Session, root: Root, plan_id: PlanId) -> Plan:
     """Returns a plan of a root; raises NotFound or Corrupt."""
-    plan = root.read(plan_file_name(plan_id), PLAN)
+    plan = root.read(_file_name(plan_id), PLAN)
     if plan is None:
         raise _unknown(plan_id)
     earlier = root.record.earlier if root.record is not None else ()
@@ -193,9 +198,9 @@ def remove(context: Context, plan: Plan) -> None:
 
 def _remove(session: Session, plan: Plan) -> None:
     for output in session.root.step_outputs():
-        if output.name.startswith(f"{plan_file_name(plan.id)}-"):
+        if output.name.startswith(f"{_file_name(plan.id)}-"):
             unlink_if_present(session.fs, session.root.file(output.name))
-    session.root.remove(plan_file_name(plan.id))
+    session.root.remove(_file_name(plan.id))
 
 
 def shift_output(context: Context, plan: Plan, index: int) -> None:
@@ -203,7 +208,7 @@ def shift_output(context: Context, plan: Plan, index: int) -> None:
 
     Output that cannot be renamed is no longer shown; that is not worth an error.
     """
-    prefix = f"{plan_file_name(plan.id)}-"
+    prefix = f"{_file_name(plan.id)}-"
     with (
         suppress(TreesnapError, OSError),
         opened(context, "move the output of steps", writing=True, recover=False) as session,

@@ -180,7 +180,7 @@ def test_every_public_record_can_become_json():
         if isinstance(kind, type) and issubclass(kind, tuple) and kind.__module__ == module.__name__
     ]
     inner = {  # what only the engine sees, or what is part of another record's form
-        "ChangedContent", "Device", "FileContent", "IgnoreRules", "PlanCopy", "Segment",
+        "Attachment", "ChangedContent", "Device", "FileContent", "IgnoreRules", "Segment",
         "SnapshotRecord",
         "SnapshotState", "Totals", "Tree", "TreePage",
     }  # fmt: skip

@@ -22,9 +22,9 @@ from typing import Any
 
 from treesnap.core.codec.envelope import FileKind, Format
 from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
-from treesnap.core.codec.snapshot import decode_plan_copy, is_snapshot_id
+from treesnap.core.codec.snapshot import attachment_field, decode_attachment, is_snapshot_id
 from treesnap.core.codec.tree import decode_entry
-from treesnap.core.model.entities import Entry, PlanCopy, SnapshotId
+from treesnap.core.model.entities import Attachment, Entry, SnapshotId
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.paths import is_valid_name, parse, parse_scope
@@ -81,8 +81,8 @@ class Commit(NamedTuple):
     """Whether what goes is removed at once: there is no room to keep it aside."""
     keeps_nothing: bool = False
     """Whether there was no room for the state before: ``safety_id`` has the new one instead."""
-    plan: PlanCopy | None = None
-    """What a plan that goes with the files is once the restore is done."""
+    attachment: Attachment | None = None
+    """What the attachment that goes with the files is once the restore is done."""
     privileged: bool = False
     """Whether set-user-ID bits and the like are given although nothing stored proves that the
     target is own."""
@@ -132,10 +132,10 @@ def encode_journal(journal: Journal) -> bytes:
     commit = fields.pop("commit")
     if commit is not None:
         fields |= commit._asdict()
-        if commit.plan is None:
-            del fields["plan"]
-        if not commit.privileged:
-            del fields["privileged"]
+        del fields["attachment"], fields["privileged"]
+        fields |= attachment_field(commit.attachment)
+        if commit.privileged:
+            fields["privileged"] = True
     return pack(fields)
 
 
@@ -194,7 +194,7 @@ def _decode_commit(fields: Fields) -> Commit:
         is_way_back=fields.get("is_way_back", bool),
         removes_first=fields.get("removes_first", bool),
         keeps_nothing=fields.get("keeps_nothing", bool),
-        plan=decode_plan_copy(fields.optional("plan", tuple), "journal"),
+        attachment=decode_attachment(fields, "journal"),
         privileged=fields.optional("privileged", bool) or False,
     )
 

@@ -20,7 +20,7 @@ from treesnap.core.codec.message import (
     require,
     unpack,
 )
-from treesnap.core.codec.snapshot import is_snapshot_id
+from treesnap.core.codec.snapshot import PLAN_ATTACHMENT, is_snapshot_id
 from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.ids import ID_SIZE
@@ -400,4 +400,6 @@ def _plan_payload(payload: bytes) -> bytes:
 
 
 PLAN_PAYLOAD = Format(FileKind.PLAN, _plan_payload, _plan_payload)
-"""A plan that another layer has encoded, and checked."""
+"""A plan that the feature has encoded, and checked."""
+ATTACHMENTS = {PLAN_ATTACHMENT: PLAN_PAYLOAD}
+"""The formats of attachments, by kind."""

@@ -19,11 +19,11 @@ from treesnap.core.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, FileKind, F
 from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.core.codec.tree import decode_entry, decode_totals
 from treesnap.core.model.entities import (
+    Attachment,
     EntryKind,
     FileContent,
     IgnoreRules,
     ObjectKind,
-    PlanCopy,
     SnapshotId,
     SnapshotKind,
     SnapshotRecord,
@@ -38,7 +38,9 @@ STATE_SIZE_MAX = 1 << 16
 _FRAME = struct.Struct(f"<{HEADER_SIZE}xQ")
 """What stands before the payload of a sealed file, and its length."""
 
-_PLAN_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
+PLAN_ATTACHMENT = "plan"
+"""The kind of attachment that records have a field for."""
+_ATTACHMENT_NAME = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
 """A ULID: it becomes part of a file's name."""
 _TEXTS = ("label", "name", "session", "parent")
 
@@ -60,7 +62,7 @@ def encode_snapshot(record: SnapshotRecord) -> bytes:
         "step": record.step,
         "added_bytes": record.added_bytes,
         "tags": dict(sorted(record.tags.items())),
-        "plan": record.plan,
+        **attachment_field(record.attachment),
     }
     fields.update({name: getattr(record, name) for name in _TEXTS})
     kept = {name: value for name, value in fields.items() if value not in (None, (), {})}
@@ -154,16 +156,22 @@ def decode_snapshot(payload: bytes) -> SnapshotRecord:
         step=fields.optional("step", int),
         added_bytes=added_bytes,
         tags=_decode_tags(fields, "snapshot"),
-        plan=decode_plan_copy(fields.optional("plan", tuple), "snapshot"),
+        attachment=decode_attachment(fields, "snapshot"),
         **texts,
     )
 
 
-def decode_plan_copy(row: tuple[Any, ...] | None, what: str) -> PlanCopy | None:
-    """Returns a plan and its id as they stand in a record, or raises Corrupt.
+def attachment_field(attachment: Attachment | None) -> dict[str, Any]:
+    """Returns the field of a record that carries an attachment, or none."""
+    return {} if attachment is None else {attachment.kind: (attachment.name, attachment.payload)}
 
-    The payload is checked when the plan is read.
+
+def decode_attachment(fields: Fields, what: str) -> Attachment | None:
+    """Returns the attachment that a record carries, or raises Corrupt.
+
+    The payload is checked when the file is read.
     """
+    row = fields.optional(PLAN_ATTACHMENT, tuple)
     if row is None:
         return None
     require(
@@ -171,8 +179,8 @@ def decode_plan_copy(row: tuple[Any, ...] | None, what: str) -> PlanCopy | None:
         what,
         "its plan is not whole",
     )
-    require(_PLAN_ID.match(row[0]) is not None, what, "the id of its plan is none")
-    return PlanCopy(row[0], row[1])
+    require(_ATTACHMENT_NAME.match(row[0]) is not None, what, "the id of its plan is none")
+    return Attachment(PLAN_ATTACHMENT, row[0], row[1])
 
 
 SNAPSHOT = Format(FileKind.SNAPSHOT, encode_snapshot, decode_snapshot, RECORD_SIZE_MAX)

@@ -317,11 +317,18 @@ class IgnoreRules(NamedTuple):
     patterns: tuple[str, ...]
 
 
-class PlanCopy(NamedTuple):
-    """A plan as it stood at a moment, in the form of its file."""
+class Attachment(NamedTuple):
+    """A sealed file of the root, as it stood at a moment, that a snapshot carries.
 
-    plan_id: str
+    It changes with the files or not at all. Its contents mean something to a feature alone.
+    """
+
+    kind: str
+    """``plan``, the only one so far: the field of the record that carries it."""
+    name: str
+    """Its name among those of its kind."""
     payload: bytes
+    """What its file holds."""
 
 
 class SnapshotRecord(NamedTuple):
@@ -350,8 +357,8 @@ class SnapshotRecord(NamedTuple):
     session: str | None = None
     step: int | None = None
     tags: Mapping[str, str] = {}
-    plan: PlanCopy | None = None
-    """Of a safety snapshot: the plan that left this state together with the files."""
+    attachment: Attachment | None = None
+    """Of a safety snapshot: the file that left this state together with those of the tree."""
 
     def covers(self, paths: Sequence[bytes] = ()) -> bool:
         """Returns whether it was taken of all of some paths, or without any of the whole root."""

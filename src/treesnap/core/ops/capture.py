@@ -371,7 +371,7 @@ def publish_again(session: Session, snapshot: Snapshot, what: str, /, **fields: 
     store, root = session.store, session.root
     record = snapshot.record._replace(
         created_at_ns=session.context.clock_ns(),
-        plan=None,
+        attachment=None,
         **fields,  # type: ignore[arg-type]  # fields are the record's own
     )
     record = record._replace(tags={**record.tags, **elsewhere_tags(session, snapshot)})

@@ -141,7 +141,7 @@ def resolve_in(
     if named is not None:
         return named
     if not any(name.id.startswith(ref) for name in names):
-        from treesnap.core.store.plan_files import find_checkpoint
+        from treesnap.core.store.attachments import find_checkpoint
 
         checkpoint_id = find_checkpoint(session.root, ref)
         found = [name for name in names if name.id == checkpoint_id]

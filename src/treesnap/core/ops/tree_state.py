@@ -116,7 +116,7 @@ def narrowed(
         parent=None,
         added_bytes=None,
         name=None,
-        plan=None,
+        attachment=None,
     )
 
 

@@ -34,7 +34,7 @@ from treesnap.core.ops.restore.plan import (
     RestoreRequest,
     goal_of,
 )
-from treesnap.core.store.plan_files import move_to
+from treesnap.core.store.attachments import change_for
 from treesnap.core.store.roots import load_history
 from treesnap.core.store.snapshots import restored_ref
 
@@ -117,7 +117,7 @@ class _Undoing(NamedTuple):
 
 
 def _dry_step(context: Context, step: _Undoing) -> RestoreResult:
-    """Returns what a step would do; its plan stays out of it."""
+    """Returns what a step would do; attachments stay out of it."""
     recover(context)
     verb = step.verb
     try:
@@ -145,8 +145,8 @@ def _step_alone(context: Context, step: _Undoing) -> RestoreResult:
         with opened(context, verb, writing=True, recover=False) as session:
             result = _stepped(session, step)
             if result is None:
-                with session.root.plans_locked(verb):
-                    result = _stepped(session, step, has_plans=True)
+                with session.root.attachments_locked(verb):
+                    result = _stepped(session, step, is_alone=True)
             assert result is not None
     except StoreMissing as error:
         raise _nothing(verb) from error
@@ -155,17 +155,17 @@ def _step_alone(context: Context, step: _Undoing) -> RestoreResult:
     return result
 
 
-def _stepped(session: Session, step: _Undoing, *, has_plans: bool = False) -> RestoreResult | None:
-    """Takes the step; returns None when a plan goes along that the caller has not locked.
+def _stepped(session: Session, step: _Undoing, *, is_alone: bool = False) -> RestoreResult | None:
+    """Takes the step; returns None when an attachment changes that the caller has not locked.
 
-    The lock of the plans is taken before the root's, and without the root's the history cannot
-    be read.
+    Their lock is taken before the root's, and without the root's the history cannot be read.
     """
     with locked_root(session, step.verb):
         goal = _goal_of_step(session, step)
-        if goal.snapshot.record.plan is not None and not has_plans:
+        if goal.snapshot.record.attachment is not None and not is_alone:
             return None
-        return restore_to(session, goal._replace(move=move_to(session.root, goal.snapshot)))
+        change = change_for(session.root, goal.snapshot)
+        return restore_to(session, goal._replace(attachment=change))
 
 
 def _goal_of_step(session: Session, step: _Undoing) -> Goal:

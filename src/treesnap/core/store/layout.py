@@ -68,9 +68,9 @@ PLAN_PREFIX = "plan-"
 """What the names of plans among a root's files begin with; beside them lies their output."""
 
 
-def plan_file_name(plan_id: str) -> str:
-    """Returns the name of a plan's file among the files of its root."""
-    return f"{PLAN_PREFIX}{plan_id}"
+def attachment_file_name(kind: str, name: str) -> str:
+    """Returns the name of an attachment's file among the files of its root."""
+    return f"{kind}-{name}"
 
 
 class Layout:

@@ -68,9 +68,9 @@ _NUMBER_SIZE_MAX = 32
 _EXPORT_PREFIX = "export-"
 _HOLD_PREFIX = "hold-"
 _RECORD_SIZE_MAX = 1 << 20
-_PLANS_LOCK = "plans-lock"
-_PLANS_LOOK_S = 0.25
-"""How long a process holds the lock of plans that only looks at it, at most."""
+_ATTACHMENTS_LOCK = "plans-lock"
+_ATTACHMENTS_LOOK_S = 0.25
+"""How long a process that only looks at the lock of attachments holds it, at most."""
 _EARLIER_MAX = 100
 """Earlier paths that are kept. A record has room for twice as many of 4 KiB each."""
 LOCK_WAIT_S = 30.0
@@ -388,22 +388,22 @@ class Root:
             yield
 
     @contextmanager
-    def plans_locked(self, operation: str) -> Iterator[None]:
-        """Locks the root's plans while the body runs; raises Busy soon.
+    def attachments_locked(self, operation: str) -> Iterator[None]:
+        """Locks the root's attachments, its plans, while the body runs; raises Busy soon.
 
         Taken before the root's lock, never while holding it.
         """
         what = f"The list of plans of {quoted(self.path)}"
-        path = self.file(_PLANS_LOCK)
-        with held(self._fs, path, operation=operation, what=what, wait_s=_PLANS_LOOK_S):
+        path = self.file(_ATTACHMENTS_LOCK)
+        with held(self._fs, path, operation=operation, what=what, wait_s=_ATTACHMENTS_LOOK_S):
             yield
 
-    def are_plans_locked(self) -> bool:
+    def are_attachments_locked(self) -> bool:
         """Returns whether a process works on the root's plans right now."""
-        return is_held(self._fs, self.file(_PLANS_LOCK))
+        return is_held(self._fs, self.file(_ATTACHMENTS_LOCK))
 
-    def plan_ids(self) -> list[str]:
-        """Returns the ids of the root's plans, newest first. Costs one listing."""
+    def attachment_names(self) -> list[str]:
+        """Returns the names of the root's attachments, newest first. Costs one listing."""
         names = (name.removeprefix(PLAN_PREFIX) for name in self._plan_names())
         return sorted((name for name in names if "-" not in name and "." not in name), reverse=True)
 

@@ -156,7 +156,7 @@ def merge(
                 session=None,
                 step=None,
                 tags={**request.tags, **elsewhere_tags(session, mine, theirs, *bases)},
-                plan=None,
+                attachment=None,
             )
             conflicts = tuple(sorted(set(work.conflicts)))
             too_large = tuple(sorted(work.too_large))

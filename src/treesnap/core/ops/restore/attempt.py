@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from stat import S_ISDIR
+from typing import Any
 
 from treesnap.core.codec.journal import Commit, Journal
 from treesnap.core.codec.root_files import HISTORY, Moment
@@ -34,7 +35,7 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.os_errors import error_text, is_full
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import paths as treepath
-from treesnap.core.model.entities import PlanCopy, Skipped, SkipReason, Snapshot, SnapshotKind
+from treesnap.core.model.entities import Attachment, Skipped, SkipReason, Snapshot, SnapshotKind
 from treesnap.core.model.errors import (
     Busy,
     Conflict,
@@ -62,7 +63,7 @@ from treesnap.core.ops.restore.recover import Completion
 from treesnap.core.ops.restore.transaction import RestoreWork, Transaction
 from treesnap.core.ops.tree_state import State, empty_state, recorded_state, require_paths
 from treesnap.core.ops.trust import ensure_above_root, has_root
-from treesnap.core.store.plan_files import PlanMove
+from treesnap.core.store.attachments import AttachmentChange
 from treesnap.core.store.reserve import Reserve
 from treesnap.core.store.roots import load_history
 from treesnap.core.store.writer import Added, retry_overtaken
@@ -388,7 +389,7 @@ def _attempt(
                 if others:
                     raise _LookAgain(min(others), view._replace(others=others))
             _ask_approval(goal, None if was_absent else seen)
-            if plan.is_empty and goal.move is None:
+            if plan.is_empty and goal.attachment is None:
                 transaction.abandon()
                 if goal.removes_root and not was_absent:
                     transaction.remove_root()
@@ -402,10 +403,8 @@ def _attempt(
             if goal.not_kept is not None:
                 safety = _publish_in_place(session, goal.snapshot, f"not kept {label}")
             else:
-                plans = (
-                    {} if goal.move is None else {**goal.move.metadata, "plan": goal.move.before}
-                )
-                record = capture.record(kind=SnapshotKind.SAFETY, label=label, **plans)
+                carried = _carried(goal.attachment)
+                record = capture.record(kind=SnapshotKind.SAFETY, label=label, **carried)
                 safety = capture.publish(record)
     except BaseException as error:
         transaction.abandon()
@@ -425,7 +424,7 @@ def _attempt(
         is_way_back=way_back is not None,
         removes_first=removes_first,
         keeps_nothing=goal.not_kept is not None,
-        plan=_moved(goal.move, safety),
+        attachment=_changed(goal.attachment, safety),
         privileged=goal.is_asked,
     )
     open_files: tuple[OpenFile, ...] = ()
@@ -589,9 +588,14 @@ def _carry_out_in_place(session: Session, journal: Journal) -> None:
         ) from error
 
 
-def _moved(move: PlanMove | None, safety: Snapshot) -> PlanCopy | None:
-    """Returns the plan as it will be once the restore is done."""
-    return PlanCopy(move.before.plan_id, move.after(safety)) if move is not None else None
+def _carried(change: AttachmentChange | None) -> dict[str, Any]:
+    """Returns the fields of the safety snapshot that hold the attachment as it was."""
+    return {} if change is None else {**change.metadata, "attachment": change.before}
+
+
+def _changed(change: AttachmentChange | None, safety: Snapshot) -> Attachment | None:
+    """Returns the attachment as it will be once the restore is done."""
+    return change.before._replace(payload=change.after(safety)) if change is not None else None
 
 
 def _record_history(session: Session, goal: Goal, moment: Moment) -> None:

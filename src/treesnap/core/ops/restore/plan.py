@@ -69,7 +69,7 @@ from treesnap.core.ops.tree_state import (
     relinked,
     subset_groups,
 )
-from treesnap.core.store.plan_files import PlanMove
+from treesnap.core.store.attachments import AttachmentChange
 from treesnap.core.worktree.scan.hard_links import Groups
 from treesnap.core.worktree.scan.ignore import given
 from treesnap.core.worktree.scan.listing import NOTHING_REVEALED, Revealed
@@ -115,8 +115,8 @@ class RestoreRequest(NamedTuple):
     exclude: tuple[str, ...] = ()
     """Patterns in gitignore syntax of what is left alone, even where the snapshot holds it."""
     way_back: WayBack | None = None
-    move: PlanMove | None = None
-    """The plan that goes with the files."""
+    attachment: AttachmentChange | None = None
+    """What changes with the files."""
     list_changes: bool = True
     """Whether the result lists what changed, or only counts it."""
     bases: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ class Goal(NamedTuple):
     history_step: HistoryStep = RestoreHistory.restored
     removes_root: bool = False
     """Whether the goal is that there is no root; the snapshot holds an empty one."""
-    move: PlanMove | None = None
+    attachment: AttachmentChange | None = None
     list_changes: bool = True
     bases: tuple[Snapshot, ...] = ()
     overwrites: bool = False
@@ -279,7 +279,7 @@ def goal_of(session: Session, request: RestoreRequest) -> Goal:
         touch=request.touch,
         force=request.force,
         way_back=request.way_back,
-        move=request.move,
+        attachment=request.attachment,
         list_changes=request.list_changes,
         bases=bases,
         overwrites=request.conflicts == OVERWRITE,
@@ -759,7 +759,7 @@ def result_of(
         safety_id=safety_id,
         dry_run=is_dry_run,
         links_broken=tuple(plan.links_broken),
-        plan_id=goal.move.before.plan_id if goal.move is not None else None,
+        plan_id=goal.attachment.before.name if goal.attachment is not None else None,
         conflicts=tuple(plan.conflicts),
         base_ids=tuple(base.id for base in goal.bases),
         privileges=left_out.plus(plan.privileges.result()),

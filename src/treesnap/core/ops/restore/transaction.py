@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from treesnap.core.codec.envelope import Format
 from treesnap.core.codec.journal import JOURNAL, Commit, Journal, Subvolume
 from treesnap.core.codec.reader import TreeReader
-from treesnap.core.codec.root_files import HISTORY, PLAN_PAYLOAD, decode_history
+from treesnap.core.codec.root_files import ATTACHMENTS, HISTORY, decode_history
 from treesnap.core.fs.durable import Prepared
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import paths as treepath
-from treesnap.core.model.entities import Entry, IgnoreRules, Totals
+from treesnap.core.model.entities import Attachment, Entry, IgnoreRules, Totals
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -33,7 +34,7 @@ from treesnap.core.ops.restore.plan import RestorePlan, warn_of_degraded
 from treesnap.core.ops.restore.preserve import preserve_foreign_edits
 from treesnap.core.ops.tree_state import MemoryObjects, State, totals_of_entry, walked_state
 from treesnap.core.ops.trust import has_root
-from treesnap.core.store.layout import plan_file_name
+from treesnap.core.store.layout import attachment_file_name
 from treesnap.core.store.reserve import Reserve
 from treesnap.core.worktree.apply.applier import Applier, Finisher, open_files, settle
 from treesnap.core.worktree.apply.preconditions import Observed
@@ -74,7 +75,13 @@ class _Prepared(NamedTuple):
     """Small files that get their names when a restore is done."""
 
     history: Prepared
-    plan: Prepared | None
+    attachment: Prepared | None
+
+
+def _file_of(attachment: Attachment) -> tuple[str, Format[bytes]]:
+    """Returns the name and the format of an attachment's file."""
+    name = attachment_file_name(attachment.kind, attachment.name)
+    return name, ATTACHMENTS[attachment.kind]
 
 
 class Transaction:
@@ -186,7 +193,7 @@ class Transaction:
             self._end_or_warn(root_fd, prepared, steps.work)
 
     def run_without_files(self, current: State, commit: Commit) -> None:
-        """Commits a restore of which nothing but history and plan are to change.
+        """Commits a restore of which nothing but history and attachment are to change.
 
         When this raises, neither has changed, or the journal is left for the next operation.
         """
@@ -304,17 +311,18 @@ class Transaction:
 
     @contextmanager
     def _prepared(self, commit: Commit) -> Iterator[_Prepared]:
-        """Writes history and plan under temporary names, so that publishing them needs no space."""
-        root, plan = self._session.root, commit.plan
+        """Writes history and attachment under temporary names: publishing them needs no space."""
+        root, attachment = self._session.root, commit.attachment
         with ExitStack() as stack:
             decoded = decode_history(commit.history)
             history = self._backed(lambda: root.prepare("history", HISTORY, decoded))
             stack.callback(history.discard)
-            moved = None
-            if plan is not None:
-                moved = root.prepare(plan_file_name(plan.plan_id), PLAN_PAYLOAD, plan.payload)
-                stack.callback(moved.discard)
-            yield _Prepared(history, moved)
+            changed = None
+            if attachment is not None:
+                name, sealed = _file_of(attachment)
+                changed = root.prepare(name, sealed, attachment.payload)
+                stack.callback(changed.discard)
+            yield _Prepared(history, changed)
 
     def _commit(self, journal: Journal) -> None:
         """Writes the journal that must be carried out.
@@ -413,7 +421,7 @@ class Transaction:
     ) -> None:
         """Ends a restore that is recorded as finished: nothing is undone from here on.
 
-        The plan follows the files; then what was moved aside is removed, then the journal. A
+        The attachment follows the files; then what was moved aside is removed, then the journal. A
         crash lets the next operation do only this.
 
         If it ``may_wait``, what was moved aside goes to the store's temporary files instead,
@@ -421,11 +429,11 @@ class Transaction:
         is durable before the journal goes: without one, a staging directory is not found.
         """
         journal, commit = self._open_journal, self._open_commit
-        plan = commit.plan
-        if prepared is not None and prepared.plan is not None:
-            prepared.plan.publish()
-        elif plan is not None:
-            self._session.root.write(plan_file_name(plan.plan_id), PLAN_PAYLOAD, plan.payload)
+        attachment = commit.attachment
+        if prepared is not None and prepared.attachment is not None:
+            prepared.attachment.publish()
+        elif attachment is not None:
+            self._session.root.write(*_file_of(attachment), attachment.payload)
         remove_subvolume_stages(self._fs, root_fd, journal.stage_name, journal.stage_tops)
         target = self._session.store.layout.new_displaced() if may_wait else None
         if target is None or not move_stage(self._fs, root_fd, journal.stage_name, target):

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from treesnap.core.model.results import CreateResult
     from treesnap.core.ops.create import CreateRequest
     from treesnap.core.ops.processes import Command
-    from treesnap.core.store.plan_files import PlanMove
+    from treesnap.core.store.attachments import AttachmentChange
 
 _SHORT_NAME_BYTES = 100
 """Names of so many bytes fit on every file system."""
@@ -394,12 +394,13 @@ def go_back(
     *,
     mount: int | None = None,
     reason: str | None = None,
-    move: PlanMove | None = None,
+    attachment: AttachmentChange | None = None,
 ) -> RestoreResult:
     """Makes the root as in a checkpoint, whatever a failed step left in it.
 
     ``mount`` is that of the root before the step. ``reason`` is noted of the
-    snapshot; ``move`` takes a plan along, whose state before must be kept even if room is short.
+    snapshot; ``attachment`` changes with the files, and its state before must be kept even if
+    room is short.
 
     The step's processes are ended first. Then only the exclusions of the checkpoint count; ignore
     files that the step wrote are content like any other, so what they hid comes back or goes.
@@ -420,7 +421,7 @@ def go_back(
         _refuse_covered(context, mount)
         _clear_place(context)
         unlock_root(context.fs, context.root)
-        return _restored(context, snapshot_id, reason=reason, move=move)
+        return _restored(context, snapshot_id, reason, attachment)
 
 
 @contextmanager
@@ -455,7 +456,10 @@ def _refuse_covered(context: Context, mount: int | None) -> None:
 
 
 def _restored(
-    context: Context, snapshot_id: SnapshotId, *, reason: str | None, move: PlanMove | None
+    context: Context,
+    snapshot_id: SnapshotId,
+    reason: str | None,
+    attachment: AttachmentChange | None,
 ) -> RestoreResult:
     from treesnap.core.ops.maintenance.space import make_room
     from treesnap.core.ops.restore.attempt import NoRoomToKeep, NoRoomToStage
@@ -466,12 +470,12 @@ def _restored(
     has_made_room = False
     while True:
         request = RestoreRequest(
-            ref=snapshot_id, force=True, reason=reason, move=move, way_back=way
+            ref=snapshot_id, force=True, reason=reason, attachment=attachment, way_back=way
         )
         try:
             return restore(context, request)
         except NoRoomToKeep as full:
-            if way.not_kept is not None or (has_made_room and move is not None):
+            if way.not_kept is not None or (has_made_room and attachment is not None):
                 raise
             make_room(context, full)  # the second time for what the second attempt left
             if has_made_room:

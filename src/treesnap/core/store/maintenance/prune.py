@@ -12,9 +12,9 @@ from contextlib import suppress
 from treesnap.core.model.entities import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.model.errors import Busy, Corrupt, NotFound, TreesnapError
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.store.attachments import kept_checkpoints
 from treesnap.core.store.maintenance.reachability import Reachability
 from treesnap.core.store.maintenance.retention import AUTOMATIC, Decision, Policy, decide
-from treesnap.core.store.plan_files import kept_checkpoints
 from treesnap.core.store.roots import Root, load_history, needed_snapshots, registered_roots
 from treesnap.core.store.snapshots import SnapshotName, position_in, restored_ref
 from treesnap.core.store.store import Store

@@ -280,7 +280,7 @@ def _files_locked(
 ) -> AbstractContextManager[None]:
     """Returns the lock under which files of a sort are written."""
     if sort is _PLAN:
-        return root.plans_locked("verify")
+        return root.attachments_locked("verify")
     if sort is _GAPS:
         path, what = root.file("gaps-lock"), "The list of gaps"
         return held(store.writing_fs, path, operation="verify", what=what, wait_s=wait_s)

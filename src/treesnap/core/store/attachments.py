@@ -1,9 +1,8 @@
-"""Plans among the files of a root, as far as operations on snapshots concern them.
+"""Attachments: sealed files of a root that a snapshot carries, and that change with the files.
 
-A plan that was rolled back matches the state of its files. So a restore may carry a plan
-along: its safety snapshot holds the plan as it was, its journal the plan as it will be, and
-the plan changes with the files or not at all. ``undo`` and ``redo`` find the plan in the
-snapshot that they restore. What the steps of a plan mean, the layer ``plans`` knows.
+A plan that was rolled back matches the state of its files. So a restore may carry it along: the
+safety snapshot holds it as it was, the journal as it will be, and it changes with the files or
+not at all. ``undo`` and ``redo`` find it in the snapshot that they restore.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from treesnap.core.codec.root_files import PLAN_PAYLOAD, PlanOutline, outline_of
-from treesnap.core.model.entities import PlanCopy, Snapshot, SnapshotId
+from treesnap.core.codec.root_files import ATTACHMENTS, PlanOutline, outline_of
+from treesnap.core.codec.snapshot import PLAN_ATTACHMENT
+from treesnap.core.model.entities import Attachment, Snapshot, SnapshotId
 from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, Refused
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.store.layout import plan_file_name
+from treesnap.core.store.layout import attachment_file_name
 
 if TYPE_CHECKING:
     from treesnap.core.store.roots import Root
@@ -25,33 +25,33 @@ _CHECKPOINT = re.compile(r"[0-9A-HJKMNP-TV-Z]{10,26}\Z", re.IGNORECASE)
 """At least the time of a ULID, so that no prefix of a snapshot id is mistaken for one."""
 
 
-class PlanMove(NamedTuple):
-    """A plan that changes together with the files, or not at all."""
+class AttachmentChange(NamedTuple):
+    """An attachment that changes together with the files, or not at all."""
 
-    before: PlanCopy
+    before: Attachment
     """As it is; the safety snapshot holds it."""
     after: Callable[[Snapshot], bytes]
-    """Returns the plan's file once the restore is done, given the safety snapshot."""
+    """Returns its payload once the restore is done, given the safety snapshot."""
     metadata: Mapping[str, Any] = {}
     """Further fields of the record of the safety snapshot."""
 
 
-def move_to(root: Root, snapshot: Snapshot) -> PlanMove | None:
+def change_for(root: Root, snapshot: Snapshot) -> AttachmentChange | None:
     """Returns how the plan that a safety snapshot holds goes back; None without one.
 
     A plan that was deleted stays deleted. Raises Refused while a step of it has begun and not
     ended.
     """
-    copy = snapshot.record.plan
-    present = _payload(root, copy.plan_id) if copy is not None else None
-    if copy is None or present is None:
+    kept = snapshot.record.attachment
+    present = _payload(root, kept.name) if kept is not None else None
+    if kept is None or present is None:
         return None
     if outline_of(present).is_interrupted:
         raise Refused(
-            f"Plan {copy.plan_id} goes with the files, and was interrupted in the middle of a step",
+            f"Plan {kept.name} goes with the files, and was interrupted in the middle of a step",
             code=ErrorCode.PLAN_INTERRUPTED,
         )
-    return PlanMove(before=PlanCopy(copy.plan_id, present), after=lambda _: copy.payload)
+    return AttachmentChange(kept._replace(payload=present), after=lambda _: kept.payload)
 
 
 def kept_checkpoints(root: Root) -> frozenset[SnapshotId]:
@@ -85,15 +85,15 @@ def find_checkpoint(root: Root, ref: str) -> SnapshotId | None:
 
 
 def _outlines(root: Root) -> Iterator[PlanOutline]:
-    for plan_id in root.plan_ids():
-        payload = _payload(root, plan_id)
+    for name in root.attachment_names():
+        payload = _payload(root, name)
         if payload is not None:
             yield outline_of(payload)
 
 
-def _payload(root: Root, plan_id: str) -> bytes | None:
+def _payload(root: Root, name: str) -> bytes | None:
     """Returns a plan's payload, or None for one that is gone or damaged."""
     try:
-        return root.read(plan_file_name(plan_id), PLAN_PAYLOAD)
+        return root.read(attachment_file_name(PLAN_ATTACHMENT, name), ATTACHMENTS[PLAN_ATTACHMENT])
     except Corrupt:
         return None
