@@ -90,7 +90,7 @@ def history(snap, root):
         ("snap cat v1 src/g", ["src/gone"]),
         ("snap restore v1 src/g", ["src/gone"]),
         ("snap diff v1 n", ["notes"]),
-        ("snap list --remote ", []),
+        ("snap remote snapshots ", []),
         ("snap create -m ", []),
         ("snap completion ", list(SHELLS)),
         ("snap agent install cl", ["claude", "cline"]),
@@ -123,7 +123,7 @@ def test_unpin_offers_what_is_pinned(words, history):
 def test_remotes_are_offered_and_a_new_name_is_not(words, snap, tmp_path, history):
     assert snap("remote", "add", "backup", tmp_path / "disk", "--no-encrypt").code == 0
 
-    for line in ("push ", "remote show ", "list --remote ", "pull b"):
+    for line in ("push ", "remote show ", "remote snapshots ", "clone ", "pull b"):
         assert words(f"snap {line}") == ["backup"], line
     assert words("snap remote add ") == []
 

@@ -8,7 +8,7 @@ import pytest
 
 import treesnap
 from treesnap.cli import main
-from treesnap.cli.aliases import ALIASES, HINTS
+from treesnap.cli.aliases import ALIASES, HINTS, OPTION_HINTS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
@@ -59,6 +59,18 @@ def test_hints_and_suggestions_name_commands_that_exist():
     assert set(ALIASES.values()) <= known
     assert set(re.findall(r"'snap ([a-z]+)", " ".join(HINTS.values()))) <= known
     assert not known & (ALIASES.keys() | HINTS.keys())
+
+
+@pytest.mark.parametrize(("command", "option"), sorted(OPTION_HINTS))
+def test_option_that_another_command_stands_for_says_which(snap, unsaid_snap, command, option):
+    hint = OPTION_HINTS[command, option]
+
+    for typed in ([option, "disk"], [f"{option}=disk"]):
+        result = unsaid_snap(command, *typed)
+        assert (result.code, result.out) == (2, "")
+        assert result.err == f"snap: No such option '{option}'\nhint: {hint}\n"
+    meant = re.match("'snap ([a-z ]+) [A-Z]", hint)[1]
+    assert snap(*meant.split(), "--help").code == 0
 
 
 def test_hint_begins_with_the_name_that_was_called(unsaid_snap):

@@ -329,7 +329,7 @@ def other(run_snap, pushed, disk, tmp_path):
 
 
 def test_a_history_of_another_machine_is_fetched_listed_and_restored(other, disk, tmp_path):
-    there = other("list", "--remote", "disk/root").out
+    there = other("remote", "snapshots", "disk/root").out
     fetched = other("fetch")
     again = other("fetch", "disk", "root", "--json").json
 
@@ -454,6 +454,25 @@ def test_a_dry_run_says_that_nothing_is_lacking(snap, pushed):
     assert (for_programs["requests"], for_programs["snapshots"]) == (0, [])
 
 
+def test_snapshots_on_a_remote_are_listed_as_those_of_the_root(snap, root, pushed):
+    own = snap("list").out
+    (root / "plants").write_text("tulips")
+    newest = snap("create", "-q", "--tag", "flower=tulip").id
+    snap("push")
+    (snapshot, _) = snap("list", "--json").json["snapshots"]
+
+    everything = snap("remote", "snapshots", "disk").out
+    (tagged,) = snap("remote", "snapshots", "--tag", "flower=tulip", "--json").json["snapshots"]
+
+    assert everything.splitlines()[1:] == own.splitlines()
+    assert everything.count("\n") == 2
+    assert tagged == {**snapshot, "id": newest}
+    assert snap("remote", "snapshots", "disk/root", "-n", "1").out == everything.splitlines(True)[0]
+    none = snap("remote", "snapshots", "disk", "--phase", "build")
+    assert (none.code, none.out, none.err) == (0, "", "No such snapshots on disk\n")
+    assert snap("remote", "snapshots", "disk/nosuch").code == 5
+
+
 def test_a_clone_of_a_history_that_is_written_as_a_ref_says_how_it_is_written(snap, pushed):
     for place in ("disk/root", "disk@latest"):
         outcome = snap("clone", place, "../there", "--json")
@@ -464,7 +483,7 @@ def test_a_clone_of_a_history_that_is_written_as_a_ref_says_how_it_is_written(sn
 
 def test_a_snapshot_that_is_not_on_a_remote_is_looked_for_there(snap, run_snap, pushed, tmp_path):
     (history,) = snap("remote", "show", "--json").json["histories"]
-    listed = f"hint: 'snap list --remote disk/{history['id'][:12]}' shows the snapshots of this"
+    listed = f"hint: 'snap remote snapshots disk/{history['id'][:12]}' shows the snapshots of this"
     for words in (
         ["restore", "disk/root@nosuch"],
         ["fetch", "disk", "root@latest~9"],
@@ -472,7 +491,7 @@ def test_a_snapshot_that_is_not_on_a_remote_is_looked_for_there(snap, run_snap, 
     ):
         outcome = snap(*words)
         assert (outcome.code, listed in outcome.err) == (5, True), outcome.err
-    assert snap("list", "--remote", f"disk/{history['id'][:12]}").code == 0
+    assert snap("remote", "snapshots", f"disk/{history['id'][:12]}").code == 0
 
     unnamed = run_snap("clone", f"{tmp_path / 'disk'}#root@nosuch", "again", cwd=tmp_path)
 

@@ -393,7 +393,7 @@ def test_pushes_what_it_captures(snap, root, detach, tmp_path):
     (root / "new").write_text("pushed by itself")
 
     def is_pushed() -> bool:
-        listed = snap("list", "--remote", "disk", "--json").json
+        listed = snap("remote", "snapshots", "disk", "--json").json
         newest = watch_status(snap)["last_snapshot"]
         ids = [item["id"] for item in listed["snapshots"]] if "snapshots" in listed else []
         return newest in ids and snap("cat", newest, "new").out == "pushed by itself"

@@ -51,6 +51,11 @@ HINTS = {
 }
 """Names that do nothing, each with what to type instead."""
 
+OPTION_HINTS = {
+    ("list", "--remote"): "'snap remote snapshots REMOTE' lists snapshots on a remote",
+}
+"""Options that a command does not have, each with what to type instead."""
+
 SUGGESTED_MAX = 3
 """Close matches that a hint names."""
 LIKENESS_MARGIN = 0.1
@@ -85,6 +90,14 @@ def hint_for(name: str, group: str, commands: Iterable[str], *, is_top: bool) ->
         known |= {alias: command for alias, command in ALIASES.items() if len(alias) > 2}
     meant = dict.fromkeys(f"{group} {known[match]}" for match in closest(name, known))
     return did_you_mean(meant) or f"see '{group} --help'"
+
+
+def hint_for_option(command: str, option: str, program: str, known: Iterable[str]) -> str | None:
+    """Returns what to type instead of an option that a command does not have, or None."""
+    hint = OPTION_HINTS.get((command, option))
+    if hint is not None:
+        return hint.replace("'snap ", f"'{program} ")
+    return did_you_mean(closest(option, known)) or None
 
 
 def did_you_mean(texts: Iterable[str]) -> str:

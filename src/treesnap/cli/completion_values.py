@@ -226,6 +226,7 @@ ARGUMENTS: dict[str, _Values] = {
     "old": _DIRECTORIES,
     "path": _paths,
     "paths": _paths,
+    "place": _remotes,
     "ref": _refs,
     "refs": _refs,
     "root_ref": _DIRECTORIES,

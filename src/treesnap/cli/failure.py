@@ -246,9 +246,9 @@ _REMOTE_NOT_NAMED = (
     "if that address is yours, 'snap config safe-remote.URL true' says so for it; 'snap store "
     "trust' is for a store that you made yourself, and moved or copied here"
 )
-_NOT_ON_REMOTE = "'snap list --remote {}' shows the snapshots of this history"
+_NOT_ON_REMOTE = "'snap remote snapshots {}' shows the snapshots of this history"
 _NOT_AT_ADDRESS = (
-    "'snap remote add NAME URL' gives the remote a name, 'snap list --remote NAME' then shows "
+    "'snap remote add NAME URL' gives the remote a name, 'snap remote snapshots NAME' then shows "
     "its snapshots"
 )
 
@@ -332,10 +332,14 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
         return Failure(error.code.value, error.message, exit_code, hint, error.path, paths)
     if isinstance(error, click.ClickException):
         if isinstance(error, click.NoSuchOption):  # whose own form differs between versions
-            from treesnap.cli.aliases import closest, did_you_mean
+            from treesnap.cli.aliases import hint_for_option
 
-            near = closest(error.option_name, error.possibilities or ())
-            advice = advice or did_you_mean(near) or None
+            command = ""
+            if error.ctx is not None:
+                whole, outermost = error.ctx.command_path, error.ctx.find_root().command_path
+                command = whole.removeprefix(outermost).strip()
+            near = error.possibilities or ()
+            advice = advice or hint_for_option(command, error.option_name, program, near)
             error = click.UsageError(f"No such option {error.option_name!r}", error.ctx)
         message = error.format_message().rstrip(".").replace("\n\t", " ")
         context = error.ctx if isinstance(error, click.UsageError) else None

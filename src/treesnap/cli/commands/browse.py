@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treesnap.cli.advice import advising_on_paths
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.listing import Selection, filter_options, snapshot_lines
 from treesnap.cli.output.as_json import Fields, entry_fields, path_fields, snapshot_fields
 from treesnap.cli.output.as_text import (
     gap_text,
-    list_lines,
-    list_table,
     others_text,
     path_text,
     short_id,
@@ -24,10 +22,9 @@ from treesnap.cli.output.as_text import (
     tag_texts,
 )
 from treesnap.cli.output.terminal import time_text
-from treesnap.cli.parameters import WholeNumber
-from treesnap.core.model.entities import Entry, EntryKind, SnapshotKind, SnapshotList, utc_time
+from treesnap.core.model.entities import Entry, EntryKind, SnapshotList
 from treesnap.core.model.errors import printable
-from treesnap.core.model.quantities import count_text, parse_moment, size_text
+from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.reserved_tags import (
     TEXTS,
     counter_tags,
@@ -65,30 +62,11 @@ _FILE_TYPES = {
         "snap list --all --tag release --json",
     ],
 )
-@click.option("--session", metavar="ID", help="Only snapshots of this session.")
-@click.option("--tag", metavar="KEY[=VALUE]", help="Only snapshots with this tag.")
-@click.option("--phase", metavar="PHASE", help="Only snapshots of this phase.")
-@click.option("--type", metavar="TYPE", help="Only snapshots of this type.")
-@click.option("-n", "limit", type=WholeNumber(min=0), metavar="N", help="At most N snapshots.")
-@click.option("--since", metavar="TIME", help="Only newer ones: 2h, yesterday, 2026-11-20T12:00.")
-@click.option(
-    "--kind", type=click.Choice([kind.value for kind in SnapshotKind]), help="Only of this kind."
-)
+@filter_options
 @click.option("--all", "all_roots", is_flag=True, help="Snapshots of all roots of the store.")
-@click.option("--remote", metavar="REMOTE[/HISTORY]", help="Snapshots that are on a remote.")
 @pass_invocation
 def list_snapshots(
-    invocation: Invocation,
-    /,
-    *,
-    session: str | None,
-    tag: str | None,
-    limit: int | None,
-    since: str | None,
-    kind: str | None,
-    all_roots: bool,
-    remote: str | None,
-    **facts: str | None,
+    invocation: Invocation, /, *, session: str | None, all_roots: bool, **filters: Any
 ) -> None:
     """List the root's snapshots, newest first.
 
@@ -96,36 +74,19 @@ def list_snapshots(
     pipe there are flags before the name (P pinned, ! incomplete), and no head.
     """
     with invocation.open(progress=False, needs_root=not all_roots) as handle:
-        oldest = None
-        if since is not None:
-            oldest = utc_time(parse_moment(since, handle.context.clock_ns()))
-        of_kind = SnapshotKind(kind) if kind is not None else None
-        if remote is None:
-            found = handle.list(
-                session=session, tag=tag, kind=of_kind, since=oldest, all_roots=all_roots
-            )
-        else:
-            from treesnap.core.ops.references import Filter
-            from treesnap.remote.commands.remote import snapshots_on
-
-            wanted_there = Filter(session=session, tag=tag, kind=of_kind, since=oldest)
-            found = SnapshotList(filter(wanted_there.fits, snapshots_on(handle, remote)))
+        selection = Selection(handle, session=session, **filters)
+        found = handle.list(all_roots=all_roots)
         gaps = _gaps(handle, session) if session is not None else ()
-    wanted = {name: fact for name, fact in facts.items() if fact is not None}
-    fitting = (item for item in found if wanted.items() <= stated_facts(item).items())
-    snapshots = SnapshotList(islice(fitting, limit), found.damaged, found.newer)
+    snapshots = SnapshotList(selection.of(found), found.damaged, found.newer)
     if not (snapshots or snapshots.damaged or snapshots.newer):
-        which = "No such snapshots" if wanted or session or tag or since or kind else "No snapshots"
-        of_root = "" if all_roots or remote else f" of {handle.root}"
-        place = handle.store_path if remote is None else printable(remote)
-        invocation.output.note(f"{which}{of_root} {'in' if remote is None else 'on'} {place}")
+        of_root = "" if all_roots else f" of {handle.root}"
+        invocation.output.note(f"{selection.none_found()}{of_root} in {handle.store_path}")
     if snapshots.damaged:
         repair = invocation.command_text("verify", "--repair")
         delete = invocation.command_text("delete", "ID")
         invocation.output.note(f"To repair or move away what is damaged: {repair}")
         invocation.output.note(f"To delete it: {delete}")
     invocation.output.note(*map(gap_text, gaps))
-    terminal = invocation.output.terminal(handle.context.clock_ns())
     invocation.output.result(
         "list",
         lambda: {
@@ -134,9 +95,7 @@ def list_snapshots(
             "newer": snapshots.newer,
             "gaps": gaps,
         },
-        list_table(snapshots, terminal, with_roots=all_roots)
-        if terminal.columns is not None
-        else list_lines(snapshots, with_roots=all_roots),
+        snapshot_lines(invocation, handle, snapshots, with_roots=all_roots),
     )
 
 

@@ -54,6 +54,8 @@ class Filter(NamedTuple):
     """When the oldest one may have been taken; with a zone."""
     type: str | None = None
     """What makes it worth returning to, said by a system or by its caller."""
+    phase: str | None = None
+    """The phase of the work, said likewise."""
 
     def fits(self, snapshot: Snapshot) -> bool:
         """Returns whether a snapshot is wanted."""
@@ -63,6 +65,7 @@ class Filter(NamedTuple):
             and (self.since is None or snapshot.created_at >= self.since)
             and (self.tag is None or snapshot.has_tag(self.tag))
             and self.type in (None, stated_facts(snapshot).get("type"))
+            and self.phase in (None, stated_facts(snapshot).get("phase"))
         )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.listing import Selection, filter_options, snapshot_lines
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.errors import ErrorCode, NotFound, printable, quoted
 from treesnap.core.model.quantities import count_text, size_text
@@ -20,7 +21,6 @@ from treesnap.remote.commands.secret import Source, new_secret_of, remember, rem
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Snapshot
     from treesnap.remote import HistoryInfo, RemoteCheck, RemoteInfo, RolePolicy
 
 
@@ -129,6 +129,39 @@ def show(invocation: Invocation, *, name: str | None) -> None:
     invocation.output.result("remote.show", lambda: {"histories": found}, _history_lines(found))
 
 
+@remote.command(
+    "snapshots",
+    prints_only=True,
+    is_paged=True,
+    examples=[
+        "snap remote snapshots backup",
+        "snap remote snapshots backup/garden --since yesterday",
+    ],
+)
+@click.argument("place", metavar="[REMOTE[/HISTORY]]", required=False)
+@filter_options
+@pass_invocation
+def list_snapshots(invocation: Invocation, /, *, place: str | None, **filters: Any) -> None:
+    """List the snapshots of a history on a remote, newest first.
+
+    Without HISTORY those of the root's own history there, or of the only one. Nothing is
+    fetched: 'snap fetch' does that. REMOTE may be left out where there is only one.
+    """
+    name, _, history = (place or "").partition("/")
+    with invocation.open(progress=False) as handle:
+        selection = Selection(handle, **filters)
+        found = remotes_of(handle).snapshots(name or None, history or None)
+    snapshots = list(selection.of(found))
+    if not snapshots:
+        where = printable(place) if place is not None else "the remote"
+        invocation.output.note(f"{selection.none_found()} on {where}")
+    invocation.output.result(
+        "remote.snapshots",
+        lambda: {"snapshots": snapshots},
+        snapshot_lines(invocation, handle, snapshots),
+    )
+
+
 @remote.command("remove", examples=["snap remote remove backup"])
 @click.argument("name")
 @pass_invocation
@@ -223,12 +256,6 @@ def require_remote(handle: Handle, name: str) -> None:
     """Raises NotFound for a remote that the store does not know."""
     if all(item.name != name for item in remotes_of(handle).list()):
         raise NotFound(f"There is no remote {quoted(name)}", code=ErrorCode.REMOTE_NOT_FOUND)
-
-
-def snapshots_on(handle: Handle, place: str) -> tuple[Snapshot, ...]:
-    """Returns the snapshots of ``REMOTE[/HISTORY]``, newest first; by default the root's own."""
-    name, _, history = place.partition("/")
-    return remotes_of(handle).snapshots(name, history or None)
 
 
 def _remote_lines(found: Iterable[RemoteInfo]) -> Iterator[str]:
