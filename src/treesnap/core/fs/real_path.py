@@ -63,7 +63,7 @@ def looked_up(path: str) -> PathLookup:
     try:
         status = os.stat(real)
     except OSError as failed:
-        status, error = None, failed
+        status, error = None, failed.with_traceback(None)  # or it keeps all frames, in a circle
     while pending:
         name = pending.pop()
         is_inside = len(pending) >= outer
@@ -87,7 +87,8 @@ def looked_up(path: str) -> PathLookup:
                 target = os.readlink(here)
         except OSError as failed:
             if error is None:
-                error, is_dangling = failed, is_inside and failed.errno == ENOENT
+                error = failed.with_traceback(None)
+                is_dangling = is_inside and failed.errno == ENOENT
             status = None
         if target is None or status is None:
             real = here

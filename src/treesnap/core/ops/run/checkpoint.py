@@ -268,7 +268,10 @@ class CheckpointBlock(Generic[Value]):
             del begun  # the last one but that of the block
             self._leave()
             if interruption is not None:
-                raise interruption
+                try:
+                    raise interruption
+                finally:
+                    del interruption  # which would keep the frames that it went through
 
     @uninterrupted
     def abandon(self) -> None:
