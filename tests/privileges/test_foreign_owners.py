@@ -20,6 +20,7 @@ from treesnap.remote.keys import Secret
 
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser changes owners")
 SAFE = "SNAP_SAFE_DIRECTORIES"
+OTHER_ID = NOBODY_ID - 1
 
 
 @pytest.fixture(autouse=True)
@@ -318,9 +319,6 @@ class TestTheSuperuser:
         assert caught.value.code == ErrorCode.FOREIGN_OWNER
 
 
-OTHER_ID = NOBODY_ID - 1
-
-
 @ONLY_ROOT
 @pytest.mark.parametrize(
     ("owner_id", "mode", "why"),
@@ -441,6 +439,73 @@ def test_a_remote_that_was_given_away_is_read_and_not_written(tmp_path, root, mo
 
     monkeypatch.setenv(SAFE, str(disk))
     assert len(remotes.push().snapshots) == 1
+
+
+@ONLY_ROOT
+@pytest.mark.parametrize("what", ["directory", "above", "link"])
+def test_a_user_pushes_in_the_open_to_no_directory_of_another_one(open_directory, what):
+    everything_is_loaded(open_directory)
+    root, disk = open_directory / "root", open_directory / "other" / "disk"
+    for path in (root, disk):
+        path.mkdir(parents=True)
+    disk.chmod(0o775)
+    os.chown(disk, OTHER_ID, NOBODY_ID)
+    if what != "directory":
+        os.chown(disk, NOBODY_ID, NOBODY_ID)
+        os.chown(disk.parent, OTHER_ID if what == "above" else 0, 0)
+    link = open_directory / "link"
+    link.symlink_to(disk)
+    os.chown(link, OTHER_ID, OTHER_ID, follow_symlinks=False)
+    url = str(link if what == "link" else disk)
+    os.chown(root, NOBODY_ID, NOBODY_ID)
+    (open_directory / "private").mkdir()
+    os.chown(open_directory / "private", NOBODY_ID, NOBODY_ID)
+
+    def action() -> None:
+        handle = treesnap.open(root, open_directory / "private" / "store")
+        handle.create()
+        with pytest.raises(Refused) as caught:
+            Remotes(handle).add("disk", url)
+        assert caught.value.code == ErrorCode.FOREIGN_OWNER
+        assert list(disk.iterdir()) == []
+        os.environ[SAFE] = str(open_directory)
+        Remotes(handle).add("disk", url)
+        assert len(Remotes(handle).push("disk").snapshots) == 1
+
+    as_nobody(action)
+
+
+@pytest.mark.parametrize("mode", [0o707, 0o777, 0o1777])
+def test_a_directory_that_everyone_may_write_to_is_no_remote_in_the_open(
+    tmp_path, root, monkeypatch, mode
+):
+    handle = treesnap.open(root, tmp_path / "store")
+    handle.create()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    remotes = Remotes(handle, lambda _known: lambda: Secret.raw_key("5a" * 32))
+    remotes.add("disk", str(disk))
+    before = tree_state(disk)
+    disk.chmod(mode)
+
+    with pytest.raises(Refused, match=f"its mode is {mode:04o}") as caught:
+        remotes.push("disk")
+
+    assert caught.value.code == ErrorCode.FOREIGN_OWNER
+    assert {*tree_state(disk)} == {*before}
+    monkeypatch.setenv(SAFE, str(disk))
+    assert len(remotes.push("disk").snapshots) == 1
+
+
+def test_a_directory_that_its_group_may_write_to_is_a_remote(tmp_path, root):
+    handle = treesnap.open(root, tmp_path / "store")
+    handle.create()
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk").chmod(0o2770)
+    remotes = Remotes(handle)
+    remotes.add("disk", str(tmp_path / "disk"))
+
+    assert len(remotes.push("disk").snapshots) == 1
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o750, 0o711])

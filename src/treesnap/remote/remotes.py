@@ -111,8 +111,8 @@ if TYPE_CHECKING:
 JOBS = 2
 """How many packs are sent or received at the same time by default."""
 _COMMITS_KNOWN_MAX = 1 << 16
-_READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 """Commits of a history that are remembered as the root's own."""
+_READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 SecretOf = Callable[[KnownRemote], SecretSource]
 """Returns what gives the secret of a remote, which may say where its secret comes from."""

@@ -126,13 +126,16 @@ def has_root(context: Context) -> bool:
 
 
 def refuse_foreign_remote(directory: str) -> None:
-    """Raises Refused for the superuser where another user controls what would be stored there.
+    """Raises Refused where another user controls what would be stored in a directory.
 
-    For a directory that what is stored in is not encrypted. What is read of a remote is checked.
+    For a remote that is not encrypted. What is read of one is checked. Unlike a store, it may be
+    written to by its group: the machines of several people share a remote.
     """
-    if os.geteuid() == _SUPERUSER_ID:
-        lookup = looked_up(directory)
-        _refuse_if("remote", lookup.real, _place_problem(lookup) or _link_problem(lookup.links))
+    lookup = looked_up(directory)
+    problem = _place_problem(lookup) or _link_problem(lookup.links)
+    if problem is None and lookup.status is not None and lookup.status.st_mode & S_IWOTH:
+        problem = _writable(lookup.status)
+    _refuse_if("remote", lookup.real, problem)
 
 
 def real_target(path: str) -> str:
@@ -212,9 +215,11 @@ def _own_problem(store: os.stat_result) -> str | None:
     """Returns why a store with this status may not be used, or None."""
     if store.st_uid not in _trusted_ids():
         return f"belongs to {_user(store.st_uid)}, who may have written anything into it"
-    if store.st_mode & WRITABLE_BY_OTHERS:
-        return f"can be written to by other users: its mode is {S_IMODE(store.st_mode):04o}"
-    return None
+    return _writable(store) if store.st_mode & WRITABLE_BY_OTHERS else None
+
+
+def _writable(found: os.stat_result) -> str:
+    return f"can be written to by other users: its mode is {S_IMODE(found.st_mode):04o}"
 
 
 def _root_problem(context: Context) -> str | None:
@@ -227,8 +232,9 @@ def _root_problem(context: Context) -> str | None:
 
 def _place_problem(lookup: PathLookup) -> str | None:
     """Returns which other user owns a directory, or could put another one in its place, or None."""
-    if lookup.status is not None and lookup.status.st_uid not in _trusted_ids():
-        return f"belongs to {_user(lookup.status.st_uid)}"
+    found, trusted = lookup.status, _trusted_ids()
+    if found is not None and not _is_trusted(found, trusted):
+        return f"belongs to {_user(found.st_uid)}"
     return _problem_above(lookup)
 
 
@@ -241,11 +247,15 @@ def _problem_above(lookup: PathLookup) -> str | None:
 
 def _directory_problem(path: str, found: os.stat_result, trusted: frozenset[int]) -> str | None:
     """Returns who could put another directory in the place of one in a directory, or None."""
-    if found.st_uid not in trusted and not _is_of_the_unmapped(found.st_uid):
+    if not _is_trusted(found, trusted):
         return f"lies in {quoted(path)}, which belongs to {_user(found.st_uid)}"
     if found.st_mode & S_IWOTH and not found.st_mode & S_ISVTX:
         return f"lies in {quoted(path)}, in which every user can rename it"
     return None
+
+
+def _is_trusted(found: os.stat_result, trusted: frozenset[int]) -> bool:
+    return found.st_uid in trusted or _is_of_the_unmapped(found.st_uid)
 
 
 def _is_of_the_unmapped(owner_id: int) -> bool:
