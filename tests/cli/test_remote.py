@@ -242,16 +242,23 @@ def test_a_remote_is_pruned(snap, root, pushed):
     newest = snap("create", "-q").id
     snap("push")
 
-    shown = snap("prune", "--remote", "disk", "--keep-last", "1", "--dry-run")
-    outcome = snap("prune", "--remote", "disk", "--keep-last", "1", "--json")
+    by_default = snap("remote", "prune", "disk")
+    shown = snap("remote", "prune", "--keep-last", "1", "--dry-run")
+    outcome = snap("remote", "prune", "disk", "--keep-last", "1", "--json")
+    again = snap("remote", "prune", "disk", "--keep-last", "1")
 
     assert (shown.code, "1 snapshot would be removed, 1 kept" in shown.out) == (0, True)
+    assert (outcome.json["schema"], outcome.json["remote"]) == ("treesnap.remote.prune/1", "disk")
     assert [item["id"] for item in outcome.json["kept"]] == [newest]
+    advice = "Rules of your own can remove what was made by hand too"
+    assert by_default.err.splitlines()[1:] == [
+        "No snapshot was removed: 2 are made by hand (the rules leave these alone)",
+        f"{advice}: snap remote prune disk --keep-last 10 --dry-run",
+    ]
+    assert again.err == "No snapshot was removed: 1 is kept by the rules\n"
     assert len(snap("list").out.splitlines()) == 2
     assert snap("remote", "show").out.split()[3] == "1"
     assert snap("push").out == "disk lacks nothing\n"
-    refused = snap("prune", "--remote", "disk", "--max-size", "1G")
-    assert (refused.code, "--remote excludes" in refused.err) == (2, True)
 
 
 def test_a_passphrase_is_changed(snap, root, disk):

@@ -35,6 +35,19 @@ def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], clic
     return click.command(name, cls=SnapCommand, **attributes)
 
 
+def several_options(
+    *options: Callable[[Callable[..., None]], Callable[..., None]],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes one decorator of those of several options, for commands that share them."""
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
 class SnapCommand(click.Command):
     """A command that takes the global options too, and ends its help with examples."""
 

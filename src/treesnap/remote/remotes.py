@@ -162,11 +162,14 @@ class RemotePruneResult(Record):
     dry_run: bool
     policy: PrunePolicy
 
+    @property
+    def decisions(self) -> PruneResult:
+        """The same without the remote, in the form of a local prune."""
+        return PruneResult(self.kept, self.removed, self.reasons, self.dry_run, self.policy)
+
     def to_dict(self) -> Fields:
-        """Returns what ``snap prune --remote --json`` prints; ``json.dumps`` takes it."""
-        return PruneResult(
-            self.kept, self.removed, self.reasons, self.dry_run, self.policy
-        ).to_dict()
+        """Returns what ``snap remote prune --json`` prints; ``json.dumps`` takes it."""
+        return {"remote": self.remote, **self.decisions.to_dict()}
 
 
 class FetchResult(Record):

@@ -14,6 +14,7 @@ from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.listing import Selection, filter_options, snapshot_lines
 from treesnap.cli.output.terminal import time_text
+from treesnap.cli.retention import keep_options, print_decisions
 from treesnap.core.model.errors import ErrorCode, NotFound, printable, quoted
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.remote.commands.keys import key
@@ -188,6 +189,39 @@ def delete(invocation: Invocation, *, name: str, history: str) -> None:
     count = count_text(info.snapshots, "snapshot")
     line = f"Deleted {count} of {printable(info.name)} ({info.id[:12]}) on {name}"
     invocation.output.result("remote.delete", info._asdict, [line])
+
+
+@remote.command(
+    "prune",
+    examples=[
+        "snap remote prune backup --dry-run",
+        "snap remote prune backup --keep-last 10 --keep-daily 7",
+    ],
+)
+@click.argument("name", required=False)
+@keep_options
+@click.option("-n", "--dry-run", is_flag=True, help="Print what would go and why; delete nothing.")
+@pass_invocation
+def prune(invocation: Invocation, /, *, name: str | None, dry_run: bool, **rules: Any) -> None:
+    """Delete snapshots of the root's history on a remote that no rule keeps.
+
+    Nothing local is deleted. 'snap remote gc' then frees their space. Without a rule those of
+    'snap config' hold, as for 'snap prune'. Pinned and named snapshots always stay, and the
+    newest of the whole root.
+    """
+    from treesnap.core.store.maintenance.retention import Policy
+
+    with invocation.open() as handle:
+        result = remotes_of(handle).prune(name, Policy(**rules), dry_run=dry_run)
+    print_decisions(
+        invocation,
+        "remote.prune",
+        result.to_dict,
+        result.decisions,
+        again=["remote", "prune", result.remote],
+        collect=["remote", "gc", result.remote],
+        without_snapshots=f"The root's history on {result.remote} has no snapshots",
+    )
 
 
 @remote.command("gc", examples=["snap remote gc backup"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 import treesnap
-from treesnap.cli.command import command, pass_invocation, privileged_option
+from treesnap.cli.command import command, pass_invocation, privileged_option, several_options
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_json import restore_fields
 from treesnap.cli.output.as_text import (
@@ -38,22 +38,22 @@ JOBS = 2
 """As in the library, which is not loaded for a text of help."""
 
 
-def _transfer_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of commands that send or receive packs."""
-    limit_rate = click.option(
+_transfer_options = several_options(
+    click.option(
         "--limit-rate",
         type=SIZE,
         metavar="SIZE",
         help="Send and receive no more than this a second.",
-    )
-    jobs = click.option(
+    ),
+    click.option(
         "--jobs",
         type=WholeNumber(1, 64),
         default=JOBS,
         metavar="N",
         help=f"Send or receive N packs at the same time [{JOBS}].",
-    )
-    return limit_rate(jobs(function))
+    ),
+)
+"""For commands that send or receive packs."""
 
 
 @command(
