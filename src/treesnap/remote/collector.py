@@ -21,8 +21,8 @@ from treesnap.core.model.entities import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Record
-from treesnap.remote.objects import PackGone, Place, RemoteObjects, needed_objects
-from treesnap.remote.protocol import IndexedPacks, Remote, View
+from treesnap.remote.objects import Place, RemoteObjects, needed_objects
+from treesnap.remote.protocol import IndexedPacks, Missing, Remote, View
 from treesnap.remote.records import (
     CATALOG,
     REMOTE_INDEX,
@@ -74,11 +74,11 @@ class Collector:
         self._number = view.number
         try:
             return self._collect(view)
-        except PackGone as error:
+        except Missing as error:
             number, _ = self._remote.read_state()
             if number > self._number:
                 return None
-            raise Corrupt(f"{error} is missing on the remote") from error
+            raise error.as_damage() from error
 
     def _collect(self, view: View) -> Collected | None:
         live = _live(view, self._remote.read_deletions().listed.values())
@@ -318,7 +318,7 @@ def _read(
             kind = ObjectKind(objects.place(object_id)[1].kind)
             try:
                 yield kind, object_id, objects.get(kind, object_id)
-            except (Corrupt, PackGone):
+            except (Corrupt, Missing):
                 yield kind, object_id, None
 
 

@@ -14,7 +14,7 @@ from treesnap.core.codec.pack import IndexEntry, OpenBlock
 from treesnap.core.codec.reader import Reference, TreeReader
 from treesnap.core.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id, state_hash
 from treesnap.core.model.entities import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotState
-from treesnap.core.model.errors import Busy, Corrupt
+from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.events import Phase
 from treesnap.core.model.presentation import Record
 from treesnap.core.ops.context import Session
@@ -23,11 +23,8 @@ from treesnap.core.ops.tree_state import narrowed
 from treesnap.core.store.fetched import history_at
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Added, Writer, retry_overtaken
-from treesnap.remote.objects import PackGone, RemoteObjects, Seen, complete_trees, needed_objects
+from treesnap.remote.objects import RemoteObjects, Seen, complete_trees, needed_objects
 from treesnap.remote.protocol import Remote, View
-
-ATTEMPTS = 5
-"""How often a view is read again when collections delete what it names."""
 
 
 class Fetched(Record):
@@ -83,19 +80,11 @@ def fetch(
     Those that the root has already are left out. With ``paths`` each becomes a snapshot of these
     paths alone, which has an id of its own, and nothing else is read. ``jobs`` parts of packs are
     received at the same time. The caller holds the root's lock. Each snapshot is published when
-    all that it needs is durable. Raises NotFound for a path that a snapshot does not hold, Busy
-    when collections kept deleting what the view named, Corrupt, RemoteFailed, StorageFull.
+    all that it needs is durable. Raises NotFound for a path that a snapshot does not hold, Busy,
+    Corrupt, RemoteFailed, StorageFull, and Missing, before anything is published.
     """
-    for _ in range(ATTEMPTS):
-        try:
-            attempt = _Attempt(session, remote, view, payloads, paths, jobs)
-            return retry_overtaken("the fetch", attempt)
-        except PackGone as error:
-            newer = remote.read(skips_damaged=True)
-            if newer.number == view.number and newer.commits.keys() == view.commits.keys():
-                raise Corrupt(f"{error} is missing on the remote") from error
-            view = newer
-    raise Busy("Collections on the remote kept overtaking the fetch")
+    attempt = _Attempt(session, remote, view, payloads, paths, jobs)
+    return retry_overtaken("the fetch", attempt)
 
 
 class _Attempt:

@@ -23,7 +23,7 @@ from treesnap.core.codec.snapshot import decode_snapshot
 from treesnap.core.model.entities import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, ErrorCode
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.remote.protocol import RemoteFiles, View
+from treesnap.remote.protocol import Missing, RemoteFiles, View
 from treesnap.remote.records import RemoteName
 
 TREES_AT_ONCE = 256
@@ -50,12 +50,8 @@ class Objects(Protocol):
         """Reads what is asked for next in as few requests as possible."""
 
 
-class PackGone(Exception):
-    """A collection deleted a pack that a view names: read a new view."""
-
-
 class RemoteObjects:
-    """Reads what a view names. Raises PackGone when the view is out of date.
+    """Reads what a view names. Raises Missing for what is not there.
 
     An object that is damaged in one pack is read from another one that has it: any writer can say
     that a pack of its own has an object. With ``packs`` an object is read from that pack alone.
@@ -67,13 +63,13 @@ class RemoteObjects:
         self._files = files
         self.view = view
         self._packs = packs or {}
-        self._failures: dict[tuple[RemoteName, Block], Corrupt | PackGone] = {}
+        self._failures: dict[tuple[RemoteName, Block], Corrupt | Missing] = {}
         """Blocks that could not be read, and why."""
         self._blocks: OrderedDict[tuple[RemoteName, Block], OpenBlock] = OrderedDict()
         self._size = 0
 
     def place(self, object_id: ObjectId) -> Place:
-        """Returns where an object is; raises Corrupt when no pack has it."""
+        """Returns where an object is; raises Missing when no pack has it."""
         if not self._failures and not self._packs:
             found = self.view.first(object_id)
             if found is not None:
@@ -84,7 +80,7 @@ class RemoteObjects:
                 return name, entry
             failed = failed or (name, entry)
         if failed is None:
-            raise Corrupt(f"Object {object_id.hex()} is missing on the remote")
+            raise Missing.object(object_id)
         return failed
 
     def _places(self, object_id: ObjectId) -> Iterator[Place]:
@@ -92,21 +88,21 @@ class RemoteObjects:
         return (place for place in self.view.find(object_id) if pack in (None, place[0]))
 
     def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
-        """Returns the verified bytes of an object; raises Corrupt and PackGone."""
-        failures: list[Corrupt | PackGone] = []
+        """Returns the verified bytes of an object; raises Corrupt and Missing."""
+        failures: list[Corrupt | Missing] = []
         for name, entry in self._places(object_id):
             try:
                 return self._get(kind, name, entry)
-            except (Corrupt, PackGone) as error:
+            except (Corrupt, Missing) as error:
                 failures.append(error)
         if not failures:
-            raise Corrupt(f"Object {object_id.hex()} is missing on the remote")
+            raise Missing.object(object_id)
         # Of a pack that is gone, a newer view may know where its objects are.
-        gone = [failure for failure in failures if isinstance(failure, PackGone)]
+        gone = [failure for failure in failures if isinstance(failure, Missing)]
         raise (gone or failures)[0]
 
     def _get(self, kind: ObjectKind, name: RemoteName, entry: IndexEntry) -> bytes:
-        """Returns the verified bytes of an object at a place; raises Corrupt and PackGone."""
+        """Returns the verified bytes of an object at a place; raises Corrupt and Missing."""
         if entry.kind != kind:
             raise _damaged(name, f"Object {entry.id.hex()} of the remote is of another kind")
         key = name, entry.block
@@ -115,7 +111,7 @@ class RemoteObjects:
         if key not in self._blocks:
             try:
                 self._read(name, [entry])
-            except (Corrupt, PackGone) as error:
+            except (Corrupt, Missing) as error:
                 self._failures[key] = error
                 raise
         self._blocks.move_to_end(key)
@@ -135,7 +131,7 @@ class RemoteObjects:
             if (name, entry.block) not in self._blocks:
                 wanted[name][entry.offset] = entry
         for name, entries in wanted.items():
-            with suppress(Corrupt, PackGone):
+            with suppress(Corrupt, Missing):
                 self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
 
     def blocks(
@@ -177,7 +173,7 @@ class RemoteObjects:
         def read(part: tuple[RemoteName, Sequence[Block]]) -> Iterator[FoundBlock]:
             name, blocks = part
             stored: Sequence[tuple[BlockTable, bytes] | None] = [None] * len(blocks)
-            with suppress(Corrupt, PackGone):
+            with suppress(Corrupt, Missing):
                 stored = self._stored(name, blocks)
             # Verified when it is asked for: in several threads hashing takes a fifth longer.
             found = zip(blocks, stored, strict=True)
@@ -212,11 +208,11 @@ class RemoteObjects:
             self._size -= block.raw_size
 
     def _stored(self, name: RemoteName, blocks: Sequence[Block]) -> list[tuple[BlockTable, bytes]]:
-        """Returns blocks of a pack in one request; raises Corrupt and PackGone."""
+        """Returns blocks of a pack in one request; raises Corrupt and Missing."""
         ranges = [(block.offset, block.size) for block in blocks]
         pieces = self._files.get_ranges(str(name), self.view.sizes[name], ranges)
         if pieces is None:
-            raise PackGone(str(name))
+            raise Missing.pack(name)
         found = []
         for block, data in zip(blocks, pieces, strict=True):
             table = decode_table(data, block.pack_id, block.offset)
@@ -399,6 +395,7 @@ def complete_trees(
             new_below, old = below(new), below(old)
             complete |= old
             new, old = new_below, old - new_below
-    except Corrupt:  # a parent that is not here any more: its objects are looked up one by one
+    except (Corrupt, Missing):
+        # A parent that is not here any more: its objects are looked up one by one.
         pass
     return complete

@@ -60,7 +60,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import Any, Protocol, Self, TypeVar
@@ -79,6 +79,7 @@ from treesnap.core.codec.pack import (
 from treesnap.core.codec.snapshot import decode_snapshot
 from treesnap.core.model.entities import ObjectId
 from treesnap.core.model.errors import (
+    Busy,
     Corrupt,
     ErrorCode,
     GenerationMissing,
@@ -109,6 +110,8 @@ CREATE_ATTEMPTS = 5
 """How often a state is created of which it stays unclear whether it was."""
 _LOOKS_MAX = 3
 """How often a file is looked for that is listed, or that a state names."""
+_VIEWS_MAX = 5
+"""How many views a reader tries when collections delete what they name."""
 
 _Result = TypeVar("_Result")
 
@@ -119,6 +122,31 @@ class _FileGone(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
+
+
+class Missing(Exception):
+    """A pack or an object is not there that a reader of a view needs.
+
+    A collection went on since the view was read, or it is damage: :meth:`Remote.settled` finds out.
+    """
+
+    def __init__(self, what: str, names: Collection[str]) -> None:
+        super().__init__(f"{what} is missing on the remote")
+        self.names = frozenset(names)
+
+    @classmethod
+    def pack(cls, name: RemoteName) -> Self:
+        """Returns the exception for a pack."""
+        return cls(f"Pack {name}", [str(name)])
+
+    @classmethod
+    def object(cls, object_id: ObjectId) -> Self:
+        """Returns the exception for an object that lies in no pack."""
+        return cls(f"Object {object_id.hex()}", [object_id.hex()])
+
+    def as_damage(self) -> Corrupt:
+        """Returns the error for what is lost."""
+        return Corrupt(str(self), code=ErrorCode.REMOTE_DAMAGED, path=min(self.names))
 
 
 class RemoteFiles(Protocol):
@@ -237,6 +265,9 @@ class View:
     damaged: Mapping[RemoteName, Corrupt]
     """Others, which cannot be read or break a rule. What they hold is not visible, and nothing is
     collected while they are there."""
+    absent: frozenset[str] = frozenset()
+    """Packs and objects that were missing before this was read: what needs them all the same is
+    damaged."""
 
     @cached_property
     def visible(self) -> dict[bytes, CommitEntry]:
@@ -395,6 +426,24 @@ class Remote:
         for name in commits.keys() & damaged:
             del commits[name]
         return View(number, state, catalog, index, commits, damaged)
+
+    def settled(self, what: str, view: View, read: Callable[[View], _Result]) -> _Result:
+        """Returns what is read with a view, or with a newer one while collections go on.
+
+        They delete only what no newer state names. So ``read`` is called again with a new view when
+        it raises Missing; what is missing again is damage, and raises Corrupt. It must take all
+        from that view, the snapshots too: what the older one showed may be deleted. Raises Busy
+        when collections kept overtaking ``what``.
+        """
+        for _ in range(_VIEWS_MAX):
+            try:
+                return read(view)
+            except Missing as error:
+                if error.names <= view.absent:
+                    raise error.as_damage() from error
+                newer = self.read(skips_damaged=True)
+                view = replace(newer, absent=view.absent | error.names)
+        raise Busy(f"Collections on the remote kept overtaking {what}")
 
     def read_deletions(self, *, skips_damaged: bool = False) -> Deletions:
         """Returns the deletions that are listed. Costs a list, and a request for each new one.

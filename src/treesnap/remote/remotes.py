@@ -102,7 +102,7 @@ from treesnap.remote.records import (
     PushedHistory,
 )
 from treesnap.remote.registry import Registry, check_remote_name, pushed_history, set_pushed_history
-from treesnap.remote.verify import Verification, repaired
+from treesnap.remote.verify import Verification, VerifiedObjects, repaired
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
@@ -567,16 +567,15 @@ class Remotes:
         """
         with self._connected(name, "verify a remote", reads_all=True) as remote:
             protocol, session = remote.connection.protocol, remote.session
-            deletions = protocol.read_deletions(skips_damaged=True)
-            commits = without_deleted(remote.view, deletions)
-            payloads = [payload for entry in commits for payload in entry.snapshots]
             session.monitor.begin(Phase.VERIFY, None, None)
             source = LocalObjects(session.store) if repair else None
-            advance = session.monitor.advance
-            verification = Verification(
-                protocol, remote.view, payloads, advance, source, deletions.damaged
-            )
-            found = verification.run(read_data=read_data)
+            advance, verified = session.monitor.advance, VerifiedObjects()
+
+            def verification_of(view: View) -> tuple[Verification, VerifyResult]:
+                looked = Verification(protocol, view, advance, source, verified)
+                return looked, looked.run(read_data=read_data)
+
+            verification, found = protocol.settled("the verification", remote.view, verification_of)
             if source is None:
                 return found
             collect = remote.collect if remote.connection.may_collect else None
@@ -680,33 +679,51 @@ class Remotes:
         """Fetches; with ``from_others`` raises NotFound where only the root's own history is."""
         wanted = _tree_paths(self._context, paths)
         with self._connected(name, "fetch") as remote:
-            session, found, own = remote.session, remote.histories(), remote.own_history()
-            own_id = own.history.id.hex() if own is not None else None
-            others = [item for item in found if item.id != own_id]
-            if from_others and history is None and found and not others:
-                raise NotFound(
-                    f"The remote {quoted(remote.name)} has no history but the root's own",
-                    code=ErrorCode.HISTORY_NOT_FOUND,
-                )
-            candidates = (others or found) if history is None else found
-            chosen, ref = choose_with_ref(candidates, history, ref)
-            goal = _find(remote.name, chosen, ref)
-            payloads = chosen.payloads
-            if ref is not None or wanted:
-                payloads = {goal: payloads[goal]}
-            root = fetched_root(session.store, remote.name, chosen.name, chosen.id)
-            root.register()
-            with root.locked("fetch", session.context.wait_s):
-                fetched = fetch(
-                    session._replace(root=root),
-                    remote.connection.protocol,
-                    remote.view,
-                    list(payloads.values()),
-                    wanted,
-                    self._jobs,
-                )
-            newest = fetched.ids[list(payloads).index(goal)]
-            return FetchResult(remote.name, chosen.id, chosen.name, newest, fetched)
+            return remote.connection.protocol.settled(
+                "the fetch",
+                remote.view,
+                lambda view: self._fetched(
+                    remote._replace(view=view), history, ref, wanted, from_others=from_others
+                ),
+            )
+
+    def _fetched(
+        self,
+        remote: _RemoteSession,
+        history: str | None,
+        ref: str | None,
+        wanted: tuple[bytes, ...],
+        *,
+        from_others: bool,
+    ) -> FetchResult:
+        """Fetches what a view shows; raises Missing when that is not there any more."""
+        session, found, own = remote.session, remote.histories(), remote.own_history()
+        own_id = own.history.id.hex() if own is not None else None
+        others = [item for item in found if item.id != own_id]
+        if from_others and history is None and found and not others:
+            raise NotFound(
+                f"The remote {quoted(remote.name)} has no history but the root's own",
+                code=ErrorCode.HISTORY_NOT_FOUND,
+            )
+        candidates = (others or found) if history is None else found
+        chosen, ref = choose_with_ref(candidates, history, ref)
+        goal = _find(remote.name, chosen, ref)
+        payloads = chosen.payloads
+        if ref is not None or wanted:
+            payloads = {goal: payloads[goal]}
+        root = fetched_root(session.store, remote.name, chosen.name, chosen.id)
+        root.register()
+        with root.locked("fetch", session.context.wait_s):
+            fetched = fetch(
+                session._replace(root=root),
+                remote.connection.protocol,
+                remote.view,
+                list(payloads.values()),
+                wanted,
+                self._jobs,
+            )
+        newest = fetched.ids[list(payloads).index(goal)]
+        return FetchResult(remote.name, chosen.id, chosen.name, newest, fetched)
 
     def pull(
         self,
@@ -790,33 +807,39 @@ class Remotes:
         with connect(known, self._secret_of(known), self._opener) as connection:
             view = connection.protocol.read(skips_damaged=True)
             _warn_of_damage(context, view)
-            chosen, ref = choose_with_ref(_histories(context, connection, view), history, ref)
-            with opened(context, "clone", create=True, recover=False) as session:
-                if name is not None:
-                    _registry(session).note_state(name, known, view.number)
-                goal = _find(name, chosen, ref)
-                payloads = chosen.payloads
-                if lazy or wanted:
-                    payloads = {goal: payloads[goal]}
-                session.root.register()
-                with locked_root(session, "clone"):
-                    if not wanted:
-                        _require_only(session, payloads)
-                    fetched = fetch(
-                        session,
-                        connection.protocol,
-                        view,
-                        list(payloads.values()),
-                        wanted,
-                        self._jobs,
-                    )
-                goal = fetched.ids[list(payloads).index(goal)]
-                if wanted:
-                    _require_only(session, [goal])
+
+            def fetched_with(view: View) -> tuple[str, SnapshotId, Fetched]:
+                found = _histories(context, connection, view)
+                chosen, inner_ref = choose_with_ref(found, history, ref)
+                with opened(context, "clone", create=True, recover=False) as session:
+                    if name is not None:
+                        _registry(session).note_state(name, known, view.number)
+                    goal = _find(name, chosen, inner_ref)
+                    payloads = chosen.payloads
+                    if lazy or wanted:
+                        payloads = {goal: payloads[goal]}
+                    session.root.register()
+                    with locked_root(session, "clone"):
+                        if not wanted:
+                            _require_only(session, payloads)
+                        fetched = fetch(
+                            session,
+                            connection.protocol,
+                            view,
+                            list(payloads.values()),
+                            wanted,
+                            self._jobs,
+                        )
+                    goal = fetched.ids[list(payloads).index(goal)]
+                    if wanted:
+                        _require_only(session, [goal])
+                return chosen.id, goal, fetched
+
+            history_id, goal, fetched = connection.protocol.settled("the clone", view, fetched_with)
         restored = restore(
             context, RestoreRequest(ref=goal, list_changes=False, privileged=privileged)
         )
-        return CloneResult(context.root, chosen.id, goal, fetched, restored.privileges)
+        return CloneResult(context.root, history_id, goal, fetched, restored.privileges)
 
     @contextmanager
     def _connected(

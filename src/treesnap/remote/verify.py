@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from treesnap.core.codec.pack import IndexEntry
@@ -13,8 +13,9 @@ from treesnap.core.model.entities import ObjectId, ObjectKind, SnapshotId
 from treesnap.core.model.errors import Busy, Corrupt, RemoteFailed
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.results import Problem, VerifyResult
-from treesnap.remote.objects import Objects, PackGone, RemoteObjects, needed_objects
-from treesnap.remote.protocol import Remote, View
+from treesnap.remote.histories import without_deleted
+from treesnap.remote.objects import Objects, RemoteObjects, needed_objects
+from treesnap.remote.protocol import Missing, Remote, View
 from treesnap.remote.push import PushSource, push_objects
 from treesnap.remote.records import FILE_ID_SIZE, Folder, HistoryName, RemoteName
 
@@ -23,26 +24,44 @@ _REPAIR = HistoryName(bytes(FILE_ID_SIZE), "repair")
 """Of no machine: its commits hold no snapshots."""
 
 
+class VerifiedObjects:
+    """What was read of each pack, and is what its ids say."""
+
+    def __init__(self) -> None:
+        self._by_pack: defaultdict[RemoteName, set[ObjectId]] = defaultdict(set)
+        self.size_bytes = 0
+
+    def add(self, pack: RemoteName, object_id: ObjectId, size_bytes: int) -> None:
+        """Takes note of an object that was read from a pack."""
+        self._by_pack[pack].add(object_id)
+        self.size_bytes += size_bytes
+
+    def has(self, pack: RemoteName, object_id: ObjectId) -> bool:
+        """Tells whether an object was read from a pack."""
+        return object_id in self._by_pack[pack]
+
+
 class Verification:
-    """One look at snapshots on a remote; changes nothing.
+    """One look at the snapshots of a view; changes nothing.
 
     What cannot be read there is looked for in a ``spare``, so that what is below it is found too.
+    What an earlier look has ``verified`` is not read again.
     """
 
     def __init__(
         self,
         remote: Remote,
         view: View,
-        snapshots: Sequence[bytes],
         advance: Callable[[int, int], None],
         spare: Objects | None = None,
-        damaged_deletions: Mapping[RemoteName, Corrupt] | None = None,
+        verified: VerifiedObjects | None = None,
     ) -> None:
-        """``snapshots`` are those to check, as payloads."""
+        """Reads what was deleted, and which packs there are; raises RemoteFailed."""
         self.remote = remote
-        self.snapshots = snapshots
         self.advance = advance
-        self.damaged_deletions = damaged_deletions or {}
+        self._deletions = remote.read_deletions(skips_damaged=True)
+        commits = without_deleted(view, self._deletions)
+        self._snapshots = [payload for entry in commits for payload in entry.snapshots]
         self._view = view
         self._objects = RemoteObjects(remote.files, view)
         self._spare = spare
@@ -52,7 +71,9 @@ class Verification:
         self._problems: list[Problem] = []
         self._lost_packs = Counter[RemoteName]()
         """Packs that are missing, and how many needed objects lie in no pack that is there."""
-        self._read_bytes = 0
+        self._missing = set[str]()
+        """Names of packs, and ids of objects that lie in none."""
+        self._verified = verified or VerifiedObjects()
         self.lost: dict[ObjectId, ObjectKind] = {}
         """What cannot be read, as far as it is known: what is below a lost directory, only a
         spare tells."""
@@ -61,14 +82,16 @@ class Verification:
         """Checks the snapshots, and with ``read_data`` every byte that they need.
 
         Costs a list of the packs, a request for every 256 directories, and with ``read_data`` one
-        for some blocks of each pack. Raises RemoteFailed.
+        for some blocks of each pack. Raises RemoteFailed, and at the end Missing when packs or
+        objects are not there that were not looked for before the view was read.
         """
         for name, error in sorted(self._view.damaged.items(), key=lambda item: item[0]):
             self._note("bad-commit", error.message, str(name))
-        for name, error in sorted(self.damaged_deletions.items(), key=lambda item: item[0]):
+        for name, error in sorted(self._deletions.damaged.items(), key=lambda item: item[0]):
             self._note("bad-deletion", error.message, str(name))
-        for payload in self.snapshots:
+        for payload in self._snapshots:
             self._walk(payload)
+        self._missing.update(map(str, self.missing_packs))
         for name in sorted(self.missing_packs):
             count = self._lost_packs[name]
             lost = f", with {count_text(count, 'object')} that snapshots need" if count else ""
@@ -76,12 +99,14 @@ class Verification:
         if read_data:
             for group in self._by_pack():
                 self._read(group)
+        if not self._missing <= self._view.absent:
+            raise Missing("What snapshots need", self._missing)
         return VerifyResult(
             problems=tuple(self._problems),
             left=tuple(self._problems),
-            snapshots=len(self.snapshots),
+            snapshots=len(self._snapshots),
             objects=len(self._needed),
-            read_bytes=self._read_bytes,
+            read_bytes=self._verified.size_bytes,
             content_read=read_data,
         )
 
@@ -104,8 +129,8 @@ class Verification:
             for reference in needed_objects(source, [payload], is_known):
                 self._look_for(reference, identity)
                 self.advance(1, 0)
-        except (Corrupt, PackGone) as error:
-            self._note("damaged-object", _words(error), identity, identity)
+        except (Corrupt, Missing) as error:
+            self._note("damaged-object", self._words(error), identity, identity)
             return  # what another snapshot shares with this one is looked at again
         self._needed |= found
 
@@ -120,45 +145,49 @@ class Verification:
         self.lost[reference.id] = reference.kind
         self._lost_packs.update(packs)
         if not packs:
-            where = reference.id.hex()
-            message = f"Object {where} is missing on the remote"
-            self._note("damaged-object", message, where, identity)
+            words = self._words(Missing.object(reference.id))
+            self._note("damaged-object", words, reference.id.hex(), identity)
 
-    def _note_lost(self, kind: ObjectKind, object_id: ObjectId, error: Corrupt | PackGone) -> None:
+    def _note_lost(self, kind: ObjectKind, object_id: ObjectId, error: Corrupt | Missing) -> None:
         """Takes note of an object that only the spare has."""
+        words = self._words(error)
         if object_id not in self.lost:
             self.lost[object_id] = kind
-            if isinstance(error, Corrupt):  # what is in a missing pack is noted with it
-                self._note("damaged-object", str(error), object_id.hex())
+            # What is in a missing pack is noted with it.
+            if isinstance(error, Corrupt) or object_id.hex() in error.names:
+                self._note("damaged-object", words, object_id.hex())
+
+    def _words(self, error: Corrupt | Missing) -> str:
+        """Returns what is wrong, and takes note of what is missing."""
+        if isinstance(error, Missing):
+            self._missing |= error.names
+        return str(error)
 
     def _by_pack(self) -> Iterator[list[ObjectId]]:
         """Yields what is needed by the place where it is read, so many at once."""
         placed: dict[RemoteName, list[IndexEntry]] = {}
         for identity in self._needed.keys() - self.lost.keys():
             name, entry = self._objects.place(identity)
-            placed.setdefault(name, []).append(entry)
+            if not self._verified.has(name, identity):
+                placed.setdefault(name, []).append(entry)
         for name in sorted(placed):
             ids = [entry.id for entry in sorted(placed[name], key=lambda entry: entry.offset)]
             for start in range(0, len(ids), _OBJECTS_AT_ONCE):
                 yield from self._objects.by_block(ids[start : start + _OBJECTS_AT_ONCE])
 
     def _read(self, objects: list[ObjectId]) -> None:
-        with suppress(Corrupt, PackGone):  # each object says it
+        with suppress(Corrupt, Missing):  # each object says it
             self._objects.prefetch(objects)
         for identity in objects:
             kind = self._needed[identity]
             try:
                 data = self._objects.get(kind, identity)
-            except (Corrupt, PackGone) as error:
+            except (Corrupt, Missing) as error:
                 self.lost[identity] = kind
-                self._note("damaged-object", _words(error), identity.hex())
+                self._note("damaged-object", self._words(error), identity.hex())
                 continue
-            self._read_bytes += len(data)
+            self._verified.add(self._objects.place(identity)[0], identity, len(data))
             self.advance(1, len(data))
-
-
-def _words(error: Corrupt | PackGone) -> str:
-    return str(error) if isinstance(error, Corrupt) else f"Pack {error} is missing on the remote"
 
 
 class _Mended:
@@ -168,17 +197,17 @@ class _Mended:
         self,
         objects: RemoteObjects,
         spare: Objects | None,
-        note: Callable[[ObjectKind, ObjectId, Corrupt | PackGone], None],
+        note: Callable[[ObjectKind, ObjectId, Corrupt | Missing], None],
     ) -> None:
         self._objects = objects
         self._spare = spare
         self._note = note
 
     def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
-        """Returns the verified bytes of an object; raises Corrupt and PackGone."""
+        """Returns the verified bytes of an object; raises Corrupt and Missing."""
         try:
             return self._objects.get(kind, object_id)
-        except (Corrupt, PackGone) as error:
+        except (Corrupt, Missing) as error:
             if self._spare is None:
                 raise
             try:
@@ -190,7 +219,7 @@ class _Mended:
 
     def prefetch(self, objects: Iterable[ObjectId]) -> None:
         """Reads what is asked for next in as few requests as possible."""
-        with suppress(Corrupt):  # an object that no pack has: get says it
+        with suppress(Missing):  # an object that no pack has: get says it
             self._objects.prefetch(objects)
 
 
@@ -225,14 +254,13 @@ def repaired(
     let_go = len(missing - view.sizes.keys())
     if let_go:
         done.append(f"Let go of {count_text(let_go, 'missing pack')}")
-    again = Verification(
-        remote,
+    advance = verification.advance
+    again = remote.settled(
+        "the verification",
         view,
-        verification.snapshots,
-        verification.advance,
-        damaged_deletions=verification.damaged_deletions,
+        lambda view: Verification(remote, view, advance).run(read_data=False),
     )
     unread = {identity.hex() for identity in verification.lost.keys() - whole}
-    left = [*again.run(read_data=False).problems]
+    left = [*again.problems]
     left += [problem for problem in found.problems if problem.where in unread]
     return found._replace(left=tuple(dict.fromkeys(left)), repaired=tuple(done))
