@@ -1,4 +1,4 @@
-"""``snap schedule``, with programs in the place of systemctl and crontab."""
+"""``snap schedule``, with a program in the place of systemctl."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ esac
 """
 CRONTAB = """\
 #!/bin/sh
-case "$1" in
--l) cat "$FAKES/tab" 2>/dev/null || { echo "no crontab for me" >&2; exit 1; } ;;
--) cat > "$FAKES/tab.new" && mv "$FAKES/tab.new" "$FAKES/tab" ;;
-esac
+echo "$@" >> "$FAKES/crontab.log"
 """
 
 
 @pytest.fixture
 def fakes(tmp_path, environment) -> Path:
-    """A directory of programs that is the whole PATH; systemctl and crontab record."""
+    """A directory of programs that is the whole PATH; systemctl and crontab record calls."""
     directory = tmp_path / "fakes"
     directory.mkdir()
     for name, text in {"systemctl": SYSTEMCTL, "crontab": CRONTAB}.items():
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)
-    for name in ("sh", "cat", "mv", "echo"):
+    for name in ("sh", "cat", "echo"):
         (directory / name).symlink_to(f"/bin/{name}")
     environment.update(PATH=str(directory), FAKES=str(directory), XDG_CONFIG_HOME="")
     return directory
@@ -92,7 +89,7 @@ def test_a_dry_run_prints_it_all_and_does_nothing(snap, root, fakes, units):
     assert "  OnCalendar=*-*-13 12:00:00\n  OnCalendar=Fri *-*-* 12:00:00\n" in result.out
     assert "Would run: systemctl --user daemon-reload\n" in result.out
     assert not units.exists()
-    assert log(fakes) == []
+    assert not (fakes / "systemctl.log").exists()
 
 
 def test_units_of_the_system_are_where_systemd_looks(snap, root, fakes):
@@ -113,7 +110,8 @@ def test_another_time_replaces_the_first(snap, root, fakes, units):
     assert len(after) == 2
     assert not set(before.items()) & set(after.items())
     (item,) = snap("schedule", "list", "--user", "--json").json["schedules"]
-    assert (item["when"], item["root"], item["backend"]) == ("hourly", str(root), "systemd")
+    assert (item["when"], item["root"]) == ("hourly", str(root))
+    assert snap("schedule", "list", "--user").out.split()[1:3] == ["hourly", str(root)]
 
 
 @pytest.mark.parametrize("step", ["daemon-reload", "enable", "restart"])
@@ -132,15 +130,13 @@ def test_what_systemd_refuses_leaves_all_as_before(snap, root, fakes, units, ste
     assert contents(units) == before
 
 
-@pytest.mark.parametrize("backend", ["systemd", "cron"])
-def test_what_was_changed_by_hand_is_left_alone(snap, root, fakes, units, backend):
-    words = ["--user", "--with", backend]
-    snap("schedule", "daily", *words)
-    path = fakes / "tab" if backend == "cron" else next(units.glob("*.service"))
+def test_what_was_changed_by_hand_is_left_alone(snap, root, fakes, units):
+    snap("schedule", "daily", "--user")
+    path = next(units.glob("*.service"))
     path.write_text(path.read_text().replace("create -q", "create"))
     changed = path.read_text()
 
-    again = snap("schedule", "hourly", *words, "--json")
+    again = snap("schedule", "hourly", "--user", "--json")
     removed = snap("schedule", "remove", "--user")
 
     assert (again.code, again.json["code"]) == (3, "not-ours")
@@ -186,54 +182,60 @@ def test_remove_leaves_nothing(snap, root, fakes, units):
     assert (missing.code, missing.json["code"]) == (5, "schedule-not-found")
 
 
+@pytest.mark.parametrize("is_absent", [True, False])
+def test_says_where_no_systemd_answers_what_prints_a_line_for_cron(
+    snap, root, fakes, units, is_absent
+):
+    if is_absent:
+        (fakes / "systemctl").unlink()
+    (fakes / "fails").write_text("show")
+
+    result = snap("schedule", "daily", "--user")
+
+    assert (result.code, result.out) == (1, "")
+    assert "No systemd answers 'systemctl --user', so nothing was scheduled" in result.err
+    assert "hint: --cron prints a line for a crontab" in result.err
+    assert snap("schedule", "daily", "--user", "--json").json["code"] == "no-timers"
+    assert not units.exists()
+
+
 class TestCron:
-    @pytest.fixture(autouse=True)
-    def without_systemd(self, fakes):
-        (fakes / "fails").write_text("show")
+    def test_is_told_by_one_line_that_a_person_pastes(self, snap, root, store, fakes, units):
+        result = snap("schedule", "30 3 * * 1", "--cron")
 
-    def test_is_used_where_systemd_does_not_answer(self, snap, root, store, fakes):
-        (fakes / "tab").write_text("MAILTO=me\n5 5 * * * mine")  # without an end of line
-
-        result = snap("schedule", "30 3 * * 1", "--user")
-
-        assert result.out == f"Scheduled 30 3 * * 1 snapshots of {root}: in the crontab\n"
-        first, second, mark, line = (fakes / "tab").read_text().splitlines()
-        assert (first, second) == ("MAILTO=me", "5 5 * * * mine")
-        assert mark.startswith("# treesnap-schedule {")
+        assert result.code == 0
+        (line,) = result.out.splitlines()
         assert line.startswith("30 3 * * 1 /")
         assert line.endswith(
             f" -C {root} --store {store} create -q --automatic -m scheduled >/dev/null"
         )
+        assert "paste the line into 'crontab -e'" in result.err
+        assert snap("schedule", "30 3 * * 1", "--cron", "--json").json["line"] == line
 
-    def test_has_one_line_for_a_root(self, snap, root, fakes):
-        for when in ("daily", "hourly"):
-            assert snap("schedule", when, "--user").code == 0
+    def test_gets_what_systemd_would_run(self, snap, root, fakes):
+        result = snap("schedule", "--cron", "daily", "--before", "date +%Y", "--on-failure", "oh")
 
-        assert (fakes / "tab").read_text().count("create -q") == 1
-        (item,) = snap("schedule", "list", "--json").json["schedules"]
-        assert (item["when"], item["backend"], item["path"]) == ("hourly", "cron", "crontab")
-        assert snap("schedule", "list").out.split()[1:4] == ["hourly", "cron", str(root)]
+        assert "date +\\%Y" in result.out
+        assert result.out.endswith("|| /bin/sh -c oh\n")
 
-    def test_gets_its_other_lines_back(self, snap, root, fakes):
-        (fakes / "tab").write_text("# mine\n5 5 * * * mine\n")
-        snap("schedule", "daily", "--user")
+    def test_needs_no_systemd_and_changes_nothing(self, snap, root, fakes, units):
+        (fakes / "systemctl").unlink()
 
-        assert snap("schedule", "remove", root, "--user").code == 0
-        assert (fakes / "tab").read_text() == "# mine\n5 5 * * * mine\n"
+        assert snap("schedule", "daily", "--cron").code == 0
+        assert snap("schedule", "list", "--user", "--json").json["schedules"] == []
+        assert not units.exists()
+        assert not (fakes / "crontab.log").exists()
 
-    def test_that_is_absent_as_well_is_said_in_words(self, snap, root, fakes):
-        (fakes / "crontab").unlink()
+    @pytest.mark.parametrize("words", [["--user"], ["--system"], ["--after", "a\nb"]])
+    def test_is_not_told_what_has_no_place_in_a_line(self, snap, root, fakes, words):
+        result = snap("schedule", "daily", "--cron", *words)
 
-        result = snap("schedule", "daily", "--user")
-
-        assert (result.code, result.out) == (1, "")
-        assert "neither a systemd that answers nor the program 'crontab'" in result.err
+        assert (result.code, result.out) == (2, "")
 
 
-@pytest.mark.parametrize("backend", ["systemd", "cron"])
-def test_hooks_are_shown_and_listed(snap, root, fakes, backend):
+def test_hooks_are_shown_and_listed(snap, root, fakes):
     hooks = ["--before", "pg_dump 'a' > 100%", "--after", "echo $SNAP_RESULT"]
-    words = ["daily", "--user", "--with", backend, *hooks, "--on-failure", "oh"]
+    words = ["daily", "--user", *hooks, "--on-failure", "oh"]
     would = snap("schedule", *words, "--dry-run", "--json").json
 
     assert snap("schedule", *words).code == 0
@@ -255,7 +257,6 @@ def test_hooks_are_shown_and_listed(snap, root, fakes, backend):
     [
         (["sometimes"], 2),
         (["daily", "--before", ""], 2),
-        (["daily", "--with", "cron", "--after", "a\nb"], 2),
         (["daily", "--health-url", "ftp://x"], 2),
         (["daily", "--health-url", "https://x.example"], 1),  # neither curl nor wget
         (["daily", "-C", "/etc"], 3),

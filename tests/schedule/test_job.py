@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.schedule import Job, parse_when
-from treesnap.schedule.job import check, cron_text, own_mark, unit_texts
+from treesnap.schedule.job import check, cron_line, own_mark, unit_texts
 
 ODD = ["/plain", "/a b", "/it's", '/"', "/100%", "/%h", "/$HOME", "/${x}", "/;", "/é", "/a&b|c>d"]
 ONLY_SYSTEMD = ["/back\\slash", "/new\nline", "/tab\t", "/end\\", "/\x1b[1m"]
@@ -110,7 +110,8 @@ def test_systemd_accepts_the_units(tmp_path, root, whose):
 
 def as_cron(text: str) -> str:
     """What cron gives to the shell: the command up to a bare percent sign."""
-    line = text.splitlines()[1].split(" ", 5)[5]
+    line = text.split(" ", 5)[5]
+    assert "\n" not in line
     assert "%" not in line.replace("\\%", "")
     return line.replace("\\%", "%")
 
@@ -126,7 +127,7 @@ def test_cron_runs_each_word_as_it_is(tmp_path, root, code):
     told_job = told_job._replace(on_failure="echo failed 100%")
 
     result = subprocess.run(
-        ["/bin/sh", "-c", as_cron(cron_text(told_job))],
+        ["/bin/sh", "-c", as_cron(cron_line(told_job))],
         capture_output=True,
         text=True,
         check=False,
@@ -166,7 +167,7 @@ def test_systemd_reads_each_hook_back(hook):
 @pytest.mark.parametrize("name", ["before", "after", "on_failure"])
 def test_a_hook_that_cron_cannot_be_told_is_refused(name, hook):
     with pytest.raises(InvalidArgument, match="Cron cannot be told"):
-        cron_text(job(**{name: hook}))
+        cron_line(job(**{name: hook}))
 
 
 @pytest.mark.parametrize("name", ["before", "after", "on_failure"])
@@ -183,7 +184,7 @@ class TestHooks:
     def run(self, tmp_path: Path, code: int = 0, **fields) -> tuple[int, str, str]:
         """The exit code, what was logged, and what cron would mail."""
         program = ("/bin/sh", "-c", f"echo create >> log; echo 1234; exit {code}")
-        line = as_cron(cron_text(job(str(tmp_path), program=program, **fields)))
+        line = as_cron(cron_line(job(str(tmp_path), program=program, **fields)))
         result = subprocess.run(
             ["/bin/sh", "-c", line],
             capture_output=True,
@@ -224,7 +225,7 @@ class TestHooks:
     def test_are_not_run_elsewhere_when_the_root_is_gone(self, tmp_path):
         log = tmp_path / "log"
 
-        line = as_cron(cron_text(job(f"{tmp_path}/gone", before=f"echo before > {log}")))
+        line = as_cron(cron_line(job(f"{tmp_path}/gone", before=f"echo before > {log}")))
         result = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=False)
 
         assert result.returncode > 0
@@ -269,13 +270,13 @@ class TestHooks:
 def test_a_crontab_that_needs_nothing_else_is_one_command():
     words = "/usr/bin/snap -C /srv/data --store /srv/store create -q --automatic -m scheduled"
 
-    assert as_cron(cron_text(job())) == f"{words} >/dev/null"
+    assert as_cron(cron_line(job())) == f"{words} >/dev/null"
 
 
 @pytest.mark.parametrize("root", [*ONLY_SYSTEMD, "/" + "x" * 1000])
 def test_what_cron_cannot_be_told_is_refused(root):
     with pytest.raises(InvalidArgument, match=r"Cron cannot be told|of cron"):
-        cron_text(job(root))
+        cron_line(job(root))
 
 
 @pytest.mark.parametrize(
@@ -287,21 +288,22 @@ def test_what_no_timer_can_be_told_is_refused(fields):
 
 
 def test_a_change_by_another_hand_is_recognised():
-    texts = [*unit_texts(job()).values(), cron_text(job())]
+    texts = unit_texts(job()).values()
 
-    assert [own_mark(text).root for text in texts] == ["/srv/data"] * 3
-    assert [own_mark(text + "#\n") for text in texts] == [None] * 3
+    assert [own_mark(text).root for text in texts] == ["/srv/data"] * 2
+    assert [own_mark(text + "#\n") for text in texts] == [None] * 2
     assert own_mark(Path(__file__).read_text()) is None
 
 
 def test_a_mark_says_what_else_is_run():
     extras = {"before": "a 'b' %", "after": "c", "on_failure": "d", "health_url": "https://x"}
 
-    for text in (*unit_texts(job(**extras)).values(), cron_text(job(**extras))):
+    for text in unit_texts(job(**extras)).values():
         mark = own_mark(text)
         assert {name: getattr(mark, name) for name in extras} == extras
-    assert own_mark(cron_text(job())).before is None
-    assert "before" not in cron_text(job())
+    for text in unit_texts(job()).values():
+        assert own_mark(text).before is None
+        assert "before" not in text
 
 
 def test_a_schedule_is_of_a_root_in_a_store():

@@ -61,6 +61,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
             "run it as the owner of the path, or 'sudo chown' it; 'snap restore REF --to DIR' "
             "writes elsewhere"
         ),
+        ErrorCode.NO_TIMERS: "--cron prints a line for a crontab instead",
         ErrorCode.OPERATION_FAILED: None,
         ErrorCode.TOO_MANY_PATHS: (
             "name a PATH to take a part; a snapshot may be made to exhaust memory and time, unless "

@@ -138,7 +138,7 @@ FEATURES = {
             "Automation": {
                 "schedule": (
                     "treesnap.schedule.command",
-                    "Take snapshots of the root regularly, by systemd or cron.",
+                    "Take snapshots of the root regularly, by a timer of systemd.",
                 ),
             },
         },

@@ -1,4 +1,4 @@
-"""Snapshots by a timer: of systemd, or of cron where there is no systemd.
+"""Snapshots by a timer of systemd, or by a line that a person gives to cron.
 
 What a timer runs is an ordinary command, and what is written says so: it works without this
 package, can be read, and can be removed by hand.
@@ -6,7 +6,6 @@ package, can be read, and can be removed by hand.
 
 from treesnap.schedule.job import Job
 from treesnap.schedule.scheduler import (
-    Backend,
     RemovedSchedule,
     ScheduleChange,
     ScheduledRoot,
@@ -17,7 +16,6 @@ from treesnap.schedule.scheduler import (
 from treesnap.schedule.times import When, parse_when
 
 __all__ = [
-    "Backend",
     "Job",
     "RemovedSchedule",
     "ScheduleChange",

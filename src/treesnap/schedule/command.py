@@ -1,4 +1,4 @@
-"""``snap schedule``: snapshots by a timer of systemd or of cron."""
+"""``snap schedule``: snapshots by a timer of systemd, and a line for cron."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ScheduleGroup(SnapGroup):
 
 @click.group("schedule", cls=ScheduleGroup)
 def schedule() -> None:
-    """Take snapshots of the root regularly, by systemd or cron.
+    """Take snapshots of the root regularly, by a timer of systemd.
 
     'snap schedule WHEN' is short for 'snap schedule add WHEN'. A root has one schedule in a
     store: adding another replaces it.
@@ -61,6 +61,7 @@ _place_options = (
         "snap -C /etc schedule add hourly --force --on-failure 'logger -p err snapshot failed'",
         "snap schedule add daily --before 'pg_dump -f dump.sql app' --after 'rm dump.sql'",
         "snap schedule add daily --health-url https://hc.example.org/ping/1234",
+        "snap schedule add daily --cron",
     ],
 )
 @click.argument("when")
@@ -75,10 +76,10 @@ _place_options = (
 )
 @click.option("--health-url", metavar="URL", help="Request URL after each snapshot that succeeds.")
 @click.option(
-    "--with",
-    "backend",
-    type=click.Choice(["systemd", "cron"]),
-    help="What runs it [systemd where it answers, else cron].",
+    "--cron",
+    "for_cron",
+    is_flag=True,
+    help="Print a line to paste into a crontab; schedule nothing.",
 )
 @click.option("--force", is_flag=True, help="Allow a dangerous root, such as /etc or $HOME.")
 @_place_options[0]
@@ -92,7 +93,7 @@ def add(
     after: str | None,
     on_failure: str | None,
     health_url: str | None,
-    backend: str | None,
+    for_cron: bool,
     force: bool,
     for_user: bool | None,
     dry_run: bool,
@@ -103,8 +104,10 @@ def add(
     snapshots are automatic: 'snap config' says how many stay.
     """
     from treesnap.core.ops.context import check_root
-    from treesnap.schedule import Backend, Job, parse_when
+    from treesnap.schedule import Job, parse_when
 
+    if for_cron and for_user is not None:
+        raise click.UsageError("--cron writes no units, so --user and --system say nothing with it")
     scheduler = next(iter(_schedulers(for_user=_is_for_user(for_user))))
     with invocation.open(progress=False, makes_store=True) as handle:
         check_root(handle.context, force=force)
@@ -119,10 +122,23 @@ def add(
             health_url=health_url,
             force=force,
         )
-        chosen = Backend(backend) if backend is not None else None
-        change = scheduler.add(job, chosen, dry_run=dry_run)
-    invocation.output.result("schedule.add", change._asdict, _change_lines(change))
-    invocation.output.note(*_advice(change, is_user=_is_for_user(for_user)))
+        if for_cron:
+            line = scheduler.cron_line(job)
+        else:
+            change = scheduler.add(job, dry_run=dry_run)
+    output = invocation.output
+    if for_cron:
+        output.result("schedule.cron", lambda: {"line": line}, [line])
+        output.note(
+            "Nothing is scheduled yet: paste the line into 'crontab -e'; delete it there to end it",
+            "Cron takes no snapshot for a time at which the machine was off",
+        )
+        return
+    output.result("schedule.add", change._asdict, _change_lines(change))
+    if _is_for_user(for_user):
+        output.note(
+            "Timers of a user run while the user is logged in; always: loginctl enable-linger"
+        )
 
 
 @schedule.command(
@@ -133,7 +149,8 @@ def add(
 def list_schedules(invocation: Invocation, *, for_user: bool | None) -> None:
     """List the schedules of this user, and for root those of the system.
 
-    Columns: id, when, systemd or cron, root, store; below, what else it runs.
+    Columns: id, when, root, store; below, what else it runs. Lines of a crontab are not
+    listed: 'crontab -l' shows them.
     """
     found = [item for scheduler in _schedulers(for_user=for_user) for item in scheduler.schedules()]
     found = list(dict.fromkeys(found))
@@ -208,20 +225,15 @@ def _change_lines(change: ScheduleChange) -> Iterator[str]:
             yield f"Would run: {' '.join(words)}"
         return
     plan = change.schedule
-    where = "in the crontab" if plan.backend == "cron" else printable(plan.path)
-    yield f"Scheduled {printable(plan.when)} snapshots of {printable(plan.root)}: {where}"
-
-
-def _advice(change: ScheduleChange, *, is_user: bool) -> Iterator[str]:
-    if change.schedule.backend == "cron":
-        yield "Cron takes no snapshot for a time at which the machine was off"
-    elif is_user:
-        yield "Timers of a user run while the user is logged in; always: loginctl enable-linger"
+    yield (
+        f"Scheduled {printable(plan.when)} snapshots of {printable(plan.root)}: "
+        f"{printable(plan.path)}"
+    )
 
 
 def _list_lines(found: Sequence[ScheduledRoot]) -> Iterator[str]:
     rows = [
-        (item.id, printable(item.when), item.backend, printable(item.root), printable(item.store))
+        (item.id, printable(item.when), printable(item.root), printable(item.store))
         for item in found
     ]
     for item, row in zip(found, aligned(rows, to_the_right=()), strict=True):

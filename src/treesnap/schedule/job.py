@@ -1,6 +1,6 @@
-"""What a timer runs, as units of systemd and as a line of a crontab; pure.
+"""What a timer runs, as units of systemd and as a line for a crontab; pure.
 
-A path or a command that one of both cannot be told exactly is refused, never changed. Each text
+A path or a command that one of both cannot be told exactly is refused, never changed. Each unit
 begins with a mark: a comment with the schedule as JSON and a hash of the rest, so that what
 another program or a person wrote or changed is recognised, and left alone.
 """
@@ -152,8 +152,8 @@ def unit_name(job_id: str) -> str:
     return f"treesnap-{job_id}"
 
 
-def cron_text(job: Job) -> str:
-    """Returns a mark and a line for a crontab; raises InvalidArgument for what cron cannot hold.
+def cron_line(job: Job) -> str:
+    """Returns a line for a crontab; raises InvalidArgument for what cron cannot be told.
 
     Cron mails what a command prints. So only errors are printed.
     """
@@ -181,7 +181,7 @@ def cron_text(job: Job) -> str:
             f"The line is longer than the {_CRON_COMMAND_MAX} bytes of cron; put long commands "
             "into a script"
         )
-    return _marked(job, f"{job.when.cron} {line}\n")
+    return f"{job.when.cron} {line}"
 
 
 def _exec_text(words: tuple[str, ...]) -> str:

@@ -1,9 +1,9 @@
-"""Writes, lists and removes schedules: units of systemd, or lines of a crontab.
+"""Writes, lists and removes schedules as units of systemd.
 
 Units are replaced whole, the timer last, so a crash leaves the old schedule, or services that no
-timer starts. When systemd refuses them, the old ones are put back. A crontab is changed by
-``crontab``, which replaces it whole. Nothing is replaced or removed that was not written here, or
-was changed since.
+timer starts. When systemd refuses them, the old ones are put back. Nothing is replaced or removed
+that was not written here, or was changed since. No crontab is read or written: for cron, there is
+a line that a person pastes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import stat
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from enum import StrEnum
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import (
@@ -32,7 +31,7 @@ from treesnap.schedule.job import (
     Job,
     ScheduleMark,
     check,
-    cron_text,
+    cron_line,
     own_mark,
     read_mark,
     unit_name,
@@ -42,15 +41,6 @@ from treesnap.schedule.job import (
 _FILE_SIZE_MAX = 1 << 20
 _TIMEOUT_S = 60
 _UNIT_MODE = 0o644
-CRONTAB = "crontab"
-"""Stands for the path of the user's crontab, which only that program knows."""
-
-
-class Backend(StrEnum):
-    """What runs a schedule."""
-
-    SYSTEMD = "systemd"
-    CRON = "cron"
 
 
 class TimerPlace(NamedTuple):
@@ -58,7 +48,7 @@ class TimerPlace(NamedTuple):
 
     fs: FileSystem
     environ: Mapping[str, str]
-    """What ``systemctl``, ``crontab`` and the program that requests URLs are found by."""
+    """What ``systemctl`` and the program that requests URLs are found by."""
     unit_directory: str
     is_system: bool
     """Whether the units are those of the system, not of the user."""
@@ -72,9 +62,8 @@ class ScheduledRoot(NamedTuple):
     store: str
     when: str
     """As it was given."""
-    backend: Backend
     path: str
-    """The file of the timer, or ``crontab``."""
+    """The file of the timer."""
     before: str | None = None
     """Commands and a URL as in the :class:`Job`; None where none was given."""
     after: str | None = None
@@ -83,7 +72,7 @@ class ScheduledRoot(NamedTuple):
 
 
 class WrittenText(NamedTuple):
-    """A file, or a part of the crontab, that was or would be written."""
+    """A file that was or would be written."""
 
     path: str
     text: str
@@ -104,7 +93,7 @@ class RemovedSchedule(NamedTuple):
 
     schedule: ScheduledRoot
     removed: tuple[str, ...]
-    """Files, or ``crontab``."""
+    """Files."""
     dry_run: bool
 
 
@@ -113,21 +102,6 @@ class Scheduler:
 
     def __init__(self, place: TimerPlace) -> None:
         self._place = place
-
-    def backend(self) -> Backend:
-        """Returns what runs timers here: systemd where it answers, else cron.
-
-        Raises OperationFailed where there is neither.
-        """
-        if self._which("systemctl") is not None:
-            result = self._run([*self._systemctl, "show", "--property=Version"])
-            if result.returncode == 0:
-                return Backend.SYSTEMD
-        if self._which(CRONTAB) is not None:
-            return Backend.CRON
-        raise OperationFailed(
-            "There is neither a systemd that answers nor the program 'crontab' to run timers"
-        )
 
     def fetcher(self) -> tuple[str, ...]:
         """Returns the words that request a URL; raises OperationFailed without curl and wget."""
@@ -138,26 +112,28 @@ class Scheduler:
             return (wget, "-q", "-T", "10", "-t", "3", "-O", "/dev/null")
         raise OperationFailed("There is neither 'curl' nor 'wget' to request a URL with")
 
-    def add(
-        self, job: Job, backend: Backend | None = None, *, dry_run: bool = False
-    ) -> ScheduleChange:
+    def add(self, job: Job, *, dry_run: bool = False) -> ScheduleChange:
         """Schedules snapshots of a root; replaces the schedule that the root has there.
 
         Raises InvalidArgument for what a timer cannot be told, Refused (``not-ours``) where a file
-        in the way was not written here, and OperationFailed, after which all is as before.
+        in the way was not written here, and OperationFailed, after which all is as before:
+        with ``no-timers`` where no systemd answers.
         """
-        check(job)
-        if job.health_url is not None and not job.fetcher:
-            job = job._replace(fetcher=self.fetcher())
-        chosen = backend or self.backend()
-        if chosen is Backend.CRON:
-            return self._add_line(job, dry_run=dry_run)
+        job = self._checked(job)
+        if not dry_run:
+            self._require_systemd()
         return self._add_units(job, dry_run=dry_run)
+
+    def cron_line(self, job: Job) -> str:
+        """Returns the line of a crontab that does what :meth:`add` schedules; changes nothing.
+
+        Raises InvalidArgument for what cron cannot be told, OperationFailed.
+        """
+        return cron_line(self._checked(job))
 
     def schedules(self) -> tuple[ScheduledRoot, ...]:
         """Returns all schedules that were written here, by root."""
-        found = [*self._units(), *self._lines()]
-        return tuple(sorted(found, key=lambda item: (item.root, item.store, item.backend)))
+        return tuple(sorted(self._units(), key=lambda item: (item.root, item.store)))
 
     def remove(self, given: str, *, dry_run: bool = False) -> tuple[RemovedSchedule, ...]:
         """Removes the schedules of a root, by its path or the beginning of the schedule's id.
@@ -177,12 +153,6 @@ class Scheduler:
         return tuple(self._remove(item, dry_run=dry_run) for item in found)
 
     def _remove(self, item: ScheduledRoot, *, dry_run: bool) -> RemovedSchedule:
-        if item.backend is Backend.CRON:
-            lines = self._crontab()
-            left = _without(lines, item.id)
-            if not dry_run:
-                self._set_crontab(left)
-            return RemovedSchedule(item, (CRONTAB,), dry_run)
         paths = [path for path in self._paths_of(item.id) if self._own(path) is not None]
         if not dry_run:
             timer = f"{unit_name(item.id)}.timer"
@@ -198,6 +168,24 @@ class Scheduler:
             self._require(self._run([*self._systemctl, "daemon-reload"]))
         return RemovedSchedule(item, tuple(paths), dry_run)
 
+    def _checked(self, job: Job) -> Job:
+        """Returns a job that timers can be told, with what it needs to request its URL."""
+        check(job)
+        if job.health_url is not None and not job.fetcher:
+            job = job._replace(fetcher=self.fetcher())
+        return job
+
+    def _require_systemd(self) -> None:
+        """Raises OperationFailed where no systemd answers that could run a timer."""
+        if self._which("systemctl") is not None:
+            result = self._run([*self._systemctl, "show", "--property=Version"])
+            if result.returncode == 0:
+                return
+        raise OperationFailed(
+            f"No systemd answers {quoted(' '.join(self._systemctl))}, so nothing was scheduled",
+            code=ErrorCode.NO_TIMERS,
+        )
+
     def _add_units(self, job: Job, *, dry_run: bool) -> ScheduleChange:
         place = self._place
         texts = {self._path(name): text for name, text in unit_texts(job).items()}
@@ -208,7 +196,7 @@ class Scheduler:
             (*self._systemctl, "enable", timer),
             (*self._systemctl, "restart", timer),
         )
-        schedule = _schedule(job, Backend.SYSTEMD, self._path(timer))
+        schedule = _schedule(job, self._path(timer))
         written = tuple(WrittenText(path, text) for path, text in texts.items())
         change = ScheduleChange(schedule, written, commands, dry_run)
         if dry_run:
@@ -277,44 +265,7 @@ class Scheduler:
                     data = read_file(fs, path, _FILE_SIZE_MAX)
                     mark = read_mark(data.decode("utf-8", "replace").partition("\n")[0])
                     if mark is not None and name == f"{unit_name(mark.id)}.timer":
-                        yield _marked_schedule(mark, Backend.SYSTEMD, path)
-
-    def _add_line(self, job: Job, *, dry_run: bool) -> ScheduleChange:
-        text = cron_text(job)
-        change = ScheduleChange(
-            schedule=_schedule(job, Backend.CRON, CRONTAB),
-            written=(WrittenText(CRONTAB, text),),
-            commands=((CRONTAB, "-"),),
-            dry_run=dry_run,
-        )
-        if not dry_run:
-            left = _without(self._crontab(), job.id)
-            self._set_crontab([*left, *text.splitlines(keepends=True)])
-        return change
-
-    def _lines(self) -> Iterator[ScheduledRoot]:
-        if self._which(CRONTAB) is None:
-            return
-        for line in self._crontab():
-            mark = read_mark(line)
-            if mark is not None:
-                yield _marked_schedule(mark, Backend.CRON, CRONTAB)
-
-    def _crontab(self) -> list[str]:
-        """Returns the lines of the user's crontab, each with its end; none when there is none."""
-        result = self._run([CRONTAB, "-l"])
-        if result.returncode != 0 and "no crontab" in result.stderr.lower():
-            return []
-        self._require(result)
-        lines = result.stdout.splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
-            lines[-1] += "\n"
-        return lines
-
-    def _set_crontab(self, lines: Sequence[str]) -> None:
-        self._require(self._run([CRONTAB, "-"], "".join(lines)))
-        if self._crontab() != list(lines):
-            raise OperationFailed("The crontab was changed, but is not as it should be")
+                        yield _marked_schedule(mark, path)
 
     @property
     def _systemctl(self) -> list[str]:
@@ -323,17 +274,15 @@ class Scheduler:
     def _which(self, program: str) -> str | None:
         return shutil.which(program, path=self._place.environ.get("PATH", os.defpath))
 
-    def _run(
-        self, words: Sequence[str], given: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def _run(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Runs a program; its messages are in English. Raises OperationFailed without it."""
         program = self._which(words[0])
         if program is None:
             raise OperationFailed(f"There is no program {quoted(words[0])}")
         try:
-            return subprocess.run(  # noqa: S603 - systemctl or crontab, without a shell
+            return subprocess.run(  # noqa: S603 - systemctl, without a shell
                 [program, *words[1:]],
-                input=given or "",
+                stdin=subprocess.DEVNULL,
                 capture_output=True,
                 check=False,
                 encoding="utf-8",
@@ -353,20 +302,6 @@ class Scheduler:
             raise OperationFailed(f"{quoted(words)} failed: {said}")
 
 
-def _without(lines: Sequence[str], job_id: str) -> list[str]:
-    """Returns a crontab without a job's mark and line; raises Refused if they were changed."""
-    left: list[str] = []
-    rest = iter(lines)
-    for line in rest:
-        mark = read_mark(line)
-        if mark is None or mark.id != job_id:
-            left.append(line)
-            continue
-        if own_mark(line + next(rest, "")) is None:
-            raise _not_ours(CRONTAB)
-    return left
-
-
 def _not_ours(path: str) -> Refused:
     return Refused(
         f"What {quoted(path)} holds was not written here, or was changed since",
@@ -375,11 +310,11 @@ def _not_ours(path: str) -> Refused:
     )
 
 
-def _schedule(job: Job, backend: Backend, path: str) -> ScheduledRoot:
+def _schedule(job: Job, path: str) -> ScheduledRoot:
     extras = (job.before, job.after, job.on_failure, job.health_url)
-    return ScheduledRoot(job.id, job.root, job.store, job.when.text, backend, path, *extras)
+    return ScheduledRoot(job.id, job.root, job.store, job.when.text, path, *extras)
 
 
-def _marked_schedule(mark: ScheduleMark, backend: Backend, path: str) -> ScheduledRoot:
+def _marked_schedule(mark: ScheduleMark, path: str) -> ScheduledRoot:
     extras = (mark.before, mark.after, mark.on_failure, mark.health_url)
-    return ScheduledRoot(mark.id, mark.root, mark.store, mark.when, backend, path, *extras)
+    return ScheduledRoot(mark.id, mark.root, mark.store, mark.when, path, *extras)

@@ -56,6 +56,7 @@ class ErrorCode(StrEnum):
     STORE_MOVED = "store-moved"
     STORE_NOT_TRUSTED = "store-not-trusted"
     SCHEDULE_NOT_FOUND = "schedule-not-found"
+    NO_TIMERS = "no-timers"
     NOTHING_TO_UNDO = "nothing-to-undo"
     COMMAND_NOT_FOUND = "command-not-found"
     DANGEROUS_ROOT = "dangerous-root"
