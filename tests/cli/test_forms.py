@@ -2,7 +2,7 @@
 
 import pytest
 
-from treesnap.cli.commands.store import next_steps, verify_lines
+from treesnap.cli.checks import next_steps, verify_lines
 from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.results import Partial, Problem, RecoveredObject, VerifyResult
 
@@ -94,7 +94,7 @@ REPAIR = [*READ_TOO, "--repair"]
     ],
 )
 def test_what_to_type_next(fields, repair, words):
-    assert [step for _, step in next_steps(verified(**fields), repair=repair)] == words
+    assert [step for _, step in next_steps(verified(**fields), ["verify"], repair=repair)] == words
 
 
 def test_paths_that_are_not_printed_are_counted():

@@ -290,23 +290,24 @@ def test_a_rate_is_kept(snap, root, disk):
 
 
 def test_a_remote_is_verified(snap, root, pushed, disk):
-    whole = snap("verify", "--remote", "disk", "--read-data")
+    whole = snap("remote", "verify", "disk", "--read-data")
     (pack,) = (disk / "packs").iterdir()
     pack.unlink()
 
-    damaged = snap("verify", "--remote", "disk")
+    damaged = snap("remote", "verify", "disk")
 
     assert (whole.code, whole.out.startswith("No problems in 1 snapshot, ")) == (0, True)
     assert (damaged.code, "is missing on the remote" in damaged.out) == (7, True)
-    assert snap("verify", "--remote", "disk", "--sample", "1/2").code == 2
+    assert damaged.err.endswith(": snap remote verify disk --read-data --repair\n")
+    assert snap("remote", "verify", "--json").json["schema"] == "treesnap.remote.verify/1"
 
 
 def test_what_a_remote_lost_is_stored_again(snap, root, pushed, disk, tmp_path):
     (pack,) = (disk / "packs").iterdir()
     pack.unlink()
 
-    repaired = snap("verify", "--remote", "disk", "--repair")
-    again = snap("verify", "--remote", "disk", "--read-data")
+    repaired = snap("remote", "verify", "disk", "--repair")
+    again = snap("remote", "verify", "disk", "--read-data")
 
     lines = [line for line in repaired.out.splitlines() if line.startswith("repaired: ")]
     assert repaired.code == 7

@@ -439,7 +439,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a repair does not say what could not be repaired",
-        "cli/commands/store.py",
+        "cli/checks.py",
         (("    yield from _lost_lines(result.partial)\n", ""),),
         {"P10": ("cli/test_forms.py",)},
     ),

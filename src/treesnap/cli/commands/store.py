@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from treesnap.cli.checks import print_check, read_data_option
 from treesnap.cli.command import command, pass_invocation
-from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.output.as_text import added_text, aligned, path_text, short_id, title_of
+from treesnap.cli.output.as_text import added_text, aligned, short_id, title_of
 from treesnap.cli.parameters import SamplePart
-from treesnap.core.model.errors import WarningCode, printable, quoted
-from treesnap.core.model.quantities import count_text, first_few, first_lines, size_text
+from treesnap.core.model.errors import WarningCode, printable
+from treesnap.core.model.quantities import count_text, size_text
 
 if TYPE_CHECKING:
-    from treesnap.core.model.results import GcResult, Partial, StatsResult, VerifyResult
-
-_PATHS_SHOWN_MAX = 20
-"""Paths printed for snapshots that lost the same ones; ``--json`` has more."""
-_SNAPSHOTS_SHOWN_MAX = 3
-"""Such snapshots named on a line; ``--json`` has all."""
-_LONG_ID = re.compile(r"\b[0-9a-f]{32,64}\b")
+    from treesnap.core.model.results import GcResult, StatsResult
 
 
 @command("gc", examples=["snap gc", "snap gc --dry-run --json"])
@@ -165,7 +158,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     "verify",
     examples=["snap verify", "snap verify --read-data --json", "snap verify --sample 1/7"],
 )
-@click.option("--read-data", is_flag=True, help="Read every byte and compare it with its hash.")
+@read_data_option
 @click.option(
     "--sample",
     type=SamplePart(),
@@ -173,7 +166,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     help="Read the N-th of T parts of the data: T runs read everything.",
 )
 @click.option("--repair", is_flag=True, help="Repair what can be repaired, list what cannot.")
-@click.option("--remote", metavar="NAME", help="Check a remote instead.")
 @pass_invocation
 def verify(
     invocation: Invocation,
@@ -181,7 +173,6 @@ def verify(
     read_data: bool,
     sample: tuple[int, int] | None,
     repair: bool,
-    remote: str | None,
 ) -> None:
     """Check the store, and repair it if asked.
 
@@ -189,97 +180,6 @@ def verify(
     Exits 7 when there is damage, and names the paths that cannot be restored, and what
     to type next; 3 when a newer treesnap wrote something that this one cannot judge.
     """
-    if remote is not None and sample is not None:
-        raise click.UsageError("--remote excludes --sample")
     with invocation.open(needs_root=False) as handle:
-        if remote is not None:
-            from treesnap.remote import Remotes
-            from treesnap.remote.commands.secret import secret_of
-
-            result = Remotes(handle, secret_of(handle)).verify(
-                remote, read_data=read_data, repair=repair
-            )
-        else:
-            result = handle.verify(read_data=read_data, repair=repair, sample=sample)
-    invocation.output.result("verify", result.to_dict, verify_lines(result))
-    where = ["--remote", remote] if remote is not None else []
-    invocation.output.note(
-        *(
-            f"{why}: {invocation.command_text(*words, *(where if words[0] == 'verify' else []))}"
-            for why, words in next_steps(result, repair=repair)
-        )
-    )
-    if result.ok and result.newer:
-        click.get_current_context().exit(ExitCode.REFUSED)
-    if not result.ok:
-        click.get_current_context().exit(ExitCode.DAMAGED)
-
-
-def verify_lines(result: VerifyResult) -> Iterator[str]:
-    """Yields what cannot be restored, what was done, every problem, and the verdict."""
-    yield from _lost_lines(result.partial)
-    for action in result.repaired:
-        yield f"repaired: {printable(action)}"
-    for root, path in dict.fromkeys((item.root, item.path) for item in result.recovered):
-        yield f"recovered: what is in {printable(root + b'/' + path if path else root)}"
-    for problem in result.problems:
-        message, where = map(_with_short_ids, (problem.message, problem.where))
-        place = "" if where in message else f", {where}"
-        yield f"problem: {message} [{problem.code}{place}]"
-    for place in result.newer:
-        yield f"not judged: {_with_short_ids(place)} was written by a newer treesnap"
-    read = f"{size_text(result.read_bytes)} read" if result.content_read else "content not read"
-    checked = (
-        f"{count_text(result.snapshots, 'snapshot')}, {count_text(result.objects, 'object')}, "
-        f"{read}"
-    )
-    verdict = "No problems" if result.ok else count_text(len(result.problems), "problem")
-    if result.repaired:
-        verdict += f" found, {len(result.left):,} left"
-    yield f"{verdict} in {checked}"
-
-
-def _lost_lines(partial: Iterable[Partial]) -> Iterator[str]:
-    """Yields the paths that cannot be restored; snapshots that lost the same ones together."""
-    groups: dict[tuple[bytes, tuple[bytes, ...], int], list[Partial]] = {}
-    for item in partial:
-        groups.setdefault((item.root, item.paths, item.path_count), []).append(item)
-    for (root, paths, count), items in groups.items():
-        snapshots = "snapshot" if len(items) == 1 else f"{len(items):,} snapshots:"
-        named = first_few(items, _partial_text, _SNAPSHOTS_SHOWN_MAX)
-        yield (
-            f"{count_text(count, 'path')} of {printable(root)} cannot be restored "
-            f"from {snapshots} {named}"
-        )
-        for text in first_lines(paths, path_text, _PATHS_SHOWN_MAX, count):
-            yield f"  {text}"
-
-
-def _partial_text(item: Partial) -> str:
-    name = f" ({printable(item.name)})" if item.name is not None else ""
-    return short_id(item.snapshot_id) + name
-
-
-def _with_short_ids(text: str) -> str:
-    return _LONG_ID.sub(lambda match: short_id(match[0]), printable(text))
-
-
-def next_steps(result: VerifyResult, *, repair: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yields what to do next: why, and the words of the command."""
-    if result.newer:
-        yield "To judge what a newer treesnap wrote, install that version and run", ["verify"]
-    partial = result.partial if repair else ()
-    roots = list(dict.fromkeys(item.root for item in partial if b"" in item.paths))
-    if roots:
-        lost = f"The list of files of {first_few(roots, quoted)} ({path_text(b'')}) is lost"
-        ways = "another copy of the store may have it. To capture what is there now"
-        yield f"{lost}; {ways}", ["create"]
-    if any(path for item in partial for path in item.paths):
-        copies = (
-            "Put copies of lost files back into their roots, if there are any, and repair again"
-        )
-        yield copies, ["verify", "--read-data", "--repair"]
-    elif result.left and not repair:
-        yield "To repair what can be repaired", ["verify", "--read-data", "--repair"]
-    elif not result.content_read:
-        yield "Damage in the content of files was not looked for", ["verify", "--read-data"]
+        result = handle.verify(read_data=read_data, repair=repair, sample=sample)
+    print_check(invocation, "verify", result, again=["verify"], repair=repair)

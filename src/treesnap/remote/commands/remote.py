@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treesnap.cli.checks import print_check, read_data_option
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
@@ -189,6 +190,32 @@ def delete(invocation: Invocation, *, name: str, history: str) -> None:
     count = count_text(info.snapshots, "snapshot")
     line = f"Deleted {count} of {printable(info.name)} ({info.id[:12]}) on {name}"
     invocation.output.result("remote.delete", info._asdict, [line])
+
+
+@remote.command(
+    "verify",
+    examples=[
+        "snap remote verify backup",
+        "snap remote verify backup --read-data",
+        "snap remote verify backup --repair",
+    ],
+)
+@click.argument("name", required=False)
+@read_data_option
+@click.option(
+    "--repair", is_flag=True, help="Store again what is lost or damaged, as far as it is here."
+)
+@pass_invocation
+def verify(invocation: Invocation, *, name: str | None, read_data: bool, repair: bool) -> None:
+    """Check that everything is there that the snapshots on a remote need.
+
+    Without --read-data, damage in the content of files is not looked for. Exits 7 when there
+    is damage. To repair it, run this with --repair on each machine that pushed there.
+    """
+    with invocation.open(needs_root=False) as handle:
+        result = remotes_of(handle).verify(name, read_data=read_data, repair=repair)
+    again = ["remote", "verify", *([name] if name is not None else [])]
+    print_check(invocation, "remote.verify", result, again=again, repair=repair)
 
 
 @remote.command(
