@@ -13,6 +13,8 @@ import pytest
 
 import treesnap
 from treesnap.core.features import FEATURES
+from treesnap.core.model.entities import SnapshotKind
+from treesnap.plans import Milestones, Planner, Step
 
 PACKAGE = Path(treesnap.__file__).parent
 USED_BY = {"plans": ["compat"]}
@@ -110,3 +112,59 @@ def test_commands_that_are_gone_are_in_no_list_and_say_so(without):
     assert [line for line in help_lines if line.split()[:1] and line.split()[0] in names] == []
     assert codes == f"{[0] + [2] * len(names)}"
     assert shown.stderr.count("was installed without") == len(names)
+
+
+@pytest.mark.parametrize("without", ["plans"], indirect=True)
+class TestWithoutPlans:
+    """A plan of two steps was rolled back to before the second one."""
+
+    @pytest.fixture
+    def handle(self, tmp_path):
+        root = tmp_path / "root"
+        root.mkdir()
+        handle = treesnap.open(root, tmp_path / "store")
+        steps = [Step(name=name, run=f"echo {name} > file") for name in ("one", "two")]
+        planner = Planner(handle)
+        plan = planner.run("work", steps, Milestones(before_each_step=True, keep=10))
+        planner.rollback(plan.id, "step:1")
+        assert (root / "file").read_text() == "one\n"
+        return handle
+
+    def test_undo_of_its_roll_back_is_refused_and_changes_nothing(self, without, handle, tmp_path):
+        def state() -> dict[str, bytes]:
+            (plan,) = (tmp_path / "store").glob("roots/*/plan-*[0-9A-Z]")
+            files = [*(tmp_path / "root").iterdir(), plan]
+            return {str(path): path.read_bytes() for path in files}
+
+        before, snapshots = state(), handle.list()
+
+        shown = snap(without[1], handle, "undo")
+
+        assert shown.returncode == 3, shown.stderr
+        assert "installed without its part" in shown.stderr
+        assert (state(), handle.list()) == (before, snapshots)
+
+        assert handle.undo().plan_id is not None
+        assert (tmp_path / "root" / "file").read_text() == "two\n"
+        assert snap(without[1], handle, "redo").returncode == 3
+        assert snap(without[1], handle, "restore", snapshots[-1].id).returncode == 0
+        assert snap(without[1], handle, "undo").returncode == 0  # of that restore: no plan goes
+
+    def test_a_policy_keeps_its_checkpoints(self, without, handle, tmp_path):
+        plan = Planner(handle).show("latest")
+        kept = {checkpoint.snapshot_id for checkpoint in plan.checkpoints}
+        for word in ("last", "hourly", "daily", "weekly", "monthly", "yearly"):
+            handle.config(f"keep.{word}", "1" if word == "last" else "0")
+        for number in range(3):
+            (tmp_path / "root" / "file").write_text(str(number))
+            handle.create(kind=SnapshotKind.AUTOMATIC)
+
+        shown = snap(without[1], handle, "prune")
+
+        assert shown.returncode == 0, shown.stderr
+        assert kept <= {snapshot.id for snapshot in handle.list()}
+
+
+def snap(place: Path, handle: treesnap.Handle, *words: str) -> subprocess.CompletedProcess[str]:
+    places = ["-C", handle.root, "--store", handle.store_path]
+    return python(place, "-m", "treesnap", *places, *words)

@@ -141,6 +141,9 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ),
         ErrorCode.PLAN_NOT_COMPLETED: "'snap plan resume PLAN' continues it",
         ErrorCode.PLAN_APPLIED: "'snap restore REF' still restores any snapshot of 'snap list'",
+        ErrorCode.FEATURE_MISSING: (
+            "install treesnap whole; 'snap restore REF' restores the files of a snapshot alone"
+        ),
         ErrorCode.RESTORE_NOT_ALLOWED: (
             "'snap restore REF' restores; 'snap mcp --allow-restore' lets the model do it"
         ),

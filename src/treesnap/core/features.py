@@ -28,6 +28,12 @@ class Feature(NamedTuple):
     fetches: str = ""
     """``module:function`` of an invocation, a handle, a REF with a slash and paths to restore:
     returns a REF of the store, after it has brought what that needs."""
+    references: Mapping[str, str] = MappingProxyType({})
+    """By pattern of REFs that no snapshot of the root has, ``module:function`` of a session, a REF,
+    a filter and paths: returns the snapshot that it means, or None."""
+    attachments: Mapping[str, str] = MappingProxyType({})
+    """By kind of attachment, ``module:function`` of a root and a snapshot that carries one: returns
+    how it changes when the files become those of the snapshot, or None where it is gone."""
     carries_out: Mapping[str, str] = MappingProxyType({})
     """By the command that a watcher carries out for other processes, ``module:function`` of the
     watcher's context and a request: returns the reply, or nothing if that process has to do it."""
@@ -94,6 +100,10 @@ FEATURES = {
             },
         },
         unfinished="treesnap.plans.planner:unfinished",
+        references={  # a ULID, or its beginning with the time at least
+            "(?i)[0-9A-HJKMNP-TV-Z]{10,26}": "treesnap.plans.attached:find_checkpoint",
+        },
+        attachments={"plan": "treesnap.plans.attached:change_for"},
     ),
     "compat": Feature(
         {
@@ -164,6 +174,24 @@ def functions(point: str) -> Iterator[Callable[..., Any]]:
     for feature in _present():
         if place := getattr(feature, point):
             yield _imported(place)
+
+
+def function_for(point: str, word: str) -> Callable[..., Any] | None:
+    """Returns what a feature that is there has for a word at a point of the table, or None."""
+    for feature in _present():
+        if place := getattr(feature, point).get(word):
+            return _imported(place)
+    return None
+
+
+def finders(ref: str) -> Iterator[Callable[..., Any]]:
+    """Yields what the features that are there have for references such as this one."""
+    import re
+
+    for feature in _present():
+        for pattern, place in feature.references.items():
+            if re.fullmatch(pattern, ref):
+                yield _imported(place)
 
 
 def functions_by_command(point: str) -> dict[str, Callable[..., Any]]:

@@ -107,6 +107,17 @@ def _encode_checkpoint(checkpoint: Checkpoint, lists: _StepLists) -> dict[str, A
     return values | {"content": lists.encode(checkpoint.content)}
 
 
+def is_interrupted(payload: bytes) -> bool:
+    """Returns whether a step of a plan was begun and not ended, or raises Corrupt.
+
+    Also while a process works on it. Reads nothing else of the plan, so it may be of a later
+    version.
+    """
+    fields = Fields(unpack(payload, _WHAT, LONG_ARRAY_LENGTH_MAX), _WHAT)
+    is_running = fields.get("state", str) == PlanState.RUNNING.value
+    return is_running or fields.optional("attempt", tuple) is not None
+
+
 def decode_plan(payload: bytes) -> Plan:
     """Returns the plan of a payload, or raises Corrupt."""
     fields = Fields(unpack(payload, _WHAT, LONG_ARRAY_LENGTH_MAX), _WHAT)

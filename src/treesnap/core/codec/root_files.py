@@ -1,7 +1,7 @@
 """The small files of a root, besides its journal and stat cache.
 
 Its restore history, its name table, its gaps, and the records of processes that work on it:
-holds, and restores to other directories. Of plans only the outline is known here.
+holds, and restores to other directories. Of plans only what they protect is known here.
 """
 
 from __future__ import annotations
@@ -364,19 +364,17 @@ def decode_moves(payload: bytes) -> ExportMoves:
 EXPORT_MOVES = Format(FileKind.EXPORT_MOVES, encode_moves, decode_moves)
 
 
-class PlanOutline(NamedTuple):
-    """What of a plan concerns other layers; the rest only its own layer reads and writes."""
+class Protection(NamedTuple):
+    """Which snapshots an attachment protects; all else in it only its feature knows."""
 
-    is_interrupted: bool
-    """Whether a step was begun and not ended; also while a process works on it."""
     checkpoints: dict[str, SnapshotId]
     """The snapshot of each checkpoint, by the checkpoint's id."""
     keeps_checkpoints: bool
-    """Whether the plan says how many it keeps, and has not been applied."""
+    """Whether no policy removes them: the plan says how many it keeps, and is not applied."""
 
 
-def outline_of(payload: bytes) -> PlanOutline:
-    """Returns the outline of a plan's payload, or raises Corrupt."""
+def protection_of(payload: bytes) -> Protection:
+    """Returns what an attachment with a payload protects, or raises Corrupt."""
     fields = Fields(unpack(payload, "plan", LONG_ARRAY_LENGTH_MAX), "plan")
     state = fields.get("state", str)
     milestones = Fields(fields.get("milestones", dict), "plan")
@@ -386,16 +384,15 @@ def outline_of(payload: bytes) -> PlanOutline:
         identity = checkpoint.get("snapshot_id", str)
         require(is_snapshot_id(identity), "plan", "a snapshot id is not valid")
         checkpoints[checkpoint.get("id", str)] = SnapshotId(identity)
-    return PlanOutline(
-        is_interrupted=state == "running" or fields.optional("attempt", tuple) is not None,
+    return Protection(
         checkpoints=checkpoints,
         keeps_checkpoints=milestones.optional("keep", int) is not None and state != "applied",
     )
 
 
 def _plan_payload(payload: bytes) -> bytes:
-    """Returns a payload that has an outline."""
-    outline_of(payload)
+    """Returns a payload that says what it protects."""
+    protection_of(payload)
     return payload
 
 

@@ -87,6 +87,7 @@ class ErrorCode(StrEnum):
     PLAN_INTERRUPTED = "plan-interrupted"
     PLAN_NOT_COMPLETED = "plan-not-completed"
     PLAN_APPLIED = "plan-applied"
+    FEATURE_MISSING = "feature-missing"
     RESTORE_NOT_ALLOWED = "restore-not-allowed"
     UNSUPPORTED_FORMAT = "unsupported-format"
     BUSY = "busy"

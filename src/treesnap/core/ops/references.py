@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from treesnap.core.codec.root_files import NAMES, NameTable
+from treesnap.core.features import finders
 from treesnap.core.model.entities import ObjectId, Snapshot, SnapshotId, SnapshotKind, utc_text
 from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
@@ -144,12 +145,10 @@ def resolve_in(
     if named is not None:
         return named
     if not any(name.id.startswith(ref) for name in names):
-        from treesnap.core.store.attachments import find_checkpoint
-
-        checkpoint_id = find_checkpoint(session.root, ref)
-        found = [name for name in names if name.id == checkpoint_id]
-        if found:
-            return session.store.snapshots.load(session.root.id, found[0])
+        for find in finders(ref):
+            found: Snapshot | None = find(session, ref, wanted, paths)
+            if found is not None:
+                return found
     fetched = _of_fetched(session, ref, wanted, paths)
     if fetched is not None:
         return fetched

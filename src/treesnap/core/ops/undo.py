@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 from treesnap.core.codec.root_files import RestoreHistory
+from treesnap.core.features import function_for
 from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import (
     Corrupt,
@@ -34,7 +36,7 @@ from treesnap.core.ops.restore.plan import (
     RestoreRequest,
     goal_of,
 )
-from treesnap.core.store.attachments import change_for
+from treesnap.core.store.attachments import AttachmentChange
 from treesnap.core.store.roots import load_history
 from treesnap.core.store.snapshots import restored_ref
 
@@ -142,12 +144,11 @@ def _step_alone(context: Context, step: _Undoing) -> RestoreResult:
     refuse_dangerous_restore(context, force=True)
     verb = step.verb
     try:
-        with opened(context, verb, writing=True, recover=False) as session:
-            result = _stepped(session, step)
-            if result is None:
-                with session.root.attachments_locked(verb):
-                    result = _stepped(session, step, is_alone=True)
-            assert result is not None
+        with (
+            opened(context, verb, writing=True, recover=False) as session,
+            _locked_goal(session, step) as goal,
+        ):
+            result = restore_to(session, goal)
     except StoreMissing as error:
         raise _nothing(verb) from error
     if result.safety_id is not None:
@@ -155,17 +156,39 @@ def _step_alone(context: Context, step: _Undoing) -> RestoreResult:
     return result
 
 
-def _stepped(session: Session, step: _Undoing, *, is_alone: bool = False) -> RestoreResult | None:
-    """Takes the step; returns None when an attachment changes that the caller has not locked.
+@contextmanager
+def _locked_goal(session: Session, step: _Undoing) -> Iterator[Goal]:
+    """Yields to which state a step goes, with the root locked, and before it what goes along.
 
-    Their lock is taken before the root's, and without the root's the history cannot be read.
+    Which attachment that is, the history says, and that is read under the root's lock, which is
+    taken last. So where there is one, all is read once more under both locks.
     """
-    with locked_root(session, step.verb):
+    with ExitStack() as locks:
+        locks.enter_context(locked_root(session, step.verb))
         goal = _goal_of_step(session, step)
-        if goal.snapshot.record.attachment is not None and not is_alone:
-            return None
-        change = change_for(session.root, goal.snapshot)
-        return restore_to(session, goal._replace(attachment=change))
+        if goal.snapshot.record.attachment is not None:
+            locks.close()
+            locks.enter_context(session.root.attachments_locked(step.verb))
+            locks.enter_context(locked_root(session, step.verb))
+            goal = _goal_of_step(session, step)
+            goal = goal._replace(attachment=_change_for(session, goal.snapshot))
+        yield goal
+
+
+def _change_for(session: Session, snapshot: Snapshot) -> AttachmentChange | None:
+    """Returns how an attachment changes with the files; raises Refused where none can say."""
+    attachment = snapshot.record.attachment
+    if attachment is None:
+        return None
+    change_for = function_for("attachments", attachment.kind)
+    if change_for is None:
+        raise Refused(
+            f"A {attachment.kind} changes with the files of snapshot {snapshot.id[:12]}, and this "
+            f"treesnap was installed without its part for {attachment.kind}s",
+            code=ErrorCode.FEATURE_MISSING,
+        )
+    change: AttachmentChange | None = change_for(session.root, snapshot)
+    return change
 
 
 def _goal_of_step(session: Session, step: _Undoing) -> Goal:
