@@ -320,6 +320,55 @@ def test_what_a_remote_lost_is_stored_again(snap, root, pushed, disk, tmp_path):
     assert snap("clone", str(disk), str(tmp_path / "again")).code == 0
 
 
+def damaged_files(disk):
+    """Yields files of a remote, each while it is damaged in one way."""
+    for folder in ("state", "packs", "commits", "catalog", "index"):
+        for path in sorted((disk / folder).glob("*")):
+            content = path.read_bytes()
+            flipped = content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]
+            for kind, damaged in (("lost", None), ("empty", b""), ("flipped", flipped)):
+                if damaged is None:
+                    path.unlink()
+                else:
+                    path.chmod(0o600)
+                    path.write_bytes(damaged)
+                yield f"{folder} {kind}"
+                path.unlink(missing_ok=True)
+                path.write_bytes(content)
+
+
+def test_damage_on_a_remote_leads_to_the_commands_of_remotes(snap, root, pushed, disk, tmp_path):
+    """Those of the local store would find nothing."""
+    assert snap("remote", "gc", "disk").code == 0  # which writes catalog and index
+    (root / "plants").write_text("tulips")
+    snap("create", "-q")
+    assert snap("push").code == 0
+    seen = set()
+    for number, damage in enumerate(damaged_files(disk)):
+        store = tmp_path / f"store-{number}"
+        outcome = snap("--store", store, "clone", disk, tmp_path / f"again-{number}", "--json")
+        if outcome.code == 0:
+            continue
+        shown = (outcome.code, outcome.json["code"])
+        if shown != (5, "history-not-found"):
+            assert shown == (7, "remote-damaged"), (damage, outcome.json)
+            assert "'snap remote verify NAME --repair'" in outcome.json["hint"]
+            seen.add(damage)
+    assert {f"{name} flipped" for name in ("state", "catalog", "index")} <= seen
+    assert "packs lost" in seen
+
+
+def test_a_remote_that_cannot_be_checked_says_what_to_do(snap, pushed, disk):
+    (state,) = (disk / "state").iterdir()
+    state.unlink()
+
+    outcome = snap("remote", "verify", "disk")
+
+    assert outcome.code == 7
+    assert "'snap remote verify" not in outcome.err
+    assert "'snap remote add' another place" in outcome.err
+
+
 @pytest.fixture
 def other(run_snap, pushed, disk, tmp_path):
     """Runs commands on another machine, which knows the remote and has a root of its own."""

@@ -219,7 +219,10 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
         ErrorCode.STORE_DAMAGED: (
             "'snap verify --read-data' names all damage, 'snap verify --repair' repairs what it can"
         ),
-        ErrorCode.REMOTE_DAMAGED: None,
+        ErrorCode.REMOTE_DAMAGED: (
+            "'snap remote verify NAME --read-data' names all damage there, 'snap remote verify "
+            "NAME --repair' stores again what this store has"
+        ),
     },
     ExitCode.NO_SPACE: {
         ErrorCode.NO_SPACE: "make room: 'snap delete REF...' and 'snap gc', or remove other files",

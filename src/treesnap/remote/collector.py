@@ -32,6 +32,7 @@ from treesnap.remote.records import (
     RemoteIndexPart,
     RemoteName,
     RemoteState,
+    damage_of_remote,
     state_name,
     state_number,
 )
@@ -140,8 +141,9 @@ class Collector:
             return known
 
         snapshots = [payload for entry in entries for payload in entry.snapshots]
-        for _ in needed_objects(RemoteObjects(self._files, view), snapshots, is_known):
-            pass
+        with damage_of_remote():
+            for _ in needed_objects(RemoteObjects(self._files, view), snapshots, is_known):
+                pass
         return needed
 
     def _unreadable(self, view: View, packs: Mapping[ObjectId, RemoteName]) -> set[ObjectId]:

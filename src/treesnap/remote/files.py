@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.errors import Corrupt, ErrorCode
 from treesnap.remote.blobs.base import BlobMissing, Blobs
 from treesnap.remote.cache import FileCache
 from treesnap.remote.records import Folder, RemoteName
@@ -75,7 +75,11 @@ class SealedFiles:
             return None
         parts = self._sealer.open_ranges(name, size_bytes, ranges, fetched)
         if any(len(part) != size for part, (_, size) in zip(parts, ranges, strict=True)):
-            raise Corrupt(f"Remote file {name!r} does not have a part that its index names")
+            raise Corrupt(
+                f"Remote file {name!r} does not have a part that its index names",
+                code=ErrorCode.REMOTE_DAMAGED,
+                path=name,
+            )
         return parts
 
     def list(self, prefix: str) -> Iterator[str]:

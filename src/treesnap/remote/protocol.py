@@ -102,6 +102,7 @@ from treesnap.remote.records import (
     RemoteCommit,
     RemoteName,
     RemoteState,
+    damage_of_remote,
     state_name,
     state_number,
 )
@@ -210,7 +211,10 @@ class IndexedPacks:
         previous = b""
         for entry in self.rows:
             if entry.id < previous or not _is_possible(entry):
-                raise Corrupt(f"{self.rows.where} lists objects in no order, or in no place")
+                raise Corrupt(
+                    f"{self.rows.where} lists objects in no order, or in no place",
+                    code=ErrorCode.REMOTE_DAMAGED,
+                )
             previous = entry.id
             yield entry
 
@@ -355,7 +359,8 @@ class Remote:
     def _checked(self, read: Callable[[], _Result]) -> _Result:
         """Returns what is read; where that is damaged nothing is kept, so all is read again."""
         try:
-            return _found(read)
+            with damage_of_remote():
+                return _found(read)
         except Corrupt:
             self.files.keep_only(("state", *Folder), ())
             raise
@@ -411,8 +416,9 @@ class Remote:
         damaged: dict[RemoteName, Corrupt] = {}
         for name in counted:
             try:
-                (commit,) = self._all([name]) if own is None else [own[name]]
-                commits[name] = commit, IndexedPacks(commit.packs, commit.rows, str(name))
+                with damage_of_remote():
+                    (commit,) = self._all([name]) if own is None else [own[name]]
+                    commits[name] = commit, IndexedPacks(commit.packs, commit.rows, str(name))
             except GenerationMissing:
                 raise  # newer keys would read it
             except Corrupt as error:
@@ -505,7 +511,7 @@ class Remote:
             _, state = self.read_state()
             if state.closing <= commit.number:
                 return True
-            with suppress(_FileGone):  # the next state has it
+            with suppress(_FileGone), damage_of_remote():  # the next state has it
                 parts = self._all(state.catalog_parts)
                 if any(entry.name == commit for part in parts for entry in part):
                     return True

@@ -8,13 +8,14 @@ state that names them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any, Self
 
 from treesnap.core.codec.envelope import FileKind, Format
 from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
-from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.errors import Corrupt, ErrorCode
 from treesnap.core.model.ids import ID_SIZE
 from treesnap.core.model.named_tuple import NamedTuple
 
@@ -137,6 +138,17 @@ class RemoteIndexPart(NamedTuple):
     packs: tuple[RemoteName, ...]
     rows: bytes
     """An index part of the codec over these packs."""
+
+
+@contextmanager
+def damage_of_remote() -> Iterator[None]:
+    """Gives a Corrupt in the body the code of remotes: to the codec all bytes are a store's."""
+    try:
+        yield
+    except Corrupt as error:
+        if error.code is ErrorCode.STORE_DAMAGED:
+            error.code = ErrorCode.REMOTE_DAMAGED
+        raise
 
 
 def _ids(values: tuple[Any, ...], size: int, what: str) -> tuple[bytes, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,12 @@ import click
 
 from treesnap.cli.checks import print_check, read_data_option
 from treesnap.cli.command import SnapGroup, pass_invocation
-from treesnap.cli.failure import ExitCode
+from treesnap.cli.failure import ExitCode, advised
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.listing import Selection, filter_options, snapshot_lines
 from treesnap.cli.output.terminal import time_text
 from treesnap.cli.retention import keep_options, print_decisions
-from treesnap.core.model.errors import ErrorCode, NotFound, printable, quoted
+from treesnap.core.model.errors import Corrupt, ErrorCode, NotFound, printable, quoted
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.remote.commands.keys import key
 from treesnap.remote.commands.secret import Source, new_secret_of, remember, remotes_of
@@ -212,7 +213,7 @@ def verify(invocation: Invocation, *, name: str | None, read_data: bool, repair:
     Without --read-data, damage in the content of files is not looked for. Exits 7 when there
     is damage. To repair it, run this with --repair on each machine that pushed there.
     """
-    with invocation.open(needs_root=False) as handle:
+    with invocation.open(needs_root=False) as handle, _advising_on_unreadable(invocation.program):
         result = remotes_of(handle).verify(name, read_data=read_data, repair=repair)
     again = ["remote", "verify", *([name] if name is not None else [])]
     print_check(invocation, "remote.verify", result, again=again, repair=repair)
@@ -311,6 +312,21 @@ def policy(invocation: Invocation, *, name: str | None, role: str | None) -> Non
 
 
 remote.add_command(key)
+
+
+@contextmanager
+def _advising_on_unreadable(program: str) -> Iterator[None]:
+    """Gives the error that a remote cannot be checked advice: that of its code is to check it."""
+    try:
+        yield
+    except Corrupt as error:
+        if error.code is ErrorCode.REMOTE_DAMAGED:
+            advised(
+                error,
+                "nothing there can be read without that: put back a copy of it, if there is one; "
+                f"or '{program} remote add' another place, and '{program} push' from each machine",
+            )
+        raise
 
 
 def require_remote(handle: Handle, name: str) -> None:
