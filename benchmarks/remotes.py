@@ -1,6 +1,6 @@
 """What a remote in a bucket costs, beside restic to the same server.
 
-    PYTHONPATH=tests/support python -m benchmarks.remotes [--tree source] [--source DIR]
+    PYTHONPATH=tests/remote/support python -m benchmarks.remotes [--tree source] [--source DIR]
                                     [--rounds 3] [--work DIR] [--json FILE] [--page FILE]
 
 Starts a Ceph cluster of one storage in memory with one gateway, on this machine. Each round has a

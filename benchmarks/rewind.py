@@ -1,14 +1,15 @@
 """What agents' hosts bring back themselves, and what treesnap does: docs/benchmarks/rewind.md.
 
-    PYTHONPATH=tests:tests/support python -m benchmarks.rewind --hosts-dir DIR
+    PYTHONPATH=tests/agents:tests/support python -m benchmarks.rewind --hosts-dir DIR
         [--hosts claude gemini ...] [--files 50000] [--directory DIR] [--json FILE]
 
 Each host is a released one, run twice from an empty home directory in a network of loopback
-alone, with a scripted model (tests/hosts). In one turn the model reads and edits a file with the
-host's own tools, and then does damage with its shell tool, a command to a call. A command of it
-goes on in the background, and writes when the turn is over. Then the user changes files, and the
-host's own way back is taken; in the second run, that of treesnap's hooks. The trees are compared
-by an oracle that shares no code with treesnap (tests/support/oracle.py). Prints Markdown.
+alone, with a scripted model (tests/agents/hosts). In one turn the model reads and edits a file
+with the host's own tools, and then does damage with its shell tool, a command to a call. A
+command of it goes on in the background, and writes when the turn is over. Then the user changes
+files, and the host's own way back is taken; in the second run, that of treesnap's hooks. The
+trees are compared by an oracle that shares no code with treesnap (tests/support/oracle.py).
+Prints Markdown.
 """
 
 from __future__ import annotations

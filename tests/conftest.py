@@ -34,15 +34,16 @@ EXAMPLES = sized(40, 100)
 """Values that a random test tries which does not say how many."""
 
 QUICK = (
-    "unit/",
-    "conformance/",
     "cli/test_browse.py",
     "cli/test_changes.py",
     "cli/test_config.py",
     "cli/test_history.py",
     "cli/test_options.py",
     "cli/test_restore.py",
-    "compat_faces/test_maestro_history.py",
+    "compat/test_maestro_history.py",
+    "compat/unit/",
+    "core/conformance/",
+    "core/unit/",
     "plans/test_document.py",
     "plans/test_plan.py",
     "structure/test_layers.py",
@@ -50,58 +51,65 @@ QUICK = (
 )
 """What ``-m quick`` selects: something of every package."""
 NOT_QUICK = (
+    "compat/unit/test_position.py",
+    "core/unit/codec/test_bombs.py",
+    "core/unit/codec/test_formats.py",
+    "core/unit/codec/test_fuzz.py",
+    "core/unit/codec/test_statcache.py",
+    "core/unit/codec/test_tree.py",
+    "core/unit/codec/test_watch.py",
+    "core/unit/fs/test_mappings.py",
+    "core/unit/ops/test_conflicts.py",
+    "core/unit/ops/test_merge.py",
+    "core/unit/ops/test_naming.py",
+    "core/unit/ops/test_recover",
+    "core/unit/ops/test_stats.py",
+    "core/unit/ops/test_undo.py",
+    "core/unit/watch/test_service.py",
     "testing/test_oracle.py",
-    "unit/codec/test_bombs.py",
-    "unit/codec/test_formats.py",
-    "unit/codec/test_fuzz.py",
-    "unit/codec/test_statcache.py",
-    "unit/codec/test_tree.py",
-    "unit/codec/test_watch.py",
-    "unit/fs/test_mappings.py",
-    "unit/ops/test_conflicts.py",
-    "unit/ops/test_merge.py",
-    "unit/ops/test_naming.py",
-    "unit/ops/test_position.py",
-    "unit/ops/test_recover",
-    "unit/ops/test_stats.py",
-    "unit/ops/test_undo.py",
-    "unit/watch/test_service.py",
 )
 """Modules among them that take a second or more."""
 
 UNMEASURED = (
-    "compat/",
-    "costs/",
-    "crash/test_black_box.py",
-    "crash/test_kill_points.py",
-    "crash/test_plans.py",
-    "crash/test_power_cuts.py",
-    "create/test_complete.py",
-    "damage/test_every_file.py",
-    "damage/test_partial.py",
+    "core/costs/",
+    "core/crash/test_black_box.py",
+    "core/crash/test_kill_points.py",
+    "core/crash/test_power_cuts.py",
+    "core/create/test_complete.py",
+    "core/damage/test_every_file.py",
+    "core/damage/test_partial.py",
+    "core/ignore/test_gitignore.py",
+    "core/soak/",
+    "core/space/test_auto_maintenance.py",
+    "core/stateful/",
+    "core/steps/test_way_back.py",
+    "core/store/test_compaction.py",
+    "core/unit/codec/test_fuzz.py",
     "docs/",
-    "ignore/test_gitignore.py",
-    "soak/",
-    "space/test_auto_maintenance.py",
-    "stateful/",
-    "steps/test_way_back.py",
-    "store/test_compaction.py",
+    "formats/",
+    "plans/test_crashes.py",
+    "remote/soak/",
+    "remote/test_remote_model.py",
     "structure/",
-    "unit/codec/test_fuzz.py",
 )
 """Tests that are not measured: they go again and again where others go once."""
 MEASURED_ALONE = (
+    "agents/commands/",
     "cli/",
-    "compat_faces/",
-    "crash/",
-    "create/",
-    "damage/",
+    "compat/",
+    "core/crash/",
+    "core/create/",
+    "core/damage/",
+    "core/restore/",
+    "core/roots/",
+    "core/space/",
+    "core/steps/",
+    "core/unit/ops/",
+    "mount/commands/",
     "plans/",
-    "restore/",
-    "roots/",
-    "space/",
-    "steps/",
-    "unit/ops/",
+    "remote/commands/",
+    "schedule/commands/",
+    "timeline/commands/",
 )
 """Tests of which the processes that they start or fork are not measured, which takes 0.05 s and
 more for each: most of them are killed on a way that the tests' own process goes to its end."""
@@ -109,12 +117,12 @@ MEASURED_WITH_CHILDREN = (
     "cli/test_start.py",
     "cli/test_streams.py",
     "cli/test_watch.py",
-    "create/test_parallel_capture.py",
-    "create/test_parallel_scan.py",
+    "core/create/test_parallel_capture.py",
+    "core/create/test_parallel_scan.py",
+    "core/restore/test_parallel_restore.py",
+    "core/space/test_background_maintenance.py",
+    "core/space/test_displaced_files.py",
     "plans/test_process.py",
-    "restore/test_parallel_restore.py",
-    "space/test_background_maintenance.py",
-    "space/test_displaced_files.py",
 )
 """Exceptions from these, which are about processes."""
 TAKEN = Path(tempfile.gettempdir()) / f"taken-from-stores-{os.getpid()}"
@@ -132,7 +140,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and _has_room(MEMORY):
         os.environ["TMPDIR"] = str(MEMORY)  # processes that tests start use it as well
         tempfile.tempdir = None
-    # Tests that run as root give roots to other users; ``privileges/test_foreign_owners.py`` asks.
+    # Tests that run as root give roots to other users;
+    # ``core/privileges/test_foreign_owners.py`` asks.
     os.environ["SNAP_SAFE_DIRECTORIES"] = "/"
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         # Else each run compiles the tests again, and each command that they start itself.

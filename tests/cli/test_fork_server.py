@@ -23,7 +23,7 @@ import pytest
 import serving as serving_module
 import treesnap
 from calling import forked
-from cli.conftest import wait_until
+from command_line import wait_until
 from oracle import difference, record
 from serving import (
     CLIENT,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import (
+from command_line import (
     DEADLINE_S,
     PROGRAM,
     assert_exact,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import (
+from command_line import (
     ORDINARY,
     PROGRAM,
     assert_exact,

@@ -25,7 +25,7 @@ DOCS = PROJECT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]
 OF_FRAMEWORKS = DOCS / "howto" / "agent-frameworks.md"
-"""Its examples need what ``tox -e frameworks`` has; tests/integrations runs them."""
+"""Its examples need what ``tox -e frameworks`` has; tests/agents/frameworks runs them."""
 MOUNTS = {DOCS / "howto" / "mount.md"}
 """Pages whose commands need FUSE."""
 PAGE_TIMEOUT_S = 120

@@ -25,7 +25,7 @@ steps:
   - {name: two, run: echo two >> done; test -e ../broken && touch litter && exit 7 || true}
   - {name: three, run: echo three >> done}
 """
-ARCHIVE = Path(__file__).parent.parent / "compat" / "v2.tar.xz"
+ARCHIVE = Path(__file__).parent.parent / "formats" / "v2.tar.xz"
 SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 

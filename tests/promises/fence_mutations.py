@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from promises.mutations import MUTATIONS, Mutation
 
-MATRIX = "concurrency/test_beside_maintenance.py::test_nothing_is_lost_beside_a_"
-STANDING = "concurrency/test_during_collection.py::test_a_writer_that_stands_through_two_"
+MATRIX = "core/concurrency/test_beside_maintenance.py::test_nothing_is_lost_beside_a_"
+STANDING = "core/concurrency/test_during_collection.py::test_a_writer_that_stands_through_two_"
 PENDING = (
-    "concurrency/test_during_collection.py"
+    "core/concurrency/test_during_collection.py"
     "::test_a_writer_that_is_pending_when_a_collection_looks_again_loses_nothing"
 )
 SHARED = "remote/test_shared_snapshots.py::test_"
-KILLED_MOVE = "crash/test_store_place.py::test_a_store_that_is_moved_is_always_found"
+KILLED_MOVE = "core/crash/test_store_place.py::test_a_store_that_is_moved_is_always_found"
 
 
 class Broken(NamedTuple):
@@ -60,7 +60,7 @@ BROKEN = (
         ("CollectorState(epoch=epoch, condemned=packs)", "CollectorState(epoch=epoch)"),
         ("CollectorState(epoch=epoch + 1, condemned=packs)", "CollectorState(epoch=epoch + 1)"),
         matrix="command[gc-deleted content]",
-        orders="unit/ops/test_gc.py",
+        orders="core/unit/ops/test_gc.py",
     ),
     _broken(
         "fence",
@@ -77,7 +77,7 @@ BROKEN = (
         "core/store/fence.py",
         ("        going = settle() & packs\n", "        going = packs\n"),
         matrix="command[gc-deleted content]",
-        orders="unit/ops/test_gc.py",
+        orders="core/unit/ops/test_gc.py",
     ),
     _broken(
         "pending first",
@@ -110,7 +110,7 @@ BROKEN = (
             "            dead = []\n",
         ),
         matrix="command[gc-known root]",
-        orders="unit/ops/test_gc.py",
+        orders="core/unit/ops/test_gc.py",
         is_soaked=True,
     ),
     _broken(
@@ -119,7 +119,7 @@ BROKEN = (
         ("            self._avoid = state.condemned\n", "            self._avoid = frozenset()\n"),
         matrix="command[gc-deleted content]",
         orders=(
-            "concurrency/test_during_collection.py"
+            "core/concurrency/test_during_collection.py"
             "::test_a_writer_that_begins_when_packs_are_about_to_go_relies_on_none_of_them"
         ),
     ),
@@ -140,7 +140,7 @@ BROKEN = (
             "if True:\n                    _change(",
         ),
         matrix="command[config-other config]",
-        orders="store/test_small_files_of_others.py",
+        orders="core/store/test_small_files_of_others.py",
     ),
     _broken(
         "own hold",
@@ -149,7 +149,7 @@ BROKEN = (
             '        path = self.file(f"{_HOLD_PREFIX}{identity}-{os.urandom(8).hex()}")\n',
             '        path = self.file(f"{_HOLD_PREFIX}{identity}")\n',
         ),
-        orders="store/test_small_files_of_others.py",
+        orders="core/store/test_small_files_of_others.py",
         is_soaked=True,
     ),
     _broken(
@@ -197,7 +197,7 @@ BROKEN = (
             "    yield\n",
         ),
         matrix="command[move far-new root]",
-        orders="store/test_moves_beside_writers.py",
+        orders="core/store/test_moves_beside_writers.py",
     ),
     _broken(
         "close",
@@ -207,7 +207,7 @@ BROKEN = (
             "    with _gate(fs, store_path, wait_s, exclusive=False) as is_locked:\n",
         ),
         matrix="command[move far-new root]",
-        orders="store/test_moves_beside_writers.py",
+        orders="core/store/test_moves_beside_writers.py",
     ),
     _broken(
         "same",
@@ -216,7 +216,7 @@ BROKEN = (
             "    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)\n",
             "    return True\n",
         ),
-        orders="store/test_moves_beside_writers.py",
+        orders="core/store/test_moves_beside_writers.py",
     ),
     _broken(
         "alive",
@@ -242,7 +242,7 @@ BROKEN = (
                 "wait_s=context.wait_s) as proof,\n"
             ),
         ),
-        orders="concurrency/test_order_of_locks.py",
+        orders="core/concurrency/test_order_of_locks.py",
     ),
     _broken(
         "note copy",
@@ -278,7 +278,7 @@ BROKEN = (
             ),
         ),
         orders=(
-            "crash/test_store_place.py::test_no_process_takes_back_what_a_move_under_way_has_noted"
+            "core/crash/test_store_place.py::test_no_process_takes_back_what_a_move_under_way_has_noted"
         ),
     ),
 )

@@ -29,7 +29,7 @@ MUTATIONS = (
         "extended attributes are not captured",
         "core/worktree/scan/file_reader.py",
         (("return store_xattrs(read_xattrs(fs, where), sink.put)", "return None"),),
-        {"P1": ("create/test_complete.py", "stateful/test_machine.py")},
+        {"P1": ("core/create/test_complete.py", "core/stateful/test_machine.py")},
     ),
     Mutation(
         "times are restored to the microsecond",
@@ -40,7 +40,7 @@ MUTATIONS = (
                 "self._fs.change_times(fd, entry.mtime_ns // 1000 * 1000)",
             ),
         ),
-        {"P1": ("compat/test_frozen_stores.py",)},
+        {"P1": ("formats/test_frozen_stores.py",)},
     ),
     Mutation(
         "the change time is not in the stat key",
@@ -57,13 +57,13 @@ MUTATIONS = (
                 ),
             ),
         ),
-        {"P1": ("create/test_change_detection.py",)},
+        {"P1": ("core/create/test_change_detection.py",)},
     ),
     Mutation(
         "files that are mapped for writing are not read again",
         "core/worktree/scan/mapped_files.py",
         (("    if not inodes:\n", "    if inodes:\n"),),
-        {"P1": ("create/test_mappings.py",)},
+        {"P1": ("core/create/test_mappings.py",)},
     ),
     Mutation(
         "an incomplete snapshot exits 0",
@@ -83,9 +83,9 @@ MUTATIONS = (
         ),
         {
             "P2": (
-                "create/test_left_out.py",
-                "restore/test_places.py",
-                "stateful/test_excluded_machine.py",
+                "core/create/test_left_out.py",
+                "core/restore/test_places.py",
+                "core/stateful/test_excluded_machine.py",
             )
         },
     ),
@@ -101,9 +101,9 @@ MUTATIONS = (
         {
             "P2": (
                 "cli/test_restore.py",
-                "create/test_complete.py",
-                "restore/test_undo_is_whole.py",
-                "stateful/test_machine.py",
+                "core/create/test_complete.py",
+                "core/restore/test_undo_is_whole.py",
+                "core/stateful/test_machine.py",
             )
         },
     ),
@@ -116,7 +116,7 @@ MUTATIONS = (
                 "is_kept = False\n",
             ),
         ),
-        {"P2": ("restore/test_changes_by_others.py",)},
+        {"P2": ("core/restore/test_changes_by_others.py",)},
     ),
     # ------------------------------------------------------------------ all or nothing
     Mutation(
@@ -128,7 +128,7 @@ MUTATIONS = (
                 "        if commit is None:\n            return Completion(",
             ),
         ),
-        {"P3": ("crash/test_kill_points.py", "crash/test_power_cuts.py")},
+        {"P3": ("core/crash/test_kill_points.py", "core/crash/test_power_cuts.py")},
     ),
     Mutation(
         "what a restore moved aside stays in the root",
@@ -139,13 +139,19 @@ MUTATIONS = (
                 "        if target is not None and not move_stage(",
             ),
         ),
-        {"P3": ("crash/test_black_box.py",), "P7": ("stateful/test_machine.py",)},
+        {"P3": ("core/crash/test_black_box.py",), "P7": ("core/stateful/test_machine.py",)},
     ),
     Mutation(
         "a restore that fails is not rolled back",
         "core/ops/restore/transaction.py",
         (("            applier.roll_back()\n", ""),),
-        {"P3": ("crash/test_errors.py", "test_regressions.py", "restore/test_files_in_use.py")},
+        {
+            "P3": (
+                "core/crash/test_errors.py",
+                "test_regressions.py",
+                "core/restore/test_files_in_use.py",
+            )
+        },
     ),
     Mutation(
         "the journal is not synced",
@@ -156,7 +162,7 @@ MUTATIONS = (
                 'self._session.root.write("journal", JOURNAL, journal, durable=False))',
             ),
         ),
-        {"P3": ("crash/test_power_cuts.py",)},
+        {"P3": ("core/crash/test_power_cuts.py",)},
     ),
     # ------------------------------------------------------------------ durable
     Mutation(
@@ -168,7 +174,7 @@ MUTATIONS = (
                 "            if not self._has",
             ),
         ),
-        {"P4": ("crash/test_power_cuts.py",)},
+        {"P4": ("core/crash/test_power_cuts.py",)},
     ),
     Mutation(
         "a snapshot is published before its packs are written",
@@ -184,7 +190,7 @@ MUTATIONS = (
                 "log.promote(self._slot.pending_path, root_id, name)\n        self.flush()\n",
             ),
         ),
-        {"P4": ("crash/test_power_cuts.py",)},
+        {"P4": ("core/crash/test_power_cuts.py",)},
     ),
     # ------------------------------------------------------------------ verified
     Mutation(
@@ -196,7 +202,7 @@ MUTATIONS = (
                 "if expected is not None and not payload:",
             ),
         ),
-        {"P5": ("damage/test_store.py", "damage/test_every_file.py")},
+        {"P5": ("core/damage/test_store.py", "core/damage/test_every_file.py")},
     ),
     Mutation(
         "the content of an object is not compared with its id",
@@ -210,10 +216,10 @@ MUTATIONS = (
         {
             "P5": (
                 "cli/test_store.py",
-                "unit/codec/test_pack.py",
-                "unit/store/test_packs.py",
+                "core/unit/codec/test_pack.py",
+                "core/unit/store/test_packs.py",
             ),
-            "P9": ("damage/test_hostile_store.py",),
+            "P9": ("core/damage/test_hostile_store.py",),
         },
     ),
     Mutation(
@@ -225,13 +231,13 @@ MUTATIONS = (
                 "if len(data) < start + length:",
             ),
         ),
-        {"P5": ("unit/codec/test_fuzz.py",)},
+        {"P5": ("core/unit/codec/test_fuzz.py",)},
     ),
     Mutation(
         "a damaged index part is believed",
         "core/store/index.py",
         (("if size <= VERIFIED_SIZE_MAX:", "if size > VERIFIED_SIZE_MAX:"),),
-        {"P5": ("unit/store/test_index.py",)},
+        {"P5": ("core/unit/store/test_index.py",)},
     ),
     Mutation(
         "a writer relies on objects whose pack is gone",
@@ -242,7 +248,7 @@ MUTATIONS = (
                 "                return True\n            self._tables[entry.block] = known",
             ),
         ),
-        {"P5": ("damage/test_healing.py",)},
+        {"P5": ("core/damage/test_healing.py",)},
     ),
     # ------------------------------------------------------------------ concurrent
     Mutation(
@@ -254,7 +260,7 @@ MUTATIONS = (
                 "read_state(self._fs, self._store.layout).epoch > self._epoch + 1000:",
             ),
         ),
-        {"P6": ("concurrency/test_during_collection.py",)},
+        {"P6": ("core/concurrency/test_during_collection.py",)},
     ),
     Mutation(
         "a writer that goes on with a pack writes over what others appended",
@@ -265,13 +271,13 @@ MUTATIONS = (
                 "return cls(fs, layout, pack_id, fd, HEADER_SIZE, covered), list(",
             ),
         ),
-        {"P6": ("concurrency/test_many_processes.py",)},
+        {"P6": ("core/concurrency/test_many_processes.py",)},
     ),
     Mutation(
         "a pack is rewritten without the objects that are needed of it",
         "core/store/maintenance/collection.py",
         (("writer.copy(self._needed_of(packs), going)", "writer.copy((), going)"),),
-        {"P6": ("crash/test_kill_points.py",)},
+        {"P6": ("core/crash/test_kill_points.py",)},
     ),
     # ------------------------------------------------------------------ bounded
     Mutation(
@@ -283,7 +289,7 @@ MUTATIONS = (
                 "prunes = False",
             ),
         ),
-        {"P7": ("space/test_auto_maintenance.py",)},
+        {"P7": ("core/space/test_auto_maintenance.py",)},
     ),
     Mutation(
         "what a killed writer left is not swept",
@@ -297,7 +303,7 @@ MUTATIONS = (
                 "        sweep_pending(",
             ),
         ),
-        {"P7": ("crash/test_kill_points.py",)},
+        {"P7": ("core/crash/test_kill_points.py",)},
     ),
     Mutation(
         "what a killed export left stays for ever",
@@ -308,7 +314,7 @@ MUTATIONS = (
                 "            if record is None:\n                with record:\n",
             ),
         ),
-        {"P7": ("crash/test_exports.py", "restore/test_killed_exports.py")},
+        {"P7": ("core/crash/test_exports.py", "core/restore/test_killed_exports.py")},
     ),
     Mutation(
         "the reserve is not given back on a full disk",
@@ -319,20 +325,20 @@ MUTATIONS = (
                 "if not is_full(error) or self._layout is not None:",
             ),
         ),
-        {"P7": ("space/test_collection_on_full_disk.py",)},
+        {"P7": ("core/space/test_collection_on_full_disk.py",)},
     ),
     Mutation(
         "a full disk is not told from other errors",
         "core/fs/os_errors.py",
         (("return error.errno in _FULL", "return error.errno in ()"),),
-        {"P7": ("space/test_full_disks.py",)},
+        {"P7": ("core/space/test_full_disks.py",)},
     ),
     # ------------------------------------------------------------------ fast
     Mutation(
         "index parts are never merged",
         "core/store/index.py",
         (("if len(self.parts) <= PARTS_MAX:", "if len(self.parts) >= 0:"),),
-        {"P8": ("unit/store/test_index.py",)},
+        {"P8": ("core/unit/store/test_index.py",)},
     ),
     Mutation(
         "the stat cache is not used",
@@ -343,13 +349,13 @@ MUTATIONS = (
                 "None",
             ),
         ),
-        {"P8": ("costs/test_system_calls.py",)},
+        {"P8": ("core/costs/test_system_calls.py",)},
     ),
     Mutation(
         "a watcher is not told of writes to files",
         "core/fs/notifier.py",
         (("CHANGED = 0x2 | 0x4 | CLOSED", "CHANGED = 0x4"),),
-        {"P8": ("watch/test_changes_seen.py",)},
+        {"P8": ("core/watch/test_changes_seen.py",)},
     ),
     Mutation(
         "a watcher is believed for ever",
@@ -360,7 +366,7 @@ MUTATIONS = (
                 "session.context.clock_ns() < 0",
             ),
         ),
-        {"P8": ("watch/test_whole_walks.py",)},
+        {"P8": ("core/watch/test_whole_walks.py",)},
     ),
     Mutation(
         "a watcher answers processes that see another tree",
@@ -383,9 +389,9 @@ MUTATIONS = (
         ),
         {
             "P9": (
-                "damage/test_hostile_store.py",
-                "unit/codec/test_tree.py",
-                "unit/test_treepath.py",
+                "core/damage/test_hostile_store.py",
+                "core/unit/codec/test_tree.py",
+                "core/unit/model/test_treepath.py",
             )
         },
     ),
@@ -398,19 +404,19 @@ MUTATIONS = (
                 "if not path:",
             ),
         ),
-        {"P9": ("archive/test_import.py",)},
+        {"P9": ("core/archive/test_import.py",)},
     ),
     Mutation(
         "links in a path are followed",
         "core/fs/local.py",
         (("_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW", "_ALWAYS = os.O_CLOEXEC"),),
-        {"P9": ("restore/test_swapped_links.py",)},
+        {"P9": ("core/restore/test_swapped_links.py",)},
     ),
     Mutation(
         "a block may claim any size",
         "core/codec/compress.py",
         (("if not 0 <= raw_size <= BLOCK_RAW_SIZE_MAX:", "if raw_size < 0:"),),
-        {"P9": ("unit/codec/test_bombs.py",)},
+        {"P9": ("core/unit/codec/test_bombs.py",)},
     ),
     Mutation(
         "a decoder lets an error of another kind out",
@@ -426,7 +432,7 @@ MUTATIONS = (
         ),
         {
             "P9": (
-                "unit/codec/test_fuzz.py::test_the_invalid_argument_of_a_path_never_leaves_a_decoder",
+                "core/unit/codec/test_fuzz.py::test_the_invalid_argument_of_a_path_never_leaves_a_decoder",
             )
         },
     ),
@@ -454,7 +460,7 @@ MUTATIONS = (
         "a record is written without reading it back",
         "core/codec/envelope.py",
         (("            found = self.decode(payload)\n", "            found = record\n"),),
-        {"P11": ("unit/codec/test_formats.py",)},
+        {"P11": ("core/unit/codec/test_formats.py",)},
     ),
     Mutation(
         "a damaged snapshot ends a listing",
@@ -465,7 +471,7 @@ MUTATIONS = (
                 "            except UnsupportedFormat as error:\n                if cache",
             ),
         ),
-        {"P11": ("damage/test_snapshots.py", "damage/test_store.py")},
+        {"P11": ("core/damage/test_snapshots.py", "core/damage/test_store.py")},
     ),
     Mutation(
         "a damaged snapshot stops the garbage collection",
@@ -476,6 +482,6 @@ MUTATIONS = (
                 "raise\n                yield from",
             ),
         ),
-        {"P11": ("damage/test_snapshots.py", "damage/test_store.py")},
+        {"P11": ("core/damage/test_snapshots.py", "core/damage/test_store.py")},
     ),
 )

@@ -19,7 +19,7 @@ from promises.mutations import Mutation
 from promises.run_promises import PROJECT, copied, kill_group, noticed, outcome
 
 COLUMNS = ("model", "matrix", "orders", "soak")
-MODEL = "stateful/test_fence_model.py::test_a_broken_rule_is_found"
+MODEL = "core/stateful/test_fence_model.py::test_a_broken_rule_is_found"
 STEP = 9
 """The matrix tries every ninth place of a pair; so many seeds try them all."""
 ROUNDS = 40

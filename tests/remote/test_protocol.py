@@ -1,6 +1,6 @@
 """The protocol's own code with many machines at once, in orders drawn by lot.
 
-The rules are proved by the model in ``stateful/test_remote_model.py``; here is what carries
+The rules are proved by the model in ``remote/test_remote_model.py``; here is what carries
 them out. Machines push, delete and collect; requests lose their answers or land again long
 after; machines stop for whole collections, or die. Now and then, and in the end, everything
 that was acknowledged is read back and compared with its identity.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compat.independent_remote_reader import File, Generation, Slot, padded, token
+from formats.independent_remote_reader import File, Generation, Slot, padded, token
 from sampling import sized
 from treesnap.core.model.ids import checksum, expanded
 from treesnap.remote.keys import (
@@ -28,7 +28,7 @@ from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted, padded_size
 PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "docs" / "reference" / "remote-encryption.md"
 VECTORS: dict[str, Any] = json.loads(
-    (PROJECT / "tests" / "compat" / "remote_vectors.json").read_text(encoding="ascii")
+    (PROJECT / "tests" / "formats" / "remote_vectors.json").read_text(encoding="ascii")
 )
 REMOTE_ID = bytes.fromhex(VECTORS["remote_id"])
 GENERATIONS = {

@@ -11,7 +11,7 @@ from itertools import product
 
 import pytest
 
-from compat.independent_remote_reader import RAW_KEY, Encryption, File, Generation, Slot
+from formats.independent_remote_reader import RAW_KEY, Encryption, File, Generation, Slot
 from treesnap.core.model.ids import expanded
 from treesnap.remote.keys import Algorithm, Cost, MasterKeys, Secret, new_slot
 from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted, Plain

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from compat.independent_remote_reader import File, Generation
+from formats.independent_remote_reader import File, Generation
 from sampling import evenly
 from treesnap.core.model.errors import Corrupt, ErrorCode, GenerationMissing
 from treesnap.core.model.ids import expanded

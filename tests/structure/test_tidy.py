@@ -373,7 +373,7 @@ def test_words_that_say_too_little_are_not_used(word):
     """In names too; but a user is called so, and a file of an old store holds one of them."""
     pattern = word.replace(" ", "[ _]")
     found = places_of(rf"(?i)(?<!as_)(?<![a-z])(?:{pattern})s?(?![a-z])(?!_ID)", suffix=".py")
-    not_words = (shown(Path(__file__)), "tests/compat/make_store.py")
+    not_words = (shown(Path(__file__)), "tests/formats/make_store.py")
 
     assert [place for place in found if not place.startswith(not_words)] == []
 

@@ -2,8 +2,8 @@
 
 A process is a generator that stops after each step that others can see. ``RULES`` are what
 ``fence`` keeps; each can be broken, and ``LOSSES`` says what was lost where some
-were not kept. ``tests/stateful/test_fence_model.py`` explores the scenes. The finer steps of packs
-are in ``protocol``.
+were not kept. ``tests/core/stateful/test_fence_model.py`` explores the scenes. The finer steps of
+packs are in ``protocol``.
 """
 
 from __future__ import annotations

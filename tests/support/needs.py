@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from compat.independent_reader import (
+from formats.independent_reader import (
     CHUNK,
     CHUNK_LIST,
     DIRECTORY,

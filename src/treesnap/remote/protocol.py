@@ -49,7 +49,7 @@ A long push writes *partial commits*, which hold no snapshot and keep their pack
 epochs. Objects of a partial commit prove nothing of what is below them, so only trees of
 snapshots end the walk of a later push.
 
-``tests/support/remote_protocol.py`` is a model of these rules, in which each of them is also
+``tests/remote/support/remote_protocol.py`` is a model of these rules, in which each of them is also
 broken.
 """
 

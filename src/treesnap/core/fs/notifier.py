@@ -3,7 +3,7 @@
 A notifier is one queue. The kernel puts a report into it before the system call that made the
 change returns, so all reports are in the order of the changes, across directories.
 
-It stands on the layer of watchdog that makes the system calls; tests/unit/fs/test_watchdog.py
+It stands on the layer of watchdog that makes the system calls; tests/core/unit/fs/test_watchdog.py
 has a test for each property that it relies on. The layer above that one delays reports and does
 not tell when some were lost (docs/adr/0012-watching.md), so it only serves as a hint that
 something changed, on systems without inotify.
