@@ -65,6 +65,7 @@ FEATURES = {
                 ),
             },
         },
+        references={"(?s).*/.*": "treesnap.remote.fetched:find_fetched"},
         fetches="treesnap.remote.commands.transfer:fetched_ref",
     ),
     "agents": Feature(

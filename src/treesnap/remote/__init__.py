@@ -3,22 +3,33 @@
 Packs, commits, and what says which of them count. How machines agree without locks and without
 clocks stands in :mod:`treesnap.remote.protocol`; how files are encrypted, in
 :mod:`treesnap.remote.sealing`.
+
+Names are imported on first use: a word with a slash, which may be a path as well, makes a command
+ask :mod:`treesnap.remote.fetched` alone.
 """
 
-from treesnap.remote.check import RemoteCheck
-from treesnap.remote.connection import KeyInfo
-from treesnap.remote.histories import HistoryInfo
-from treesnap.remote.policy import Role, RolePolicy
-from treesnap.remote.remotes import (
-    CloneResult,
-    FetchResult,
-    PullResult,
-    PushResult,
-    RemoteInfo,
-    RemotePolicy,
-    RemotePruneResult,
-    Remotes,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treesnap.remote.check import RemoteCheck
+    from treesnap.remote.connection import KeyInfo
+    from treesnap.remote.histories import HistoryInfo
+    from treesnap.remote.policy import Role, RolePolicy
+    from treesnap.remote.remotes import (
+        CloneResult,
+        FetchResult,
+        PullResult,
+        PushResult,
+        RemoteInfo,
+        RemotePolicy,
+        RemotePruneResult,
+        Remotes,
+    )
+
+_HOMES = ("check", "connection", "histories", "policy", "remotes")
+"""The modules in which names are looked up, in this order."""
 
 __all__ = [
     "CloneResult",
@@ -35,3 +46,14 @@ __all__ = [
     "Role",
     "RolePolicy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from importlib import import_module
+
+        for home in _HOMES:
+            found = vars(import_module(f"{__name__}.{home}"))
+            if name in found:
+                return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

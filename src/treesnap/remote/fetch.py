@@ -20,7 +20,7 @@ from treesnap.core.model.presentation import Record
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.maintenance.space import settings_or_defaults
 from treesnap.core.ops.tree_state import narrowed
-from treesnap.core.store.fetched import history_at
+from treesnap.core.store.roots import history_at
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Added, Writer, retry_overtaken
 from treesnap.remote.objects import RemoteObjects, Seen, complete_trees, needed_objects

@@ -59,7 +59,6 @@ from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.trust import real_target, refuse_foreign_remote
 from treesnap.core.ops.undo import restore
 from treesnap.core.ops.user_settings import is_safe_remote
-from treesnap.core.store.fetched import fetched_root
 from treesnap.core.store.lock import held
 from treesnap.core.store.maintenance.retention import Decision, Policy, decide
 from treesnap.core.store.roots import registered_roots
@@ -78,6 +77,7 @@ from treesnap.remote.connection import (
     set_up,
 )
 from treesnap.remote.fetch import Fetched, fetch
+from treesnap.remote.fetched import fetched_root
 from treesnap.remote.histories import (
     HistoryInfo,
     RemoteHistory,

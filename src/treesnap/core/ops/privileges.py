@@ -48,7 +48,7 @@ from treesnap.core.ops.tree_state import (
     subset_groups,
     totals_of_entry,
 )
-from treesnap.core.store.fetched import history_at
+from treesnap.core.store.roots import history_at
 from treesnap.core.worktree.attributes import PRIVILEGED
 from treesnap.core.worktree.scan.file_reader import store_xattrs
 

@@ -149,9 +149,6 @@ def resolve_in(
             found: Snapshot | None = find(session, ref, wanted, paths)
             if found is not None:
                 return found
-    fetched = _of_fetched(session, ref, wanted, paths)
-    if fetched is not None:
-        return fetched
     elsewhere = _elsewhere(session, names, ref)
     if elsewhere is None:
         return session.store.snapshots.load(session.root.id, by_beginning(names, ref))
@@ -163,22 +160,6 @@ def resolve_in(
             path=path,
         )
     return elsewhere
-
-
-def _of_fetched(
-    session: Session, ref: str, wanted: Filter, paths: Sequence[bytes]
-) -> Snapshot | None:
-    """Returns the snapshot of a fetched history that a reference names, or None."""
-    if "/" not in ref:
-        return None
-    from treesnap.core.store.fetched import find_fetched
-
-    found = find_fetched(session.store, ref)
-    if found is None:
-        return None
-    history, inner = found
-    there = session._replace(root=session.store.root(history.path))
-    return resolve_in(there, inner or "latest", wanted=wanted, paths=paths)
 
 
 def _counted_back(

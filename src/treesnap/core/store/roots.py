@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -63,6 +64,7 @@ from treesnap.core.store.records import LockedRecord, read_record, write_record
 if TYPE_CHECKING:
     from treesnap.core.codec.journal import Journal
 
+_FETCHED = re.compile(rb".*/fetched/([^/]+)/([^/]+)/([0-9a-f]{32})\Z", re.DOTALL)
 _ELSEWHERE = "elsewhere"
 _NUMBER_SIZE_MAX = 32
 _EXPORT_PREFIX = "export-"
@@ -579,6 +581,29 @@ class Root:
             return record
         record.close()
         return None
+
+
+class FetchedHistory(NamedTuple):
+    """A history of another machine, of which the store has snapshots: a root without a directory.
+
+    Its path is one that nothing can be at: in the store, below a directory that is never made,
+    ``fetched/REMOTE/NAME/ID``.
+    """
+
+    remote: str
+    """Name of the remote that it was fetched from first."""
+    name: str
+    id: str
+    path: bytes
+
+
+def history_at(path: bytes) -> FetchedHistory | None:
+    """Returns the history that the root with a path is, or None for a directory's root."""
+    match = _FETCHED.match(path)
+    if match is None:
+        return None
+    remote, name, history_id = map(os.fsdecode, match.groups())
+    return FetchedHistory(remote, name, history_id, path)
 
 
 def _like(names: Iterable[str], prefix: str, digits: int) -> list[str]:

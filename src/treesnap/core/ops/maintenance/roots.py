@@ -42,10 +42,9 @@ from treesnap.core.ops.context import (
 from treesnap.core.ops.known_changes import remove_dead_sockets
 from treesnap.core.ops.origin import origin_in
 from treesnap.core.ops.restore.recover import is_its_tree, recover_locked
-from treesnap.core.store.fetched import history_at
 from treesnap.core.store.layout import is_hex
 from treesnap.core.store.lock import is_held
-from treesnap.core.store.roots import Root, read_journal, registered_records
+from treesnap.core.store.roots import Root, history_at, read_journal, registered_records
 
 if TYPE_CHECKING:
     from treesnap.core.store.store import Store

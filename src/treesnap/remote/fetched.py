@@ -1,0 +1,71 @@
+"""Histories of other machines that were fetched from remotes: which REFs name them.
+
+Each is a root of the store whose path says so, :func:`treesnap.core.store.roots.history_at`. So its
+snapshots are listed, kept, checked and collected like any others, and can be restored anywhere
+else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from treesnap.core.model.entities import Snapshot
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, printable
+from treesnap.core.ops.context import Session
+from treesnap.core.ops.references import Filter, resolve_in
+from treesnap.core.store.roots import FetchedHistory, Root, history_at, registered_records
+from treesnap.core.store.store import Store
+
+
+def is_meant_by(words: str, name: str, history_id: str) -> bool:
+    """Returns whether words are a history's name, the part before ``@``, or begin its id."""
+    return words in {name, name.partition("@")[0]} or (
+        len(words) >= 4 and history_id.startswith(words)
+    )
+
+
+def name_and_ref(words: str) -> Iterator[tuple[str, str | None]]:
+    """Yields what ``HISTORY[@REF]`` may mean: a name may have an ``@`` in it, and comes first."""
+    yield words, None
+    history, separator, ref = words.rpartition("@")
+    if separator and history and ref:
+        yield history, ref
+
+
+def fetched_histories(store: Store) -> list[FetchedHistory]:
+    """Returns the histories that were fetched, by path. Reads the records of all roots."""
+    records = registered_records(store.fs, store.layout)
+    return [found for record in records if (found := history_at(record.path)) is not None]
+
+
+def fetched_root(store: Store, remote: str, name: str, history_id: str) -> Root:
+    """Returns the root of a history, which may be new; it keeps the names that it had first."""
+    for history in fetched_histories(store):
+        if history.id == history_id:
+            return store.root(history.path)
+    above = f"{store.path}/fetched/{remote}"
+    path = f"{above}/{printable(name).replace('/', '_') or '_'}/{history_id}"
+    return store.root(os.fsencode(path))
+
+
+def find_fetched(
+    session: Session, ref: str, wanted: Filter, paths: Sequence[bytes]
+) -> Snapshot | None:
+    """Returns the snapshot that ``REMOTE/HISTORY[@REF]`` names, or None where there is no history.
+
+    Raises InvalidArgument where there are several, and what resolving the REF in it raises.
+    """
+    remote, _, words = ref.partition("/")
+    histories = [each for each in fetched_histories(session.store) if each.remote == remote]
+    for name, inner in name_and_ref(words):
+        found = [each for each in histories if is_meant_by(name, each.name, each.id)]
+        if len(found) > 1:
+            names = ", ".join(f"{history.name} ({history.id[:12]})" for history in found)
+            raise InvalidArgument(
+                f"Several histories are possible: {names}", code=ErrorCode.AMBIGUOUS_REF
+            )
+        if found:
+            there = session._replace(root=session.store.root(found[0].path))
+            return resolve_in(there, inner or "latest", wanted=wanted, paths=paths)
+    return None
