@@ -1,7 +1,8 @@
 """What can stand for each argument and option of the commands, by its name.
 
 ``values_of`` gives a parameter the completion that its name stands for. Parameters that are not
-in the tables are free texts, for which a shell offers nothing.
+in the tables are free texts, for which a shell offers nothing, or say themselves what it offers,
+as those of features do.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def values_of(parameter: click.Parameter) -> click.Parameter:
     return completing
 
 
-def _context(invocation: Invocation) -> Context:
+def context_of(invocation: Invocation) -> Context:
     """Returns the root and the store that the options before name; makes and changes nothing."""
     from treesnap.core import handle as library
 
@@ -77,7 +78,7 @@ def _context(invocation: Invocation) -> Context:
 def _snapshots(invocation: Invocation, beginning: str = "") -> list[Snapshot]:
     from treesnap.core.ops.history.completion import recent_snapshots
 
-    found = recent_snapshots(_context(invocation), beginning)
+    found = recent_snapshots(context_of(invocation), beginning)
     wanted = invocation.session
     return [item for item in found if wanted is None or item.record.session == wanted]
 
@@ -131,7 +132,7 @@ def _meaning(snapshot: Snapshot) -> str:
 
 def _paths(ctx: click.Context, invocation: Invocation, incomplete: str) -> Iterator[CompletionItem]:
     """Yields what the directory has now, and what it had in the snapshot that comes before."""
-    context = _context(invocation)
+    context = context_of(invocation)
     directory, _, beginning = incomplete.rpartition("/")
     shown = f"{directory}/" if "/" in incomplete else ""
     target = invocation.absolute(os.path.expanduser(shown) or ".", context.root)
@@ -173,20 +174,8 @@ def _refs_and_paths(
 def _sessions(_: click.Context, invocation: Invocation, incomplete: str) -> _Items:
     from treesnap.core.ops.history.completion import sessions
 
-    found = sessions(_context(invocation))
+    found = sessions(context_of(invocation))
     return _words(((name, _meaning(newest)) for name, newest in found.items()), incomplete)
-
-
-def _remotes(_: click.Context, invocation: Invocation, incomplete: str) -> _Items:
-    from treesnap.core.ops.history.completion import remote_names
-
-    names = remote_names(_context(invocation))
-    return _words(((name, "") for name in names), incomplete)
-
-
-def _remotes_of_group(ctx: click.Context, invocation: Invocation, incomplete: str) -> _Items:
-    """Returns the remotes, but for a name that is new."""
-    return () if ctx.command_path.endswith("remote add") else _remotes(ctx, invocation, incomplete)
 
 
 def _settings(_: click.Context, __: Invocation, incomplete: str) -> _Items:
@@ -221,12 +210,10 @@ ARGUMENTS: dict[str, _Values] = {
     "checkpoint_ref": _refs,
     "directories": _DIRECTORIES,
     "key": _settings,
-    "name": _remotes_of_group,
     "new": _DIRECTORIES,
     "old": _DIRECTORIES,
     "path": _paths,
     "paths": _paths,
-    "place": _remotes,
     "ref": _refs,
     "refs": _refs,
     "root_ref": _DIRECTORIES,
@@ -242,7 +229,6 @@ OPTIONS: dict[str, _Values] = {
     "output": _FILES,
     "passphrase_file": _FILES,
     "ref": _refs,
-    "remote": _remotes,
     "session": _sessions,
     "session_id": _sessions,
     "since": _refs,

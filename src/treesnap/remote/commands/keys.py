@@ -7,6 +7,7 @@ import click
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.core.model.quantities import count_text
+from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.secret import new_passphrase, remotes_of
 
 
@@ -20,7 +21,7 @@ def key() -> None:
 
 
 @key.command("list", prints_only=True, examples=["snap remote key list backup"])
-@click.argument("name", required=False)
+@remote_argument("name", required=False)
 @pass_invocation
 def list_keys(invocation: Invocation, *, name: str | None) -> None:
     """List the key slots of an encrypted remote.
@@ -39,7 +40,7 @@ def list_keys(invocation: Invocation, *, name: str | None) -> None:
     "add",
     examples=["snap remote key add backup", "snap remote key add backup --raw-key"],
 )
-@click.argument("name", required=False)
+@remote_argument("name", required=False)
 @click.option("--passphrase-file", metavar="FILE", help="Read the new passphrase from a file.")
 @click.option("--passphrase-command", metavar="COMMAND", help="Run a command that prints it.")
 @click.option("--raw-key", is_flag=True, help="Make a raw key, and print it.")
@@ -73,7 +74,7 @@ def add_key(
 
 
 @key.command("remove", examples=["snap remote key remove backup 3f2a9c"])
-@click.argument("name")
+@remote_argument("name")
 @click.argument("key_id", metavar="KEY")
 @pass_invocation
 def remove_key(invocation: Invocation, *, name: str, key_id: str) -> None:
@@ -89,7 +90,7 @@ def remove_key(invocation: Invocation, *, name: str, key_id: str) -> None:
 
 
 @key.command("rotate", examples=["snap remote key rotate backup"])
-@click.argument("name", required=False)
+@remote_argument("name", required=False)
 @click.option(
     "--take-over", is_flag=True, help="Go on after another machine that was stopped in the middle."
 )

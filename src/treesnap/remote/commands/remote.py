@@ -19,6 +19,7 @@ from treesnap.cli.output.terminal import time_text
 from treesnap.cli.retention import keep_options, print_decisions
 from treesnap.core.model.errors import Corrupt, ErrorCode, NotFound, printable, quoted
 from treesnap.core.model.quantities import count_text, size_text
+from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.keys import key
 from treesnap.remote.commands.secret import Source, new_secret_of, remember, remotes_of
 
@@ -117,7 +118,7 @@ def list_remotes(invocation: Invocation) -> None:
 
 
 @remote.command("show", prints_only=True, examples=["snap remote show backup"])
-@click.argument("name", required=False)
+@remote_argument("name", required=False)
 @pass_invocation
 def show(invocation: Invocation, *, name: str | None) -> None:
     """List the histories on a remote.
@@ -141,7 +142,7 @@ def show(invocation: Invocation, *, name: str | None) -> None:
         "snap remote snapshots backup/garden --since yesterday",
     ],
 )
-@click.argument("place", metavar="[REMOTE[/HISTORY]]", required=False)
+@remote_argument("place", metavar="[REMOTE[/HISTORY]]", required=False)
 @filter_options
 @pass_invocation
 def list_snapshots(invocation: Invocation, /, *, place: str | None, **filters: Any) -> None:
@@ -166,7 +167,7 @@ def list_snapshots(invocation: Invocation, /, *, place: str | None, **filters: A
 
 
 @remote.command("remove", examples=["snap remote remove backup"])
-@click.argument("name")
+@remote_argument("name")
 @pass_invocation
 def remove(invocation: Invocation, *, name: str) -> None:
     """Forget a remote; what is stored there stays."""
@@ -177,7 +178,7 @@ def remove(invocation: Invocation, *, name: str) -> None:
 
 
 @remote.command("delete", examples=["snap remote delete backup 5d41402abc4b"])
-@click.argument("name")
+@remote_argument("name")
 @click.argument("history")
 @pass_invocation
 def delete(invocation: Invocation, *, name: str, history: str) -> None:
@@ -201,7 +202,7 @@ def delete(invocation: Invocation, *, name: str, history: str) -> None:
         "snap remote verify backup --repair",
     ],
 )
-@click.argument("name", required=False)
+@remote_argument("name", required=False)
 @read_data_option
 @click.option(
     "--repair", is_flag=True, help="Store again what is lost or damaged, as far as it is here."
@@ -226,7 +227,7 @@ def verify(invocation: Invocation, *, name: str | None, read_data: bool, repair:
         "snap remote prune backup --keep-last 10 --keep-daily 7",
     ],
 )
-@click.argument("name", required=False)
+@remote_argument("name", required=False)
 @keep_options
 @click.option("-n", "--dry-run", is_flag=True, help="Print what would go and why; delete nothing.")
 @pass_invocation
@@ -253,7 +254,7 @@ def prune(invocation: Invocation, /, *, name: str | None, dry_run: bool, **rules
 
 
 @remote.command("gc", examples=["snap remote gc backup"])
-@click.argument("name", required=False)
+@remote_argument("name", required=False)
 @pass_invocation
 def collect(invocation: Invocation, *, name: str | None) -> None:
     """Free the space of everything on a remote that no snapshot needs.
@@ -267,7 +268,7 @@ def collect(invocation: Invocation, *, name: str | None) -> None:
 
 
 @remote.command("check", prints_only=True, examples=["snap remote check backup"])
-@click.argument("name", required=False)
+@remote_argument("name", required=False)
 @pass_invocation
 def check(invocation: Invocation, *, name: str | None) -> None:
     """Try out the server of a remote, and say what can be relied on.
@@ -287,7 +288,7 @@ def check(invocation: Invocation, *, name: str | None) -> None:
     prints_only=True,
     examples=["snap remote policy backup", "snap remote policy backup --role writer"],
 )
-@click.argument("name", required=False)
+@remote_argument("name", required=False)
 @click.option(
     "--role",
     type=click.Choice(["reader", "writer", "collector"]),

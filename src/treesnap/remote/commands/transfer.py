@@ -25,6 +25,7 @@ from treesnap.cli.output.as_text import (
 from treesnap.cli.parameters import SIZE, WholeNumber
 from treesnap.core.model.errors import InvalidArgument, NotFound, RemoteFailed, printable
 from treesnap.core.model.quantities import count_text, first_lines, size_text
+from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.secret import secret_of
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ _transfer_options = several_options(
     "push",
     examples=["snap push", "snap push backup latest", "snap push --all --dry-run"],
 )
-@click.argument("name", metavar="[REMOTE]", required=False)
+@remote_argument("name", metavar="[REMOTE]", required=False)
 @click.argument("refs", metavar="[REF]...", nargs=-1)
 @click.option("--since", metavar="REF", help="Only snapshots that came after REF.")
 @click.option("--all", "every_kind", is_flag=True, help="Also snapshots that no person asked for.")
@@ -129,7 +130,7 @@ def push(
         "snap clone --lazy backup#garden DIR",
     ],
 )
-@click.argument("place", metavar="REMOTE[#HISTORY[@REF]]")
+@remote_argument("place", metavar="REMOTE[#HISTORY[@REF]]")
 @click.argument("target", metavar="DIR")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--lazy", is_flag=True, help="Leave older snapshots there until they are needed.")
@@ -209,7 +210,7 @@ def clone(
         "snap fetch backup garden@3f2a9c src docs/notes.txt",
     ],
 )
-@click.argument("name", metavar="[REMOTE]", required=False)
+@remote_argument("name", metavar="[REMOTE]", required=False)
 @click.argument("history", metavar="[HISTORY[@REF]]", required=False)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @_transfer_options
@@ -263,7 +264,7 @@ def _fetch_fields(result: FetchResult) -> dict[str, object]:
 
 
 @command("pull", examples=["snap pull", "snap pull backup garden", "snap pull backup --theirs"])
-@click.argument("name", metavar="[REMOTE]", required=False)
+@remote_argument("name", metavar="[REMOTE]", required=False)
 @click.argument("history", metavar="[HISTORY]", required=False)
 @click.option("--theirs", is_flag=True, help="Take what both sides changed from there.")
 @privileged_option

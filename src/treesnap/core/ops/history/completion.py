@@ -1,4 +1,4 @@
-"""What can stand at a place of a command line: snapshots, sessions, remotes, paths.
+"""What can stand at a place of a command line: snapshots, sessions, paths.
 
 For completion in a shell, which asks at every key: nothing is locked, recovered, moved or made,
 and only the newest snapshots are read. Everything raises TreesnapError or OSError where there is
@@ -8,14 +8,13 @@ nothing to offer.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
 from treesnap.core.model.entities import Snapshot
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.trust import refuse_foreign
-from treesnap.core.store.layout import Layout
 from treesnap.core.store.store import Store
 
 READ_MAX = 200
@@ -43,12 +42,6 @@ def sessions(context: Context) -> dict[str, Snapshot]:
         if snapshot.record.session is not None:
             found.setdefault(snapshot.record.session, snapshot)
     return found
-
-
-def remote_names(context: Context) -> Sequence[str]:
-    """Returns the names of the store's remotes."""
-    names = context.fs.list_names(Layout(context.store_path).remotes)
-    return sorted(name for name in names if not name.startswith("."))
 
 
 def names_in(context: Context, ref: str, directory: bytes) -> list[tuple[bytes, bool]]:
