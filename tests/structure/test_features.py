@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -112,6 +114,32 @@ def test_commands_that_are_gone_are_in_no_list_and_say_so(without):
     assert [line for line in help_lines if line.split()[:1] and line.split()[0] in names] == []
     assert codes == f"{[0] + [2] * len(names)}"
     assert shown.stderr.count("was installed without") == len(names)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_each_function_of_the_table_is_there(feature):
+    """The table is text, in which no checker of types finds a wrong name."""
+    points = FEATURES[feature]._asdict()
+    del points["commands"]
+    tables = [{"": point} if isinstance(point, str) else point for point in points.values()]
+
+    for place in filter(None, (place for table in tables for place in table.values())):
+        module, _, name = place.partition(":")
+        assert module.startswith(f"treesnap.{feature}."), place
+        assert callable(getattr(importlib.import_module(module), name)), place
+    for pattern in points["references"]:
+        re.compile(pattern)
+
+
+def test_no_module_of_the_core_names_one_of_a_feature_but_the_table():
+    named = re.compile(rf"treesnap\.({'|'.join(FEATURES)})\b")
+    found = {
+        str(path.relative_to(PACKAGE / "core"))
+        for path in (PACKAGE / "core").rglob("*.py")
+        if named.search(path.read_text(encoding="utf-8"))
+    }
+
+    assert found == {"features.py"}
 
 
 @pytest.mark.parametrize("without", ["plans"], indirect=True)

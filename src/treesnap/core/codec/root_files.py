@@ -161,7 +161,7 @@ class Gap(NamedTuple):
     host: str
     session: str
     key: str
-    """As of an event, see :mod:`treesnap.agents.event`; so are phase and tool."""
+    """As of an event of the host; so are phase and tool."""
     phase: str
     tool: str | None
     reason: str
