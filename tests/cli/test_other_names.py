@@ -69,7 +69,7 @@ def test_option_that_another_command_stands_for_says_which(snap, unsaid_snap, co
         result = unsaid_snap(command, *typed)
         assert (result.code, result.out) == (2, "")
         assert result.err == f"snap: No such option '{option}'\nhint: {hint}\n"
-    meant = re.match("'snap ([a-z ]+) [A-Z]", hint)[1]
+    meant = re.match("'snap ([a-z ]+) (--|[A-Z])", hint)[1]
     assert snap(*meant.split(), "--help").code == 0
 
 

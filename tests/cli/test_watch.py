@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import shutil
 import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -76,7 +78,7 @@ def test_runs_in_the_background_until_it_is_stopped(snap, root, detach, watch_pa
         "last_snapshot": None,
         "last_error": None,
         "why_lost": None,
-        "push": None,
+        "then": None,
     }
     assert abs(time.time_ns() - known["started_at_ns"]) < DEADLINE_S * 1e9
     assert stopped.json == {**known, "running": False, "stopped": True}
@@ -386,10 +388,13 @@ def is_refused(path: Path) -> bool:
         os.close(directory)
 
 
+PUSH = shlex.join([*PROGRAM, "push", "disk", "--all"])
+
+
 def test_pushes_what_it_captures(snap, root, detach, tmp_path):
     disk = tmp_path / "disk"
     snap("remote", "add", "disk", disk)
-    detach("--on-change", "--push", "disk")
+    detach("--on-change", "--then", PUSH)
     (root / "new").write_text("pushed by itself")
 
     def is_pushed() -> bool:
@@ -399,29 +404,67 @@ def test_pushes_what_it_captures(snap, root, detach, tmp_path):
         return newest in ids and snap("cat", newest, "new").out == "pushed by itself"
 
     wait_until(is_pushed)
-    wait_until(lambda: watch_status(snap)["push"]["pushed_at_ns"] is not None)
-    assert "  pushes to disk: the last push ended at 20" in snap("watch", "--status").out
+    wait_until(lambda: watch_status(snap)["then"]["succeeded_at_ns"] is not None)
+    assert " after each snapshot: last success at 20" in snap("watch", "--status").out
 
 
-def test_the_status_says_whether_its_pushes_succeed(snap, root, detach, tmp_path):
+def test_pushes_what_an_earlier_watcher_did_not(snap, detach, tmp_path):
+    snap("remote", "add", "disk", tmp_path / "disk")
+    made = snap("create").id
+    detach("--on-change", "--then", PUSH)
+
+    wait_until(lambda: watch_status(snap)["then"]["succeeded_at_ns"] is not None)
+
+    assert watch_status(snap)["snapshots"] == 0
+    (listed,) = snap("remote", "snapshots", "disk", "--json").json["snapshots"]
+    assert listed["id"] == made
+
+
+def test_the_status_says_whether_its_command_succeeds(snap, detach, tmp_path):
     disk = tmp_path / "disk"
     snap("remote", "add", "disk", disk)
     disk.rename(tmp_path / "elsewhere")
-    detach("--on-change", "--push", "disk")
+    detach("--on-change", "--then", PUSH)
 
-    wait_until(lambda: watch_status(snap)["push"]["failure"] is not None)
+    wait_until(lambda: watch_status(snap)["then"]["failure"] is not None)
 
-    push = watch_status(snap)["push"]
-    assert (push["remote"], push["pushed_at_ns"]) == ("disk", None)
-    assert push["failure"]["code"] == "remote-missing"
-    assert str(disk) in push["failure"]["message"]
-    text = snap("watch", "--status").out
-    assert "  pushes to disk: no push yet\n" in text
-    assert f"  the last push failed, and is tried again: {push['failure']['message']}" in text
+    then = watch_status(snap)["then"]
+    assert (then["command"], then["succeeded_at_ns"], then["failures"]) == (PUSH, None, 1)
+    assert then["failure"]["exit_code"] == 1
+    assert str(disk) in then["failure"]["message"]
+    assert "failed with exit code 1" in snap("watch", "--status").out
 
 
-def test_pushes_only_what_it_captures_and_where_it_can(snap):
-    assert snap("watch", "--push", "disk").code == 2
-    unknown = snap("watch", "--on-change", "--push", "disk")
-    assert (unknown.code, "There is no remote 'disk'" in unknown.err) == (5, True)
-    assert snap("watch", "--status", "--push", "disk").code == 2
+ENDS = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+open(sys.argv[1], "w").close()
+signal.sigwait([signal.SIGTERM])
+open(sys.argv[2], "w").close()
+"""
+
+
+def test_stopping_a_watcher_ends_its_command(snap, detach, tmp_path):
+    ready, ended = tmp_path / "ready", tmp_path / "ended"
+    os.mkfifo(ready)
+    command = [sys.executable, "-c", ENDS, str(ready), str(ended)]
+    detach("--on-change", "--then", shlex.join(command))
+    ready.read_bytes()
+
+    assert snap("watch", "--stop").code == 0
+
+    assert ended.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--then", "true"], "--then needs --every or --on-change"),
+        (["--on-change", "--then", " "], "--then is empty"),
+        (["--status", "--then", "true"], "--status and --stop take no other option"),
+    ],
+)
+def test_a_command_is_run_only_after_snapshots(snap, words, problem):
+    refused = snap("watch", *words)
+
+    assert (refused.code, problem in refused.err) == (2, True)

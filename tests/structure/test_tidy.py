@@ -61,6 +61,7 @@ HOMES = {
     ],
     "tempfile.*": [
         "core/ops/history/text_conversion.py",  # a copy for a program that the user named
+        "core/watch/follower.py",  # what a command prints
         "testing/*",
     ],
     "sqlite3.*": ["core/ops/history/archive_tree.py"],  # a temporary file without a name
@@ -85,7 +86,13 @@ HOMES = {
     ],
     "secrets.*": [],
     # The environment and the terminal.
-    "os.environ": [*COMMANDS, "mount/fuse.py", "core/ops/context.py", "core/ops/processes.py"],
+    "os.environ": [
+        *COMMANDS,
+        "mount/fuse.py",
+        "core/ops/context.py",
+        "core/ops/processes.py",
+        "core/watch/follower.py",  # a program that the user named gets it
+    ],
     "os.getenv": [],
     "print": COMMANDS,
     # What runs this interpreter, which has to be told to import nothing from where it stands.

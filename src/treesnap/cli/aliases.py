@@ -55,6 +55,7 @@ OPTION_HINTS = {
     ("list", "--remote"): "'snap remote snapshots REMOTE' lists snapshots on a remote",
     ("prune", "--remote"): "'snap remote prune REMOTE' prunes the history on a remote",
     ("verify", "--remote"): "'snap remote verify REMOTE' checks a remote",
+    ("watch", "--push"): "'snap watch --then \"snap push REMOTE --all\"' pushes each snapshot",
 }
 """Options that a command does not have, each with what to type instead."""
 

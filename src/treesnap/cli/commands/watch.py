@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,9 +17,9 @@ from treesnap.cli.output.as_text import create_notes, short_id
 from treesnap.cli.output.terminal import time_text
 from treesnap.cli.parameters import Seconds
 from treesnap.core.features import functions_by_command
-from treesnap.core.model.errors import printable
+from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.quantities import count_text
-from treesnap.core.model.results import PushStatus, WatchStatus
+from treesnap.core.model.results import FollowStatus, WatchStatus
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
@@ -36,6 +36,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     examples=[
         "snap watch --detach",
         "snap watch --on-change",
+        "snap watch --on-change --then 'snap push backup --all'",
         "snap watch --status",
         "snap watch --stop",
     ],
@@ -58,7 +59,11 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     metavar="SECONDS",
     help="End when no command has asked it for SECONDS seconds.",
 )
-@click.option("--push", "remote", metavar="REMOTE", help="Push every snapshot that it makes.")
+@click.option(
+    "--then",
+    metavar="CMD",
+    help="Run CMD by sh after each snapshot that it makes; repeat it later if it fails.",
+)
 @click.option("--force", is_flag=True, help="Allow a dangerous root, such as $HOME.")
 @click.option("--detached", is_flag=True, hidden=True)
 @pass_invocation
@@ -70,7 +75,7 @@ def watch(
     status: bool,
     stop: bool,
     detached: bool,
-    remote: str | None,
+    then: str | None,
     **wanted: Any,
 ) -> None:
     """Watch the root for changes, and make automatic snapshots if asked.
@@ -80,10 +85,12 @@ def watch(
     """
     if detach + status + stop > 1:
         raise click.UsageError("--detach, --status and --stop exclude each other")
-    if (status or stop) and (remote is not None or any(wanted.values())):
+    if (status or stop) and (then is not None or any(wanted.values())):
         raise click.UsageError("--status and --stop take no other option")
-    if remote is not None and not (wanted["every_s"] or wanted["on_change"]):
-        raise click.UsageError("--push needs --every or --on-change")
+    if then is not None and not (wanted["every_s"] or wanted["on_change"]):
+        raise click.UsageError("--then needs --every or --on-change")
+    if then is not None and not then.strip():
+        raise click.UsageError("--then is empty, so it would do nothing")
     from treesnap.core.watch import control
 
     with invocation.open(progress=False, makes_store=not (status or stop)) as handle:
@@ -96,10 +103,10 @@ def watch(
             options += ["--idle", str(wanted["idle_s"])] if wanted["idle_s"] else []
             options += ["--on-change"] if wanted["on_change"] else []
             options += ["--force"] if wanted["force"] else []
-            options += ["--push", remote] if remote is not None else []
+            options += [f"--then={then}"] if then is not None else []
             _show(invocation, handle, control.start(handle.context, options))
         else:
-            _watch(invocation, handle, is_detached=detached, remote=remote, **wanted)
+            _watch(invocation, handle, is_detached=detached, then=then, **wanted)
 
 
 def _watch(
@@ -107,9 +114,10 @@ def _watch(
     handle: Handle,
     *,
     is_detached: bool,
-    remote: str | None,
+    then: str | None,
     **wanted: Any,
 ) -> None:
+    from treesnap.core.watch.follower import Follower
     from treesnap.core.watch.service import WatchService
 
     output = invocation.output
@@ -117,8 +125,6 @@ def _watch(
     # With JSON, the one object is printed already when these are called.
     def made(result: CreateResult) -> None:
         output.note(*(f"{short_id(result.id)}: {note}" for note in create_notes(result)))
-        if pushes is not None:
-            pushes.wake()
 
     def ready(status: WatchStatus) -> None:
         _show(invocation, handle, status)
@@ -126,22 +132,15 @@ def _watch(
         if is_detached:
             output.detach()
 
-    pushes = None
-    if remote is not None:
-        from treesnap.core.watch.follower import pusher
-        from treesnap.remote.commands.remote import require_remote
-
-        require_remote(handle, remote)
-        pushes = pusher(handle.context, remote, output.note)
     service = WatchService(
         handle.context,
         **wanted,
         on_snapshot=made,
         on_error=output.note,
-        push_status=pushes.status if pushes is not None else lambda: None,
+        follower=Follower(handle.context, then, output.note) if then is not None else None,
         carries_out=functions_by_command("carries_out"),
     )
-    with _stopped_by_signals(service), pushes if pushes is not None else nullcontext():
+    with _stopped_by_signals(service):
         service.run(ready)
 
 
@@ -218,17 +217,19 @@ def status_lines(root: str, status: WatchStatus | None, *, is_stopped: bool) -> 
         yield f"  {made} made, the last one is {short_id(status.last_snapshot)}"
     if status.last_error is not None:
         yield f"  the last snapshot failed: {printable(status.last_error)}"
-    if status.push is not None:
-        yield from _push_lines(status.push)
+    if status.then is not None:
+        yield from _follow_lines(status.then)
     if status.why_lost is not None:
         yield f"  started again, because {printable(status.why_lost)}"
 
 
-def _push_lines(status: PushStatus) -> Iterator[str]:
-    """Yields where snapshots are pushed to, when that last succeeded, and why it now fails."""
-    at_ns = status.pushed_at_ns
-    when = f"the last push ended at {time_text(at_ns)}" if at_ns is not None else "no push yet"
-    yield f"  pushes to {printable(status.remote)}: {when}"
+def _follow_lines(status: FollowStatus) -> Iterator[str]:
+    """Yields which command follows snapshots, when it last succeeded, and why it now fails."""
+    at_ns = status.succeeded_at_ns
+    when = f"last success at {time_text(at_ns)}" if at_ns is not None else "no success yet"
+    now = "running now, " if status.running else ""
+    yield f"  runs {quoted(status.command)} after each snapshot: {now}{when}"
     if status.failure is not None:
-        message, code = map(printable, (status.failure.message, status.failure.code))
-        yield f"  the last push failed, and is tried again: {message} ({code})"
+        failures = count_text(status.failures, "failure")
+        message = printable(status.failure.message)
+        yield f"  it {message} ({failures} in a row; it is tried again)"

@@ -16,7 +16,7 @@ from treesnap.core.model.entities import IgnoreRules
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.paths import parse
-from treesnap.core.model.results import PushFailure, PushStatus, WatchStatus
+from treesnap.core.model.results import FollowFailure, FollowStatus, WatchStatus
 
 ANSWER_SIZE_MAX = 64 << 20
 """Bytes of the longest answer; a watcher with more to say answers that it cannot know."""
@@ -148,11 +148,11 @@ def decode_answer(data: bytes) -> Answer:
 
 def encode_status(status: WatchStatus) -> bytes:
     """Returns the bytes of a status."""
-    push = status.push
-    fields = {**status._asdict(), "push": None}
-    if push is not None:
-        failure = push.failure._asdict() if push.failure is not None else None
-        fields["push"] = {**push._asdict(), "failure": failure}
+    then = status.then
+    fields = {**status._asdict(), "then": None}
+    if then is not None:
+        failure = then.failure._asdict() if then.failure is not None else None
+        fields["then"] = {**then._asdict(), "failure": failure}
     return pack({"version": 1, **fields})
 
 
@@ -171,25 +171,27 @@ def decode_status(data: bytes) -> WatchStatus:
         last_snapshot=fields.optional("last_snapshot", str),
         last_error=fields.optional("last_error", str),
         why_lost=fields.optional("why_lost", str),
-        push=_push_status(fields.optional("push", dict)),
+        then=_follow_status(fields.optional("then", dict)),
     )
 
 
-def _push_status(value: dict[str, Any] | None) -> PushStatus | None:
+def _follow_status(value: dict[str, Any] | None) -> FollowStatus | None:
     if value is None:
         return None
-    fields = Fields(value, "status of a push")
+    fields = Fields(value, "status of a command")
     failure = fields.optional("failure", dict)
-    return PushStatus(
-        fields.get("remote", str),
-        fields.time("pushed_at_ns") if value.get("pushed_at_ns") is not None else None,
-        _push_failure(failure) if failure is not None else None,
+    return FollowStatus(
+        fields.get("command", str),
+        fields.get("running", bool),
+        fields.time("succeeded_at_ns") if value.get("succeeded_at_ns") is not None else None,
+        fields.size("failures"),
+        _follow_failure(failure) if failure is not None else None,
     )
 
 
-def _push_failure(value: dict[str, Any]) -> PushFailure:
-    fields = Fields(value, "failure of a push")
-    return PushFailure(fields.get("code", str), fields.get("message", str))
+def _follow_failure(value: dict[str, Any]) -> FollowFailure:
+    fields = Fields(value, "failure of a command")
+    return FollowFailure(fields.optional("exit_code", int), fields.get("message", str))
 
 
 def _paths(value: tuple[Any, ...]) -> tuple[bytes, ...]:

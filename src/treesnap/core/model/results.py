@@ -765,21 +765,26 @@ class VerifyResult(Record):
         return json_fields({"ok": self.ok, **self._asdict()})
 
 
-class PushFailure(Record):
-    """Why a push failed, in the words of the process that pushed."""
+class FollowFailure(Record):
+    """Why the command that follows snapshots failed."""
 
-    code: str
+    exit_code: int | None
+    """Negative for a signal; None if it was not run."""
     message: str
+    """How it failed, with the last lines that it printed."""
 
 
-class PushStatus(Record):
-    """What a watcher does to push its snapshots."""
+class FollowStatus(Record):
+    """What a watcher does to run a command after its snapshots."""
 
-    remote: str
-    pushed_at_ns: int | None
-    """When its last push succeeded, or None before the first one did."""
-    failure: PushFailure | None
-    """Why its last push failed, or None if it did not."""
+    command: str
+    running: bool
+    succeeded_at_ns: int | None
+    """When it last succeeded, or None before it first did."""
+    failures: int
+    """How often it has failed since."""
+    failure: FollowFailure | None
+    """Why it last failed, or None if it did not."""
 
 
 class StoreInfo(Record):
@@ -844,8 +849,8 @@ class WatchStatus(Record):
     """Why its last attempt at a snapshot failed, or None."""
     why_lost: str | None
     """Why it last lost track and started over, or None."""
-    push: PushStatus | None = None
-    """What became of its pushes, or None if it does not push."""
+    then: FollowStatus | None = None
+    """What became of the command that follows its snapshots, or None if there is none."""
 
 
 class ArchiveResult(Record):

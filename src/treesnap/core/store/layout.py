@@ -35,7 +35,8 @@
 │   ├── pushed-<32 hex>         the root's history on a remote
 │   ├── plan-<ULID>             a plan; beside it what its steps wrote
 │   ├── plans-lock              held by the process that works on a plan of the root
-│   └── watch/                  of watchers: lock, socket, and a cookie-* of each
+│   └── watch/                  of watchers: lock, socket, and a cookie-* of each; locked while
+│                               the command of ``snap watch --then`` runs
 ├── remotes/<name>              where a remote is, and which one
 ├── remotes/.cache-<id>/        what was read of it; may be removed at any time
 ├── fork-server/                of the process that runs commands: lock and socket

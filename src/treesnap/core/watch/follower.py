@@ -1,112 +1,217 @@
-"""Pushes new snapshots to a remote while a root is watched: a process for each push.
+"""Runs a command of the user's own after the snapshots of a watcher, one run at a time.
 
-Watching never waits for a remote, and a remote that cannot be reached costs nothing but another
-try later. A push that is killed goes on where it was with the next one.
+Watching never waits for the command. A run that fails is repeated after a pause, longer each time;
+so a machine without a network costs little. The command ends with the watcher. When the watcher is
+killed, its command goes on alone and keeps a lock, and the next watcher runs none until it ends.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
+import os
+import signal
 import threading
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from tempfile import TemporaryFile
+from typing import IO
 
-from treesnap.core.model.errors import ErrorCode, printable
-from treesnap.core.model.results import PushFailure, PushStatus
+from treesnap.core.ending_signals import ending_text
+from treesnap.core.fs.os_errors import error_text
+from treesnap.core.model.errors import printable, quoted
+from treesnap.core.model.results import FollowFailure, FollowStatus
 from treesnap.core.ops.context import Context
-from treesnap.core.watch.control import launched
 
-AGAIN_S = 60.0
-"""How long after a failed push the next one is tried."""
+PAUSE_MIN_S = 30.0
+PAUSE_MAX_S = 15 * 60.0
+GRACE_S = 5.0
+"""How long a command may take to end when the watcher ends."""
+_SHELL = "/bin/sh"
+_SUPERVISE = f"""\
+trap : HUP INT TERM
+cd -- "$2" && {_SHELL} -c "trap 'exit 143' TERM; $1" </dev/null
+exit $?"""
+"""Runs a line in a directory. Its standard input is the lock, which what the line starts does not
+inherit: a program that stays in the background would hold it. A shell with a trap ends after the
+program that it waits for, and so the lock is held until both have ended."""
+_OUTPUT_BYTES = 4096
+_OUTPUT_LINES = 3
 
-Launch = Callable[[list[str]], subprocess.Popen[bytes]]
+
+def pause_after_s(failures: int) -> float:
+    """Returns how long to wait after so many failures in a row."""
+    return min(PAUSE_MIN_S * 2.0 ** min(failures - 1, 30), PAUSE_MAX_S)
 
 
-class Pusher:
-    """Pushes to one remote, one push at a time. Use as a context manager.
-
-    The end of the context does not wait for a push that is under way: it goes on by itself.
-    """
+class Follower:
+    """Runs a line for ``sh`` in the root when it is woken."""
 
     def __init__(
         self,
-        launch: Launch,
-        remote: str,
-        on_error: Callable[[str], None],
-        clock_ns: Callable[[], int],
-        again_s: float = AGAIN_S,
+        context: Context,
+        line: str,
+        on_failure: Callable[[str], None],
+        *,
+        pause_s: Callable[[int], float] = pause_after_s,
+        grace_s: float = GRACE_S,
     ) -> None:
-        self._launch = launch
-        self._remote = remote
-        self._on_error = on_error
-        self._clock_ns = clock_ns
-        self._again_s = again_s
-        self._status = PushStatus(remote, None, None)
-        self._is_wanted = threading.Event()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="treesnap-push", daemon=True)
+        self._context = context
+        self._line = line
+        self._on_failure = on_failure
+        self._pause_s = pause_s
+        self._grace_s = grace_s
+        self._status = FollowStatus(
+            command=printable(line), running=False, succeeded_at_ns=None, failures=0, failure=None
+        )
+        self._news = threading.Condition()
+        """Guards the rest."""
+        self._snapshot: str | None = None
+        """Of which the command does not know yet."""
+        self._is_over = False
+        self._process_id: int | None = None
+        """Of the shell, which leads a session, from its start until its exit code is taken."""
 
-    def __enter__(self) -> Self:
-        """Pushes what the remote lacks, and then whatever is new."""
-        self.wake()
-        self._thread.start()
-        return self
+    @contextmanager
+    def running(self, directory: str) -> Iterator[None]:
+        """Runs the command while the body runs, and ends it then.
 
-    def __exit__(self, *exception: object) -> None:
-        self._is_over.set()
-        self._is_wanted.set()
+        ``directory`` is that of the root's watchers. It is locked during each run.
+        """
+        thread = threading.Thread(
+            target=self._run, args=[directory], name="treesnap-follower", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            with self._news:
+                self._is_over = True
+                self._news.notify_all()
+                self._send(signal.SIGTERM)
+            thread.join(self._grace_s)
+            with self._news:
+                self._send(signal.SIGKILL)
+            thread.join()
 
-    def wake(self) -> None:
-        """Has what is new pushed; returns at once."""
-        self._is_wanted.set()
+    def wake(self, snapshot_id: str) -> None:
+        """Has the command run for a snapshot, after a run that is under way; returns at once."""
+        with self._news:
+            self._snapshot = snapshot_id
+            self._news.notify_all()
 
-    def status(self) -> PushStatus:
-        """Returns what became of the last push. May be called from any thread."""
+    def status(self) -> FollowStatus:
+        """Returns what became of the command. May be called from any thread."""
         return self._status
 
-    def _run(self) -> None:
-        while self._is_wanted.wait() and not self._is_over.is_set():
-            self._is_wanted.clear()
-            failure = self._push()
+    def _send(self, number: signal.Signals) -> None:
+        if self._process_id is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process_id, number)
+
+    def _run(self, directory: str) -> None:
+        while (snapshot_id := self._awaited()) is not None:
+            self._status = self._status._replace(running=True)
+            failure = self._carried_out(directory, snapshot_id)
+            if self._is_over:
+                return
             if failure is None:
-                self._status = PushStatus(self._remote, self._clock_ns(), None)
-                continue
-            self._status = self._status._replace(failure=failure)
-            if not self._is_over.is_set():
-                self._on_error(
-                    f"The push to {self._remote} failed, and is tried again: {failure.message}"
+                self._status = self._status._replace(
+                    running=False,
+                    succeeded_at_ns=self._context.clock_ns(),
+                    failures=0,
+                    failure=None,
                 )
-                self._is_over.wait(self._again_s)
-                self._is_wanted.set()
+            else:
+                self._note(failure)
+                self._wait_to_repeat(snapshot_id)
 
-    def _push(self) -> PushFailure | None:
-        """Pushes everything that the remote lacks; returns why that failed, or None."""
+    def _awaited(self) -> str | None:
+        """Waits for a snapshot, and returns its id; None at the end."""
+        with self._news:
+            self._news.wait_for(lambda: self._is_over or self._snapshot is not None)
+            snapshot_id, self._snapshot = self._snapshot, None
+            return None if self._is_over else snapshot_id
+
+    def _note(self, failure: FollowFailure) -> None:
+        before = self._status
+        self._status = before._replace(running=False, failures=before.failures + 1, failure=failure)
+        if failure != before.failure:  # the same failure, again and again, is said once
+            self._on_failure(f"{quoted(self._line)} {failure.message}; it is tried again")
+
+    def _wait_to_repeat(self, snapshot_id: str) -> None:
+        """Waits, also where new snapshots come: they would fail for the same reason."""
+        with self._news:
+            self._news.wait_for(lambda: self._is_over, self._pause_s(self._status.failures))
+            self._snapshot = self._snapshot or snapshot_id
+
+    def _carried_out(self, directory: str, snapshot_id: str) -> FollowFailure | None:
+        """Runs the command once; returns why it failed, or None."""
         try:
-            process = self._launch(["push", self._remote, "--all"])
+            with TemporaryFile() as output:  # a pipe would be open as long as the background is
+                process_id = self._started(directory, snapshot_id, output)
+                if process_id is None:
+                    return FollowFailure(None, "has to wait for that of an earlier watcher")
+                exit_code = self._exit_code(process_id)
+                text = _last_lines(output)
+        except ChildProcessError:
+            return FollowFailure(None, "has an unknown exit code, because SIGCHLD is ignored")
         except OSError as error:
-            return _failure(f"no process can be started ({error.strerror})")
-        output, _ = process.communicate()
-        return None if process.returncode == 0 else _told(output)
+            return FollowFailure(None, f"cannot be run: {error_text(error)}")
+        if exit_code == 0:
+            return None
+        return FollowFailure(exit_code, ": ".join(filter(None, [ending_text(exit_code), text])))
+
+    def _started(self, directory: str, snapshot_id: str, output: IO[bytes]) -> int | None:
+        """Starts the command and returns its process; None while another one holds the lock.
+
+        Not by ``subprocess``, which leaves the signals blocked that this process waits for: the
+        command could not be asked to end.
+        """
+        fs, root = self._context.fs, self._context.root
+        fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with suppress(OSError):  # some file systems have no locks of directories
+                if not fs.lock(fd, exclusive=True):
+                    return None
+            variables = {
+                **os.environ,
+                "SNAP_ROOT": root,
+                "SNAP_STORE": self._context.store_path,
+                "SNAP_SNAPSHOT": snapshot_id,
+            }
+            with self._news:
+                if self._is_over:
+                    return None
+                self._process_id = os.posix_spawn(
+                    _SHELL,
+                    [_SHELL, "-c", _SUPERVISE, "sh", self._line, root],
+                    variables,
+                    file_actions=[
+                        (os.POSIX_SPAWN_DUP2, fd, 0),
+                        (os.POSIX_SPAWN_DUP2, output.fileno(), 1),
+                        (os.POSIX_SPAWN_DUP2, output.fileno(), 2),
+                    ],
+                    setsid=True,
+                    setsigmask=[],
+                    setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
+                )
+                return self._process_id
+        finally:
+            fs.close(fd)  # keeps the lock, which the command holds
+
+    def _exit_code(self, process_id: int) -> int:
+        """Waits for the end of the command; until the lock is held, its id stays reserved."""
+        try:
+            os.waitid(os.P_PID, process_id, os.WEXITED | os.WNOWAIT)
+        finally:
+            with self._news:
+                self._process_id = None
+                _, status = os.waitpid(process_id, 0)
+        return os.waitstatus_to_exitcode(status)
 
 
-def _told(output: bytes) -> PushFailure:
-    """Returns the error that a command printed as JSON."""
-    try:
-        told = json.loads(output)
-        return _failure(told["message"], told["code"])
-    except (ValueError, KeyError, TypeError):
-        return _failure("the process ended without a word")
-
-
-def _failure(message: str, code: str = ErrorCode.OPERATION_FAILED.value) -> PushFailure:
-    return PushFailure(printable(code), printable(message))
-
-
-def pusher(context: Context, remote: str, on_error: Callable[[str], None]) -> Pusher:
-    """Returns what pushes the snapshots of a root."""
-
-    def launch(words: list[str]) -> subprocess.Popen[bytes]:
-        return launched(context, words, subprocess.PIPE)
-
-    return Pusher(launch, remote, on_error, context.clock_ns)
+def _last_lines(output: IO[bytes]) -> str:
+    """Returns the last lines that are not blank, as one; a message and its hint are two."""
+    size_bytes = os.fstat(output.fileno()).st_size
+    data = os.pread(output.fileno(), _OUTPUT_BYTES, max(0, size_bytes - _OUTPUT_BYTES))
+    lines = [line for line in data.splitlines() if line.strip()]
+    return "; ".join(map(printable, lines[-_OUTPUT_LINES:]))

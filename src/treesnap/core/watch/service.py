@@ -29,13 +29,14 @@ from treesnap.core.fs.notifier import change_hints, has_inotify
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import Corrupt, TreesnapError, printable, quoted
-from treesnap.core.model.results import CreateResult, PushStatus, WatchStatus
+from treesnap.core.model.results import CreateResult, WatchStatus
 from treesnap.core.ops.context import Context, check_root
 from treesnap.core.ops.create import CreateOptions, CreateRequest, create
 from treesnap.core.ops.known_changes import receive, send, socket_address, view_of
 from treesnap.core.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.lock import held
+from treesnap.core.watch.follower import Follower
 
 if TYPE_CHECKING:
     from treesnap.core.worktree.watcher import Watcher
@@ -117,10 +118,10 @@ class WatchService:
         force: bool = False,
         on_snapshot: Callable[[CreateResult], None] = lambda _: None,
         on_error: Callable[[str], None] = lambda _: None,
-        push_status: Callable[[], PushStatus | None] = lambda: None,
+        follower: Follower | None = None,
     ) -> None:
         self._context = context
-        self._push_status = push_status
+        self._follower = follower
         self._carries_out = carries_out
         self._force = force
         self._idle_s = idle_s
@@ -138,6 +139,7 @@ class WatchService:
         self._snapshots = 0
         self._last_snapshot: str | None = None
         self._last_error: str | None = None
+        self._has_woken = False
 
     def run(self, on_ready: Callable[[WatchStatus], None] = lambda _: None) -> WatchStatus:
         """Watches until :meth:`stop`; returns the last status.
@@ -171,6 +173,8 @@ class WatchService:
                         name = f"{command}-{top.st_dev:x}-{top.st_ino:x}"
                         answer = partial(self._carry_out, context, function)
                         self._listen(stack, roots, name, answer)
+            if self._follower is not None:
+                stack.enter_context(self._follower.running(directory))
             on_ready(self.status())
             while not self._is_stopping and self._is_of_use():
                 self._wait(context)
@@ -215,7 +219,7 @@ class WatchService:
             last_snapshot=self._last_snapshot,
             last_error=self._last_error,
             why_lost=(watcher.why_lost or None) if watcher is not None else None,
-            push=self._push_status(),
+            then=self._follower.status() if self._follower is not None else None,
         )
 
     def _take_hints(self, stack: ExitStack) -> None:
@@ -254,6 +258,10 @@ class WatchService:
             self._snapshots += 1
             self._last_snapshot = result.snapshot.id
             self._on_snapshot(result)
+        # At first also for an older one: the watcher before may have ended before its command did.
+        if self._follower is not None and not (result.unchanged and self._has_woken):
+            self._has_woken = True
+            self._follower.wake(result.snapshot.id)
 
     def _listen(self, stack: ExitStack, directory: str, name: str, answer: _Answer) -> None:
         fs = self._context.fs

@@ -17,14 +17,13 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.listing import Selection, filter_options, snapshot_lines
 from treesnap.cli.output.terminal import time_text
 from treesnap.cli.retention import keep_options, print_decisions
-from treesnap.core.model.errors import Corrupt, ErrorCode, NotFound, printable, quoted
+from treesnap.core.model.errors import Corrupt, ErrorCode, printable
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.keys import key
 from treesnap.remote.commands.secret import Source, new_secret_of, remember, remotes_of
 
 if TYPE_CHECKING:
-    from treesnap.core.handle import Handle
     from treesnap.remote import HistoryInfo, RemoteCheck, RemoteInfo, RolePolicy
 
 
@@ -328,12 +327,6 @@ def _advising_on_unreadable(program: str) -> Iterator[None]:
                 f"or '{program} remote add' another place, and '{program} push' from each machine",
             )
         raise
-
-
-def require_remote(handle: Handle, name: str) -> None:
-    """Raises NotFound for a remote that the store does not know."""
-    if all(item.name != name for item in remotes_of(handle).list()):
-        raise NotFound(f"There is no remote {quoted(name)}", code=ErrorCode.REMOTE_NOT_FOUND)
 
 
 def _remote_lines(found: Iterable[RemoteInfo]) -> Iterator[str]:

@@ -27,7 +27,7 @@ from treesnap.core.codec.watch import (
 )
 from treesnap.core.model.entities import IgnoreRules
 from treesnap.core.model.errors import Corrupt
-from treesnap.core.model.results import PushFailure, PushStatus, WatchStatus
+from treesnap.core.model.results import FollowFailure, FollowStatus, WatchStatus
 
 COUNTS = st.integers(0, 2**63 - 1)
 MARKS = st.builds(Mark, st.binary(min_size=16, max_size=16), COUNTS)
@@ -41,8 +41,9 @@ NOTES = st.builds(
 )
 INODES = st.lists(st.integers(0, 2**64 - 1), max_size=3).map(tuple)
 ANSWERS = st.builds(Answer, MARKS, st.none() | PATHS, PATHS, INODES, INODES)
-PUSHES = st.builds(
-    PushStatus, TEXTS, st.none() | COUNTS, st.none() | st.builds(PushFailure, TEXTS, TEXTS)
+FAILURES = st.builds(FollowFailure, st.none() | st.integers(-64, 255), TEXTS)
+FOLLOWING = st.builds(
+    FollowStatus, TEXTS, st.booleans(), st.none() | COUNTS, COUNTS, st.none() | FAILURES
 )
 STATUSES = st.builds(
     WatchStatus,
@@ -55,7 +56,7 @@ STATUSES = st.builds(
     last_snapshot=st.none() | TEXTS,
     last_error=st.none() | TEXTS,
     why_lost=st.none() | TEXTS,
-    push=st.none() | PUSHES,
+    then=st.none() | FOLLOWING,
 )
 STATUS = WatchStatus(
     process_id=1,
@@ -91,9 +92,9 @@ def test_a_status_comes_back(status):
     assert decode_status(encode_status(status)) == status
 
 
-def test_a_watcher_of_an_older_version_pushes_nothing_that_is_known():
+def test_a_watcher_of_an_older_version_runs_no_command_that_is_known():
     fields = unpack(encode_status(STATUS), "status")
-    del fields["push"]
+    del fields["then"]
 
     assert decode_status(pack(fields)) == STATUS
 
@@ -104,6 +105,7 @@ def test_an_answer_may_have_more_paths_than_other_arrays_have_items():
     assert decode_answer(encode_answer(answer)) == answer
 
 
+FOLLOWED = {"command": "true", "running": False, "failures": 0}
 VALID = {
     decode_question: encode_question(Question(Asked.CHANGES, MARK)),
     decode_answer: encode_answer(Answer(MARK, (b"a",), (b"b",))),
@@ -155,10 +157,12 @@ def test_any_bytes_are_understood_or_refused(decode, data):
         (decode_status, {"on_change": 1}),
         (decode_status, {"every_ms": "soon"}),
         (decode_status, {"last_error": b"bytes"}),
-        (decode_status, {"push": "disk"}),
-        (decode_status, {"push": {"remote": None, "pushed_at_ns": 1}}),
-        (decode_status, {"push": {"remote": "disk", "pushed_at_ns": "now"}}),
-        (decode_status, {"push": {"remote": "disk", "failure": {"code": "busy"}}}),
+        (decode_status, {"then": "true"}),
+        (decode_status, {"then": {**FOLLOWED, "command": None}}),
+        (decode_status, {"then": {**FOLLOWED, "running": 1}}),
+        (decode_status, {"then": {**FOLLOWED, "succeeded_at_ns": "now"}}),
+        (decode_status, {"then": {**FOLLOWED, "failures": -1}}),
+        (decode_status, {"then": {**FOLLOWED, "failure": {"exit_code": 1}}}),
     ],
 )
 def test_what_breaks_a_rule_is_refused(decode, change):

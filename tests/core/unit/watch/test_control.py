@@ -10,7 +10,7 @@ import pytest
 import treesnap
 from treesnap.cli.commands.watch import status_lines
 from treesnap.core.model.errors import ErrorCode, OperationFailed, TreesnapError
-from treesnap.core.model.results import PushFailure, PushStatus, WatchStatus
+from treesnap.core.model.results import FollowFailure, FollowStatus, WatchStatus
 from treesnap.core.watch import control
 from treesnap.core.watch.service import WatchService
 
@@ -77,13 +77,19 @@ def test_words_about_one_say_everything_that_is_known():
         last_snapshot="ab" * 32,
         last_error="no room",
         why_lost="the queue overflowed",
-        push=PushStatus("disk", None, PushFailure("remote-full", "There is no room")),
+        then=FollowStatus(
+            command="echo 'a'",
+            running=True,
+            succeeded_at_ns=None,
+            failures=2,
+            failure=FollowFailure(1, "failed: no room"),
+        ),
     )
     made = f"  1 snapshot made, the last one is {'ab' * 6}"
     troubles = [
         "  the last snapshot failed: no room",
-        "  pushes to disk: no push yet",
-        "  the last push failed, and is tried again: There is no room (remote-full)",
+        """  runs "echo 'a'" after each snapshot: running now, no success yet""",
+        "  it failed: no room (2 failures in a row; it is tried again)",
         "  started again, because the queue overflowed",
     ]
 

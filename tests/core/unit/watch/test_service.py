@@ -37,6 +37,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.ops.create import CreateOptions
 from treesnap.core.ops.known_changes import ask, receive, send, socket_address, view_of
 from treesnap.core.watch import control
+from treesnap.core.watch.follower import Follower
 from treesnap.core.watch.service import WatchService
 from treesnap.core.worktree.scan.statcache import load
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
@@ -267,11 +268,14 @@ def test_one_that_is_stopped_says_what_became_of_it(watch, handle, directory):
     assert control.stop(handle.context) is None
 
 
-def test_a_second_one_is_refused_and_the_first_goes_on(watch, handle):
+def test_a_second_one_is_refused_and_the_first_goes_on(watch, handle, tmp_path):
     watch()
+    follower = Follower(handle.context, f"touch {tmp_path}/run", print)
 
     with pytest.raises(Busy, match="is in use by"):
-        WatchService(handle.context).run()
+        WatchService(handle.context, on_change=True, follower=follower).run()
+
+    assert not (tmp_path / "run").exists()
 
     assert control.status(handle.context) is not None
 
