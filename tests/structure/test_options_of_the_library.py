@@ -59,7 +59,6 @@ OTHER_KEYWORDS = {
         "limit": "list()[:N]",
         "phase": "list(tag='phase=...')",
         "type": "list(tag='type=...')",
-        "remote": REMOTE,
     },
     "diff": {
         "words": "a, b and paths",
@@ -81,9 +80,8 @@ OTHER_KEYWORDS = {
     "status": {"has_exit_code": PRINTS},
     "ls": {"long": PRINTS},
     "run": {"words": "command"},
-    "prune": {"max_size": "max_size_bytes", "remote": REMOTE},
+    "prune": {"max_size": "max_size_bytes"},
     "stats": {"with_snapshots": PRINTS},
-    "verify": {"remote": REMOTE},
     "root": {"root_ref": "root"},
 }
 """Options that have no keyword of their name: a keyword or method, or the reason."""
