@@ -35,8 +35,6 @@ EXAMPLES = sized(40, 100)
 
 QUICK = (
     "cli/test_browse.py",
-    "cli/test_changes.py",
-    "cli/test_config.py",
     "cli/test_history.py",
     "cli/test_options.py",
     "cli/test_restore.py",
@@ -49,7 +47,7 @@ QUICK = (
     "structure/test_layers.py",
     "testing/",
 )
-"""What ``-m quick`` selects: something of every package."""
+"""What ``-m quick`` selects: something of every package, in half a minute of processor time."""
 NOT_QUICK = (
     "compat/unit/test_position.py",
     "core/unit/codec/test_bombs.py",
@@ -258,7 +256,6 @@ def _has_room(directory: Path) -> bool:
     return found.f_bavail * found.f_frsize >= MEMORY_FREE_MIN_BYTES
 
 
-@pytest.hookimpl(tryfirst=True)
 def _is_quick(module: str) -> bool:
     return module.startswith(QUICK) and not module.startswith(NOT_QUICK)
 
@@ -270,6 +267,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if not _is_quick(collection_path.relative_to(TESTS).as_posix()) else None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what is quick, and leaves out what ``sampled`` says.
 
