@@ -19,6 +19,7 @@ from treesnap.core.model.entities import SnapshotKind
 from treesnap.plans import Milestones, Planner, Step
 
 PACKAGE = Path(treesnap.__file__).parent
+PROJECT = Path(__file__).parents[2]
 USED_BY = {"plans": ["compat"]}
 """What is deleted with a feature, because it stands on it."""
 WORK = """
@@ -196,3 +197,13 @@ class TestWithoutPlans:
 def snap(place: Path, handle: treesnap.Handle, *words: str) -> subprocess.CompletedProcess[str]:
     places = ["-C", handle.root, "--store", handle.store_path]
     return python(place, "-m", "treesnap", *places, *words)
+
+
+@pytest.mark.slow
+def test_the_quick_tests_of_the_core_pass(without):
+    _, place = without
+    words = ["-q", "-n", "0", "-m", "quick", "-p", "no:cacheprovider", "tests/core", "tests/cli"]
+
+    result = python(place, "-m", "pytest", *words, cwd=PROJECT)
+
+    assert result.returncode == 0, result.stdout[-3000:]

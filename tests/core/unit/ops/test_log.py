@@ -10,12 +10,12 @@ from random import Random
 
 import pytest
 
-from treesnap.agents.event import Event
-from treesnap.agents.sessions import note_gap
+from treesnap.core.codec.root_files import GAPS, GAPS_FILE, Gap
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import ChangeKind, SnapshotKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound
 from treesnap.core.model.results import HistoryGap
+from treesnap.core.ops.access import opened
 from treesnap.core.ops.history.steps import EventPhase
 
 
@@ -271,8 +271,9 @@ def test_damaged_snapshots_and_lost_steps_are_gaps(handle, root):
     ids = [handle.create(label=str(number)).id for number in range(3)]
     (damaged,) = Path(handle.store_path).rglob(f"*-{ids[1]}")
     damaged.write_bytes(b"damaged")
-    event = Event(host="h", session="s", key="k", phase=EventPhase.PRE, root=str(root))
-    note_gap(handle.context, event, "no room")
+    gap = Gap(handle.context.clock_ns(), "h", "s", "k", EventPhase.PRE.value, None, "no room")
+    with opened(handle.context, "note a gap") as session:
+        session.root.write(GAPS_FILE, GAPS, (gap,))
     last = handle.create().id
 
     gaps = {entry.snapshot.id: entry.gap for entry in handle.log()}
