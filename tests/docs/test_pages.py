@@ -340,7 +340,7 @@ def test_json_page_names_every_schema():
     assert documented == {
         f"treesnap.{name.removeprefix('snap ').replace(' ', '.')}/1"
         for name, _ in click_commands(root_command())
-    } | {"treesnap.error/1", "treesnap.overview/1"}
+    } | {"treesnap.error/1", "treesnap.overview/1", "treesnap.schedule.cron/1"}
 
 
 def test_no_page_holds_the_marks_of_a_conflict():
