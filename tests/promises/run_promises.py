@@ -29,6 +29,7 @@ PROJECT = Path(__file__).parents[2]
 SOURCES = PROJECT / "src"
 TIME_LIMIT_S = 240
 """For one file of tests; one that hangs does not say what is wrong, so it proves nothing."""
+TIME_LIMIT_IN_FULL_S = 1200
 NOTHING: Mapping[str, str] = MappingProxyType({})
 IN_FULL: Mapping[str, str] = MappingProxyType({"TREESNAP_TEST_SIZE": "full"})
 FAILED = 1
@@ -81,7 +82,7 @@ def outcome(
             start_new_session=True,  # what a test started ends with it
         )
         try:
-            code = process.wait(TIME_LIMIT_S)
+            code = process.wait(TIME_LIMIT_IN_FULL_S if variables else TIME_LIMIT_S)
         except subprocess.TimeoutExpired:
             code = None
         finally:
