@@ -14,7 +14,7 @@ import pytest
 
 import oracle
 import trees
-from mount.conftest import is_mounted
+from mount.conftest import PROGRAM, is_mounted
 from treesnap.core.model.errors import Busy
 
 
@@ -218,6 +218,32 @@ def test_a_signal_ends_it_and_leaves_no_mount(mount, handle, root, number):
     assert mounted.end(number) == (0, "")
     assert not is_mounted(mounted.place)
     assert os.listdir(mounted.place) == []
+
+
+@pytest.mark.parametrize("words", [["restore", "latest"], ["run", "--", "rm", "file", "nothing"]])
+def test_a_stopped_mount_holds_up_no_restore(words, mount, handle, root):
+    """Who has which files open is asked of all processes, and not of what serves these files."""
+    root.mkdir()
+    (root / "file").write_text("here")
+    handle.create()
+    if words[0] == "restore":
+        (root / "file").write_text("changed")
+    stopped = mount()
+    with (stopped.place / "latest" / "file").open("rb", buffering=0) as file:
+        holder = subprocess.Popen(["sleep", "600"], stdin=file)
+        file.read()  # so that stat(2) asks for the time of the access
+    where = ["-C", handle.root, "--store", handle.store_path]
+    stopped.process.send_signal(signal.SIGSTOP)
+    command = subprocess.Popen([*PROGRAM, *where, *words])
+    try:
+        command.wait(60)
+    finally:
+        stopped.process.send_signal(signal.SIGCONT)  # before anything that may wait for it
+        command.kill()
+        holder.kill()
+        holder.wait()
+
+    assert (root / "file").read_text() == "here"
 
 
 def test_what_a_killed_process_left_is_cleared_by_the_next_mount(mount, handle, root):

@@ -26,6 +26,12 @@ _ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
 _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
+_AT_STATX_DONT_SYNC = 0x4000
+_STATX_TYPE = 0x1
+_STATX_INO = 0x100
+_MODE_AT = 28
+_INODE_AT = 32
+_DEVICE_AT = 136
 _STATX_SIZE = 256
 _MASK, _ATTRIBUTES, _BIRTH, _MOUNT = 0, 8, 80, 144
 """Offsets in the struct: which fields were filled in, attributes, birth time, mount."""
@@ -94,12 +100,27 @@ def _call(function_name: str, *arguments: Any) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _statx(name: Name | int, dir_fd: int | None, mask: int) -> bytes | None:
+def open_file_identity(link: str) -> tuple[int, int, int]:
+    """Returns type and permissions, device and inode of what a link in /proc leads to.
+
+    As the kernel knows them: no server of the file system is asked, which may not answer. Raises
+    OSError. Costs some 2 microseconds more than stat(2).
+    """
+    facts = _statx(link, None, _STATX_TYPE | _STATX_INO, _AT_STATX_DONT_SYNC)
+    if facts is None:  # before Linux 4.11
+        status = os.stat(link)
+        return status.st_mode, status.st_dev, status.st_ino
+    device = os.makedev(_number(facts, _DEVICE_AT, 4), _number(facts, _DEVICE_AT + 4, 4))
+    return _number(facts, _MODE_AT, 2), device, _number(facts, _INODE_AT, 8)
+
+
+def _statx(
+    name: Name | int, dir_fd: int | None, mask: int, flags: int = _AT_SYMLINK_NOFOLLOW
+) -> bytes | None:
     """Returns the struct that statx(2) fills in, or None if the system has no such call."""
     import ctypes
 
     facts = ctypes.create_string_buffer(_STATX_SIZE)
-    flags = _AT_SYMLINK_NOFOLLOW
     directory = _AT_FDCWD if dir_fd is None else dir_fd
     if isinstance(name, int):
         directory, name, flags = name, b"", _AT_EMPTY_PATH

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from treesnap.core.fs import process_files
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import read_file
+from treesnap.core.fs.local import open_file_identity
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.errors import (
     Busy,
@@ -258,8 +259,8 @@ def _writes(fs: FileSystem, directory: str, wanted: os.stat_result) -> bool:
     with suppress(OSError):
         for name in fs.list_names(f"{directory}/fd"):
             with suppress(OSError):
-                link = fs.read_link(f"{directory}/fd/{name}".encode())
-                if not os.path.samestat(fs.lstat(link), wanted):
+                _, device, inode = open_file_identity(f"{directory}/fd/{name}")
+                if (device, inode) != (wanted.st_dev, wanted.st_ino):
                     continue
                 if _may_write(fs, f"{directory}/fdinfo/{name}"):
                     return True

@@ -23,6 +23,7 @@ from typing import Self
 from treesnap.core.codec.journal import Finish
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file
+from treesnap.core.fs.local import open_file_identity
 from treesnap.core.fs.process_files import descriptors, program_of
 from treesnap.core.model import paths as treepath
 from treesnap.core.model.entities import Entry, EntryKind, Xattrs
@@ -497,9 +498,9 @@ def open_files(root: str, steps: Iterable[RestoreStep]) -> tuple[OpenFile, ...]:
         for process_id, link in descriptors():
             path = None
             with suppress(OSError):  # it was closed meanwhile
-                status = os.stat(link)
-                if stat_module.S_ISREG(status.st_mode):
-                    path = files.get((status.st_dev, status.st_ino))
+                mode, device, inode = open_file_identity(link)
+                if stat_module.S_ISREG(mode):
+                    path = files.get((device, inode))
                     if path is None and directories:
                         path = _below(directories, os.readlink(os.fsencode(link)), prefix)
             if path is not None and (path, process_id) not in found:
