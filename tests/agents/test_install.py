@@ -18,7 +18,7 @@ import pytest
 from sampling import evenly
 from treesnap.agents.event import Event
 from treesnap.agents.hosts.table import HOSTS, host_named
-from treesnap.agents.install import host_settings as contracts
+from treesnap.agents.install import host_settings
 from treesnap.agents.install.host_settings import CONTRACTS, Form, caller_in, entries, hook_line
 from treesnap.agents.install.installer import SettingsPlace, install, own_lines, uninstall
 from treesnap.core.fs.local import LocalFileSystem
@@ -681,7 +681,7 @@ BROKEN = {
 @pytest.mark.parametrize("how", BROKEN)
 @pytest.mark.parametrize("host", [*SHARED, "cline"])
 def test_a_strict_line_blocks_whatever_becomes_of_the_program(tmp_path, monkeypatch, host, how):
-    monkeypatch.setattr(contracts, "_KILLER", ("timeout", "-s", "KILL", "0.05"))
+    monkeypatch.setattr(host_settings, "_KILLER", ("timeout", "-s", "KILL", "0.05"))
     program = broken(tmp_path, BROKEN[how])
     phases = host_named(host).phases
 
@@ -691,7 +691,9 @@ def test_a_strict_line_blocks_whatever_becomes_of_the_program(tmp_path, monkeypa
         assert caller_in(line, host) == [program]
         if phase in host_named(host).blocked_phases:
             done = subprocess.run(["sh", "-c", line], capture_output=True, check=False, text=True)
-            expected = host_named(host).block(Event(host, phase, "/", "s"), contracts._NO_SNAPSHOT)
+            expected = host_named(host).block(
+                Event(host, phase, "/", "s"), host_settings._NO_SNAPSHOT
+            )
             assert (done.returncode, done.stdout) == (expected.exit_code, expected.stdout)
             assert done.stderr.endswith(expected.stderr)
 
@@ -708,7 +710,7 @@ def broken(directory: Path, script: str | None) -> str:
 def test_a_script_lets_the_tool_go_on_whatever_becomes_of_the_program(
     place, home, tmp_path, monkeypatch, how
 ):
-    monkeypatch.setattr(contracts, "_KILLER", ("timeout", "-s", "KILL", "0.05"))
+    monkeypatch.setattr(host_settings, "_KILLER", ("timeout", "-s", "KILL", "0.05"))
     put_in(place, "cline", words=[broken(tmp_path, BROKEN[how])])
 
     done = subprocess.run(
@@ -721,15 +723,15 @@ def test_a_script_lets_the_tool_go_on_whatever_becomes_of_the_program(
 @pytest.mark.parametrize("how", BROKEN)
 @pytest.mark.parametrize("host", ["gemini", "copilot"])
 def test_hosts_that_any_failure_stops_are_told_to_go_on(tmp_path, monkeypatch, host, how):
-    monkeypatch.setattr(contracts, "_KILLER", ("timeout", "-s", "KILL", "0.05"))
+    monkeypatch.setattr(host_settings, "_KILLER", ("timeout", "-s", "KILL", "0.05"))
     program = broken(tmp_path, BROKEN[how])
 
     for event in CONTRACTS[host].events:
         line = hook_line(host, [program], event, is_strict=False)
         done = subprocess.run(["sh", "-c", line], capture_output=True, check=True, text=True)
-        assert done.stderr.endswith(f"{contracts._WARNING}\n")
+        assert done.stderr.endswith(f"{host_settings._WARNING}\n")
         if host == "gemini":
-            assert json.loads(done.stdout) == {"systemMessage": contracts._WARNING}
+            assert json.loads(done.stdout) == {"systemMessage": host_settings._WARNING}
 
 
 def test_a_script_runs_the_program_with_the_event(place, home, tmp_path):

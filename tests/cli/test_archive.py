@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import tarfile
 
-from treesnap.cli.commands import archive as cmd_archive
-
 
 def test_archive_writes_a_file_and_says_what_is_in_it(snap, root, tmp_path):
     (root / "a.txt").write_text("alpha\n")
@@ -103,7 +101,7 @@ def test_import_refuses_what_is_no_archive(snap, root, tmp_path):
 
 def test_archive_is_not_printed_on_a_terminal(snap, root, monkeypatch):
     snap("create")
-    monkeypatch.setattr(cmd_archive, "is_terminal", lambda _stream: True)
+    monkeypatch.setattr("treesnap.cli.commands.archive.is_terminal", lambda _stream: True)
 
     told = snap("archive", "latest", "-o", "-")
 

@@ -382,7 +382,7 @@ MUTATIONS = (
     # ------------------------------------------------------------------ safe
     Mutation(
         "a stored name may be the directory above",
-        "core/model/paths.py",
+        "core/model/treepath.py",
         (
             ('and name not in {b".", b".."}', 'and name != b"."'),
             ('        and b".." not in names\n', ""),

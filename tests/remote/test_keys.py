@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import treesnap
 from treesnap.core.codec.envelope import FileKind, seal
 from treesnap.core.codec.message import pack, unpack
-from treesnap.core.model import ids as hashing
+from treesnap.core.model import ids
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -561,7 +561,7 @@ def test_no_error_shows_a_secret_or_a_key():
 def test_a_secret_that_an_error_passes_is_found():
     """What the test above looks for is found in a function of ours that is given raw bytes."""
     with pytest.raises(ValueError, match="key") as caught:
-        hashing.keyed_hash(b"\xa5" * 33, b"")
+        ids.keyed_hash(b"\xa5" * 33, b"")
 
     assert exposed(all_shown(caught.value)) == ["master key"]
     for word, needle in NEEDLES.items():

@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 
 import treesnap.cli.main
 from calling import become
-from treesnap.cli import fork_client as client_module
-from treesnap.cli import fork_server, start
+from treesnap.cli import fork_client, fork_server, start
 from treesnap.cli.fork_client import end_server
 
 FELL_BACK = 77
@@ -97,7 +96,7 @@ def serving(
 def become_client() -> None:
     """Makes a child of a test the client that a new interpreter would be."""
     sys.orig_argv[:] = [sys.executable, *sys.argv]
-    client_module.PATIENCE_S = TIMEOUT_S  # machines may be busy
+    fork_client.PATIENCE_S = TIMEOUT_S  # machines may be busy
     treesnap.cli.main.main = lambda **_: os._exit(FELL_BACK)
     start.main()
 

@@ -43,7 +43,7 @@ from treesnap.core.model.entities import (
     Totals,
 )
 from treesnap.core.model.ids import ID_SIZE
-from treesnap.core.model.paths import is_valid_name, without_nested
+from treesnap.core.model.treepath import is_valid_name, without_nested
 
 _INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 _TIMES_NS = _INT64 | st.integers(TIME_MIN_NS, TIME_MAX_NS)

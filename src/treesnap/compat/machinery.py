@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treesnap.core.model.errors import InvalidArgument, StoreMissing, WarningCode
-from treesnap.core.model.paths import components
+from treesnap.core.model.treepath import components
 
 if TYPE_CHECKING:
     from treesnap.compat.sidecar_files import SidecarPlace

@@ -34,7 +34,6 @@ from treesnap.core.model.errors import (
     printable,
     quoted,
 )
-from treesnap.core.model.paths import PathLike
 from treesnap.core.model.reserved_tags import (
     RESERVED_TAGS,
     CheckpointType,
@@ -48,6 +47,7 @@ from treesnap.core.model.reserved_tags import (
     rollback_count,
 )
 from treesnap.core.model.results import PositionResult, StatusResult
+from treesnap.core.model.treepath import PathLike
 from treesnap.core.ops.context import (
     check_store,
     current_directory,

@@ -33,7 +33,7 @@ from treesnap.core.diff.trees import is_time_alone
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.handle import Handle
 from treesnap.core.handle import open as open_root
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.arguments import checked
 from treesnap.core.model.entities import ChangeKind, Skipped, Snapshot, SnapshotId, utc_time
 from treesnap.core.model.errors import (
@@ -55,8 +55,8 @@ from treesnap.core.ops.undo import restore
 
 if TYPE_CHECKING:
     from treesnap.core.model.events import Monitor
-    from treesnap.core.model.paths import PathLike
     from treesnap.core.model.results import RestoreResult
+    from treesnap.core.model.treepath import PathLike
 
 SOURCE_TOOL = "maker"
 

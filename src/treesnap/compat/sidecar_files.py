@@ -14,7 +14,7 @@ from contextlib import suppress
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import write_all
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Change, ChangeKind
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
 from treesnap.core.ops.access import locked_root, opened

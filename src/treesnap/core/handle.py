@@ -25,7 +25,7 @@ from treesnap.core.model.entities import (
     SnapshotList,
 )
 from treesnap.core.model.errors import InvalidArgument
-from treesnap.core.model.paths import PathLike, from_user
+from treesnap.core.model.treepath import PathLike, from_user
 from treesnap.core.ops.context import (
     WAIT_DEFAULT_S,
     Context,

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from typing import Self
 
 from treesnap.core.codec.reader import TreeReader, data_size, next_data, next_hole, read_range
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import (
     Entry,
     EntryKind,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id
 from treesnap.core.fs.os_errors import reported
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Skipped, Snapshot, SnapshotId, SnapshotKind, Totals
 from treesnap.core.model.errors import (
     Busy,
@@ -37,7 +37,6 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.events import Phase
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.paths import PathLike
 from treesnap.core.model.presentation import Fields, Record
 from treesnap.core.model.results import (
     Privileges,
@@ -46,6 +45,7 @@ from treesnap.core.model.results import (
     RestoreResult,
     VerifyResult,
 )
+from treesnap.core.model.treepath import PathLike
 from treesnap.core.ops.access import locked_root, opened, recover
 from treesnap.core.ops.context import Context, Session, refuse_dangerous
 from treesnap.core.ops.create import CreateOptions, CreateRequest, create

@@ -23,7 +23,7 @@ from calling import forked
 from command_line import ORDINARY, PROGRAM, Outcome, Snap, wait_until
 from serving import FELL_BACK, become_client, serving
 from slow import SlowFileSystem
-from treesnap.agents.commands import hook as cmd_hook
+from treesnap.agents.commands.hook import carry_out
 from treesnap.agents.event import Event
 from treesnap.agents.hook import OutOfTime, respond, time_limit
 from treesnap.agents.hosts.table import host_named
@@ -325,7 +325,7 @@ def test_a_hostile_payload_lets_the_host_go_on(hook, store, given):
 
 
 def test_a_payload_beyond_the_limit_is_read_and_refused(hook, monkeypatch, root):
-    monkeypatch.setattr(cmd_hook, "PAYLOAD_SIZE_MAX", 1 << 20)
+    monkeypatch.setattr("treesnap.agents.commands.hook.PAYLOAD_SIZE_MAX", 1 << 20)
     small = payload(root, "PreToolUse", tool_input={"content": "x" * (1 << 18)})
     large = payload(root, "PreToolUse", tool_input={"content": "x" * (1 << 21)})
 
@@ -788,7 +788,7 @@ def test_a_watcher_publishes_nothing_that_its_client_no_longer_waits_for(
     context = context_at(root, str(store), fs=fs)
     given = payload(root, "PreToolUse", tool_use_id="t1")
 
-    reply = cmd_hook.carry_out(context, request(given, root, "--timeout", timeout_s))
+    reply = carry_out(context, request(given, root, "--timeout", timeout_s))
 
     assert bool(reply) == bool(labels)
     assert [item["label"] for item in listed(snap)] == labels

@@ -21,7 +21,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.entities import EntryKind, ObjectId
 from treesnap.core.model.errors import TreesnapError, WarningCode
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.maintenance import space as maintenance
+from treesnap.core.ops.maintenance import space
 from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 
@@ -29,7 +29,7 @@ PAGED_ENTRIES = 4200
 LISTED_SIZE = 4 << 20
 GROWTH_BYTES_MIN = 8 << 20
 """Less than in the product, so that less has to be written."""
-GROWTH_SIZE = 5 * GROWTH_BYTES_MIN // (4 * 2 * maintenance.EVERY)
+GROWTH_SIZE = 5 * GROWTH_BYTES_MIN // (4 * 2 * space.EVERY)
 """After 64 snapshots of so much the packs have grown enough for one collection."""
 
 
@@ -201,7 +201,7 @@ class TestAutomatic:
 
     @pytest.fixture
     def world(self, tmp_path, monkeypatch) -> World:
-        monkeypatch.setattr(maintenance, "GROWTH_BYTES_MIN", GROWTH_BYTES_MIN)
+        monkeypatch.setattr(space, "GROWTH_BYTES_MIN", GROWTH_BYTES_MIN)
         return World(tmp_path)
 
     def rot(self, world: World) -> str:
@@ -234,7 +234,7 @@ class TestAutomatic:
         identity = self.rot(world)
         before = set(packs(world.store))
 
-        said = self.fill(world, 2 * maintenance.EVERY)
+        said = self.fill(world, 2 * space.EVERY)
 
         assert before <= set(packs(world.store))
         (text,) = said
@@ -243,13 +243,13 @@ class TestAutomatic:
 
     def test_it_goes_on_after_a_repair(self, world):
         self.rot(world)
-        self.fill(world, 2 * maintenance.EVERY)
+        self.fill(world, 2 * space.EVERY)
         world.handle.verify(repair=True)
 
-        said = self.fill(world, 2 * maintenance.EVERY)
+        said = self.fill(world, 2 * space.EVERY)
 
         assert said == []
-        assert sum(packs(world.store).values()) < 4 * maintenance.EVERY * GROWTH_SIZE
+        assert sum(packs(world.store).values()) < 4 * space.EVERY * GROWTH_SIZE
 
     def test_a_full_store_refuses_rather_than_give_up_what_is_damaged(self, world):
         identity = self.rot(world)

@@ -16,7 +16,7 @@ from calling import Place
 from mounting import mounting
 from treesnap.core.handle import Handle
 from treesnap.core.model.events import CollectingMonitor
-from treesnap.core.model.paths import is_within
+from treesnap.core.model.treepath import is_within
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
 

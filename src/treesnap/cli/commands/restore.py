@@ -20,7 +20,7 @@ from treesnap.core.ending_signals import ending_text, signal_name
 from treesnap.core.interruption import Stopped
 from treesnap.core.model.entities import SkipReason
 from treesnap.core.model.errors import NotFound
-from treesnap.core.model.paths import is_within
+from treesnap.core.model.treepath import is_within
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle

@@ -27,7 +27,7 @@ from treesnap.core.codec.tree import decode_entry
 from treesnap.core.model.entities import Attachment, Entry, SnapshotId
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.paths import is_valid_name, parse, parse_scope
+from treesnap.core.model.treepath import is_valid_name, parse, parse_scope
 
 VERSION = 5
 STAGE_PREFIX = b".treesnap-restore-"

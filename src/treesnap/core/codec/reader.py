@@ -17,7 +17,7 @@ from treesnap.core.codec.chunklist import decode_list
 from treesnap.core.codec.message import require
 from treesnap.core.codec.pack import BlockTable, verified_objects
 from treesnap.core.codec.tree import check_tree, decode_tree, decode_xattrs
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import (
     Entry,
     EntryKind,

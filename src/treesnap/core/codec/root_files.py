@@ -25,7 +25,7 @@ from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.ids import ID_SIZE
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.paths import parse_scope
+from treesnap.core.model.treepath import parse_scope
 
 HISTORY_LENGTH_MAX = 1000
 """Restores that can be undone one after the other; older ones are forgotten."""

@@ -31,7 +31,7 @@ from treesnap.core.model.entities import (
 )
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.ids import ID_SIZE, object_id
-from treesnap.core.model.paths import parse, parse_scope
+from treesnap.core.model.treepath import parse, parse_scope
 
 RECORD_SIZE_MAX = 64 << 20
 STATE_SIZE_MAX = 1 << 16

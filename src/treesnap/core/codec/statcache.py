@@ -33,7 +33,7 @@ from treesnap.core.model.entities import ObjectId, SkipReason, Totals
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import ID_SIZE, checksum
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.paths import are_valid_names
+from treesnap.core.model.treepath import are_valid_names
 
 TRAILER_MAGIC = b"TSCT"
 TRAILER = struct.Struct("<QQ4s")

@@ -37,7 +37,7 @@ from treesnap.core.model.entities import (
 )
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.ids import ID_SIZE
-from treesnap.core.model.paths import are_valid_names, is_valid_name
+from treesnap.core.model.treepath import are_valid_names, is_valid_name
 
 VERSION = 1
 ENTRIES_MAX = 4096

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Change, ChangeKind, Entry, EntryKind, ObjectId
 
 Entries = Callable[[ObjectId], Iterable[Entry]]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 from typing import Any, NewType, Self
 
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.errors import printable
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import (

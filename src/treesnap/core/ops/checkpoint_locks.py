@@ -20,7 +20,7 @@ from treesnap.core.fs.real_path import opened_real
 from treesnap.core.interruption import pause
 from treesnap.core.model.entities import Snapshot, SnapshotId
 from treesnap.core.model.errors import Busy, StorageFull, WarningCode, quoted
-from treesnap.core.model.paths import is_within
+from treesnap.core.model.treepath import is_within
 from treesnap.core.ops.context import Context, Session, own_marks
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.records import LockedRecord

@@ -27,7 +27,7 @@ from treesnap.core.model.events import Monitor, NullMonitor
 from treesnap.core.model.ids import root_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.path_budget import PathBudget
-from treesnap.core.model.paths import PathLike
+from treesnap.core.model.treepath import PathLike
 from treesnap.core.store.layout import Layout
 
 if TYPE_CHECKING:  # a command that asks no watcher needs none of it

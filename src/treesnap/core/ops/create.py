@@ -35,8 +35,8 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.paths import ROOT, ancestors, parents, without_nested
 from treesnap.core.model.results import CreateResult, CreateStats
+from treesnap.core.model.treepath import ROOT, ancestors, parents, without_nested
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import Capture, latest
 from treesnap.core.ops.checkpoint_locks import refuse_full_root, refuse_overlap

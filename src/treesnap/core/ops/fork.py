@@ -30,7 +30,7 @@ from treesnap.core.codec.reader import TreeReader, read_content, read_segments
 from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.fs.durable import read_file, replace_file
 from treesnap.core.fs.real_path import opened_real
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import (
     Entry,
     EntryKind,

@@ -18,7 +18,7 @@ from treesnap.core.codec.snapshot import state_hash
 from treesnap.core.diff.texts import CONTEXT_LINES, find_edits, split_lines
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX, are_texts
 from treesnap.core.fs.os_errors import reported
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Entry, EntryKind, Snapshot, SnapshotKind
 from treesnap.core.model.errors import (
     Conflict,

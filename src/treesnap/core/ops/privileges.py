@@ -26,7 +26,7 @@ from typing import Any
 from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.diff.trees import paired
 from treesnap.core.fs.local import current_umask
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import (
     Entry,
     EntryKind,

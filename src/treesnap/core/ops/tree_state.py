@@ -11,7 +11,7 @@ from collections.abc import Callable
 from treesnap.core.codec.reader import Get, TreeReader, check_object
 from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.diff.trees import changes
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import (
     Change,
     ChangeKind,

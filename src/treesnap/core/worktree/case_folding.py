@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
 
 

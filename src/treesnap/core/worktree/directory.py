@@ -19,7 +19,7 @@ from typing import Self
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file
 from treesnap.core.fs.real_path import OPEN_DIRECTORY, open_real, opened_real
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.errors import ErrorCode, NotFound, Refused, quoted
 
 NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})

@@ -47,7 +47,7 @@ from treesnap.core.fs.notifier import (
     Report,
 )
 from treesnap.core.fs.real_path import OPEN_DIRECTORY
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
 from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
 from treesnap.core.worktree.mounts import Mounts

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import strategies as ours
 from sampling import sized
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.errors import InvalidArgument
 
 EXAMPLES = settings(max_examples=sized(30, 100), deadline=None, derandomize=True)

@@ -8,8 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from treesnap.core.model import entities as model
-from treesnap.core.model import results
+from treesnap.core.model import entities, results
 from treesnap.core.model.entities import SnapshotList
 
 HOSTILE = "<script>alert(1)</script>&\x1b[31m"
@@ -165,7 +164,7 @@ def test_a_long_table_is_cut(handle, root):
 
 
 def test_a_list_names_what_is_damaged():
-    found = SnapshotList((), [model.SnapshotId("ab" * 32)])
+    found = SnapshotList((), [entities.SnapshotId("ab" * 32)])
 
     assert repr(found) == "<SnapshotList of 0>\ndamaged: abababababab"
     assert "damaged: abababababab" in found._repr_html_()
@@ -175,7 +174,7 @@ def test_a_list_names_what_is_damaged():
 def test_every_public_record_can_become_json():
     records = [
         kind
-        for module in (results, model)
+        for module in (results, entities)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, tuple) and kind.__module__ == module.__name__
     ]

@@ -22,7 +22,7 @@ from treesnap.core.codec.journal import is_reserved_path
 from treesnap.core.codec.reader import Get, TreeReader, read_content, read_segments
 from treesnap.core.fs.durable import Temporary, sweep_temporary, write_all
 from treesnap.core.fs.os_errors import reported
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Device, Entry, EntryKind, FileContent, ObjectKind, Snapshot
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused, quoted
 from treesnap.core.model.events import Phase

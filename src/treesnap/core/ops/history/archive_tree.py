@@ -26,7 +26,7 @@ from treesnap.core.codec.message import pack, unpack
 from treesnap.core.codec.tree import decode_totals, pack_entry, put_entries, unpack_entry
 from treesnap.core.fs.os_errors import is_full
 from treesnap.core.fs.real_path import opened_real
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Entry, EntryKind, FileContent, Totals
 from treesnap.core.model.errors import InvalidArgument, OperationFailed, quoted
 from treesnap.core.ops.context import Session

@@ -12,7 +12,7 @@ from treesnap.core.codec.reader import TreeReader, read_content
 from treesnap.core.fs.durable import read_all
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, quoted
 from treesnap.core.model.path_budget import PathBudget

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from treesnap.core.diff.trees import changes
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Change, ChangeList, Snapshot
 from treesnap.core.model.errors import StoreMissing
 from treesnap.core.model.results import Privileges, StatusResult

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from itertools import islice
 
 from treesnap.core.codec.reader import Get, Walk, read_content
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Entry, EntryKind, FileContent, ObjectId, Snapshot
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, quoted
 from treesnap.core.model.named_tuple import NamedTuple

@@ -6,7 +6,7 @@ import os
 
 from treesnap.core.model.entities import ChangeList
 from treesnap.core.model.errors import ErrorCode, NotFound, quoted
-from treesnap.core.model.paths import without_nested
+from treesnap.core.model.treepath import without_nested
 from treesnap.core.ops.access import opened, recover
 from treesnap.core.ops.capture import live_state
 from treesnap.core.ops.context import Context, Session, absolute, context_at, is_root_of

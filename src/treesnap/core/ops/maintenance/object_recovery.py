@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.core.codec.reader import Reference, TreeReader, read_segments, root_references
 from treesnap.core.fs.real_path import open_real
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import EntryKind, IgnoreRules, ObjectId, ObjectKind, Snapshot
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.events import Phase

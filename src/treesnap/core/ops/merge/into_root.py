@@ -29,10 +29,10 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.paths import PathLike
 from treesnap.core.model.quantities import count_text, first_few
 from treesnap.core.model.reserved_tags import fact_tags, facts_of
 from treesnap.core.model.results import MergeResult
+from treesnap.core.model.treepath import PathLike
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import Context, Session, context_at, no_directory
 from treesnap.core.ops.create import CreateOptions, CreateRequest, create

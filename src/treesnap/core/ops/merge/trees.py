@@ -27,7 +27,7 @@ from typing import TypeVar
 from treesnap.core.codec.reader import Get, TreeReader, read_content
 from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX, Labels, are_texts, merge_texts
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import (
     ChangeList,
     Entry,

@@ -34,7 +34,7 @@ from treesnap.core.codec.snapshot import state_hash
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.os_errors import error_text, is_full
 from treesnap.core.fs.real_path import opened_real
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Attachment, Skipped, SkipReason, Snapshot, SnapshotKind
 from treesnap.core.model.errors import (
     Busy,

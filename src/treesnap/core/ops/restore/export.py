@@ -39,7 +39,7 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file, read_all, write_all
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import opened_real
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import ChangeKind, Entry
 from treesnap.core.model.errors import (
     Corrupt,

@@ -35,7 +35,7 @@ from treesnap.core.diff.trees import (
     kind_of_change,
 )
 from treesnap.core.fs.owner import may_give_owners
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import (
     Change,
     ChangeKind,

@@ -15,7 +15,7 @@ from treesnap.core.codec.journal import Commit, Journal
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.codec.tree import put_tree
 from treesnap.core.fs.real_path import opened_real
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import (
     Entry,
     ObjectId,
@@ -26,7 +26,7 @@ from treesnap.core.model.entities import (
     Totals,
 )
 from treesnap.core.model.errors import ErrorCode, Refused, WarningCode, quoted
-from treesnap.core.model.paths import without_nested
+from treesnap.core.model.treepath import without_nested
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.privileges import is_own, wanted_state, was_captured_here

@@ -21,7 +21,7 @@ from treesnap.core.codec.journal import Commit, Finish, Journal, Subvolume
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.codec.root_files import decode_history
 from treesnap.core.fs.real_path import open_real
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Entry, Snapshot, SnapshotId
 from treesnap.core.model.errors import (
     Conflict,

@@ -15,7 +15,7 @@ from treesnap.core.codec.root_files import ATTACHMENTS, HISTORY, decode_history
 from treesnap.core.fs.durable import Prepared
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import opened_real
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Attachment, Entry, IgnoreRules, Totals
 from treesnap.core.model.errors import (
     Corrupt,

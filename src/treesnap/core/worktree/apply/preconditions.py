@@ -21,7 +21,7 @@ from treesnap.core.codec.statcache import (
     is_observed,
 )
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.errors import Conflict, Corrupt, quoted
 from treesnap.core.worktree.apply.protection import refuse_flags, refuse_flags_below
 from treesnap.core.worktree.apply.step import (

@@ -17,7 +17,7 @@ from stat import S_ISDIR, S_ISREG
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.errors import OperationFailed, quoted
 from treesnap.core.worktree.directory import DirectoryChain, open_chain, open_directory
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file
 from treesnap.core.fs.forked import helper_count, share_out
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.worktree.apply.preconditions import blaming
 from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from enum import IntEnum
 
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Entry
 from treesnap.core.model.named_tuple import NamedTuple
 

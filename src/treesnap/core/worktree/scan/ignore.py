@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from stat import S_IFDIR, S_IFREG, S_ISDIR
 
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import IgnoreRules
 from treesnap.core.model.errors import InvalidArgument, printable, quoted
 from treesnap.core.model.ids import checksum

@@ -17,7 +17,7 @@ from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.statcache import PlainObservation, Row, decode_observations
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import IgnoreRules, SkipReason
 from treesnap.core.model.errors import Corrupt, WarningCode, printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple

@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.forked import helper_count, share_out
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import Entry, EntryKind, IgnoreRules, Skipped, SkipReason, Totals
 from treesnap.core.model.errors import WarningCode
 from treesnap.core.model.events import Monitor, NullMonitor

@@ -17,7 +17,7 @@ from stat import S_ISDIR
 from treesnap.core.codec.statcache import Row, decode_observations, is_observed
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.forked import helper_count, share_out
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.worktree.directory import DirectoryChain

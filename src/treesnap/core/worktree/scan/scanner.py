@@ -35,7 +35,7 @@ from treesnap.core.codec.statcache import Row, decode_observations, encode_obser
 from treesnap.core.codec.tree import is_storable, put_tree, put_with_subtrees
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.record_locks import close_unlocked
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import (
     TOTAL_MAX,
     Entry,

@@ -46,7 +46,7 @@ from treesnap.core.codec.statcache import (
 from treesnap.core.codec.watch import WatchNote
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import Temporary, open_regular, unlink_if_present, write_all
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import ObjectId, SkipReason
 from treesnap.core.model.errors import Corrupt, UnsupportedFormat
 from treesnap.core.model.named_tuple import NamedTuple

@@ -13,7 +13,7 @@ from itertools import islice
 
 from treesnap.core.codec.pack import IndexEntry
 from treesnap.core.codec.reader import Reference, TreeReader, root_references
-from treesnap.core.model import paths as treepath
+from treesnap.core.model import treepath
 from treesnap.core.model.entities import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotRecord
 from treesnap.core.model.errors import Corrupt, NewerVersion, NotFound, TreesnapError
 from treesnap.core.model.events import Phase
