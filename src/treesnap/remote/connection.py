@@ -35,9 +35,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.presentation import Record
 from treesnap.core.ops.trust import real_target
 from treesnap.remote.blobs.base import BlobMissing, Blobs
-from treesnap.remote.blobs.create_only import CreateOnly
-from treesnap.remote.blobs.throttle import SystemClock, Throttled
-from treesnap.remote.blobs.whole_reads import WholeReads
+from treesnap.remote.blobs.wrappers import CreateOnly, SystemClock, Throttled, WholeReads
 from treesnap.remote.cache import FileCache
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.format import NAME, SIZE_MAX, RemoteFormat, decode_format, encode_format

@@ -11,8 +11,7 @@ from blob_doubles import FaultyBlobs, LateListBlobs, MemoryBlobs
 from treesnap.core.model.errors import ErrorCode, RemoteFailed
 from treesnap.remote.blobs.base import NEAR_BYTES, BlobMissing
 from treesnap.remote.blobs.directory import DirectoryBlobs
-from treesnap.remote.blobs.throttle import Throttled
-from treesnap.remote.blobs.whole_reads import WholeReads
+from treesnap.remote.blobs.wrappers import Throttled, WholeReads
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 NOT_NAMES = [

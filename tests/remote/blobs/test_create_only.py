@@ -6,7 +6,7 @@ import pytest
 
 from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs
 from treesnap.core.model.errors import RemoteFailed
-from treesnap.remote.blobs.create_only import CreateOnly
+from treesnap.remote.blobs.wrappers import CreateOnly
 
 NAME = "packs/00-11"
 

@@ -8,7 +8,7 @@ import pytest
 
 from blob_doubles import MemoryBlobs
 from treesnap.remote.blobs.base import NEAR_BYTES
-from treesnap.remote.blobs.throttle import BURST_S, SystemClock, Throttled, TokenBucket
+from treesnap.remote.blobs.wrappers import BURST_S, SystemClock, Throttled, TokenBucket
 
 
 class SetClock:

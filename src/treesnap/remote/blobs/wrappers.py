@@ -1,29 +1,78 @@
-"""Blobs at a limited rate: one token bucket for all threads and both directions.
-
-A writer waits before it sends, for the whole blob, and then sends as fast as the line allows. A
-reader that does not know the size of a blob in advance reads first, and the next one waits. So the
-rate holds for any time in which several blobs are transferred. Names, listings and what is sent
-again after a failure are not counted.
-"""
+"""Blobs in front of other blobs: only ever created, read whole, or at a limited rate."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Protocol
 
+from treesnap.core.model.errors import ErrorCode, RemoteFailed
 from treesnap.remote.blobs.base import (
     BLOB_SIZE_MAX,
+    BlobMissing,
     Blobs,
     Data,
     Range,
     WrappedBlobs,
+    check_ranges,
     merged_ranges,
 )
 
+ATTEMPTS = 5
+"""How often a blob is created, where the server's answers are unclear."""
 BURST_S = 1.0
 """For how long unused tokens are kept."""
+
+
+class CreateOnly(WrappedBlobs):
+    """Blobs of which ``put`` replaces nothing: credentials may be refused everything else.
+
+    A server that lets nothing be replaced takes a blob only with the condition that there is none.
+    So a repeated request fails once the first one has had its effect; what is there then is the
+    same blob, because a name belongs to its content.
+    """
+
+    def put(self, name: str, data: Data, /) -> None:
+        """Creates a blob, or finds it there; costs a request for its size where that is unclear."""
+        problem: RemoteFailed | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                if self._blobs.create(name, data):
+                    return
+            except RemoteFailed as error:
+                if not error.is_unclear:
+                    raise
+                problem = error
+            with suppress(BlobMissing):  # servers refuse one of two requests that meet
+                if self._blobs.size_bytes(name) == len(data):
+                    return
+                raise RemoteFailed(
+                    f"Another blob is at {name!r} already", code=ErrorCode.REMOTE_DAMAGED
+                )
+        raise problem or RemoteFailed(f"The server refuses the blob {name!r}")
+
+
+class WholeReads(WrappedBlobs):
+    """Blobs of which a part costs the whole blob, unless it is the one that was read last.
+
+    Some servers send no parts, or the wrong ones. Takes the memory of the last blob: of packs,
+    32 MiB.
+    """
+
+    def __init__(self, blobs: Blobs) -> None:
+        super().__init__(blobs)
+        self._last: tuple[str, bytes] | None = None
+
+    def get_ranges(self, name: str, ranges: Sequence[Range], /) -> Sequence[bytes]:
+        """Reads a blob, and returns parts of it."""
+        check_ranges(ranges)
+        last = self._last
+        if last is None or last[0] != name:
+            self._last = None  # its memory is needed for the next one
+            last = self._last = name, self._blobs.get(name)
+        return [last[1][start : start + size] for start, size in ranges]
 
 
 class Clock(Protocol):
@@ -80,7 +129,14 @@ class TokenBucket:
 
 
 class Throttled(WrappedBlobs):
-    """Blobs that are read and written at a limited rate; other requests go on at once."""
+    """Blobs that are read and written at a limited rate; other requests go on at once.
+
+    One token bucket serves all threads and both directions. A writer waits before it sends, for
+    the whole blob, and then sends as fast as the line allows. A reader that does not know the size
+    of a blob in advance reads first, and the next one waits. So the rate holds for any time in
+    which several blobs are transferred. Names, listings and what is sent again after a failure are
+    not counted.
+    """
 
     def __init__(self, blobs: Blobs, bytes_per_s: float, clock: Clock) -> None:
         super().__init__(blobs)
