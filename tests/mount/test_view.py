@@ -14,7 +14,7 @@ from treesnap.core.model.errors import Busy, NotFound
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import context_at
 from treesnap.mount import HistoryView
-from treesnap.mount.bounded_cache import BoundedCache
+from treesnap.mount.view import BoundedCache
 from treesnap.testing.doubles import UnsyncedFileSystem
 
 

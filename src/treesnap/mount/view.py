@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from treesnap.core.codec.reader import TreeReader, data_size, next_data, next_hole, read_range
 from treesnap.core.model import treepath
@@ -34,9 +35,11 @@ from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.references import reading
 from treesnap.core.worktree.scan.hard_links import Groups, load_groups
-from treesnap.mount.bounded_cache import BoundedCache
 from treesnap.mount.holds import Holds
 from treesnap.mount.snapshot_paths import SnapshotPaths, SnapshotPlace
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 _CHUNKS_SIZE_MAX = 16 << 20
 _NODES_SIZE_MAX = 16 << 20
@@ -55,6 +58,38 @@ _TYPES = {
     EntryKind.CHARACTER_DEVICE: stat_module.S_IFCHR,
     EntryKind.BLOCK_DEVICE: stat_module.S_IFBLK,
 }
+
+
+class BoundedCache(Generic[Key, Value]):
+    """Keeps the values that were used last, up to a sum of their sizes. Not for several threads."""
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._items: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self.size_bytes = 0
+
+    def get(self, key: Key) -> Value | None:
+        """Returns a value, which is then the newest one, or None."""
+        found = self._items.get(key)
+        if found is None:
+            return None
+        self._items.move_to_end(key)
+        return found[0]
+
+    def add(self, key: Key, value: Value, size: int) -> None:
+        """Takes a value of some size, and lets the oldest ones go; itself if it is too large."""
+        old = self._items.pop(key, None)
+        if old is not None:
+            self.size_bytes -= old[1]
+        self._items[key] = value, size
+        self.size_bytes += size
+        while self.size_bytes > self._size_max:
+            self.size_bytes -= self._items.popitem(last=False)[1][1]
+
+    def clear(self) -> None:
+        """Lets all values go."""
+        self._items.clear()
+        self.size_bytes = 0
 
 
 class ViewNode(NamedTuple):
