@@ -9,7 +9,7 @@ from treesnap.core.codec.pack import Block, Encoded, IndexEntry
 from treesnap.core.codec.reader import Reference
 from treesnap.core.model.entities import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
-from treesnap.core.store.maintenance.seen_objects import SeenObjects
+from treesnap.core.store.maintenance.reachability import SeenObjects
 from treesnap.core.store.store import Store
 from treesnap.remote.objects import in_blocks
 from treesnap.remote.push import encoded_anew

@@ -12,7 +12,7 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.entities import ObjectKind
 from treesnap.core.store import packs
 from treesnap.core.store.maintenance.pack_usage import StoreUsage
-from treesnap.core.store.maintenance.seen_objects import SeenObjects
+from treesnap.core.store.maintenance.reachability import SeenObjects
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Writer
 

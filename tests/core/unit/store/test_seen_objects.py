@@ -15,7 +15,7 @@ from treesnap.core.model.entities import ObjectId, ObjectKind
 from treesnap.core.model.ids import object_id
 from treesnap.core.store.index import ObjectIndex
 from treesnap.core.store.layout import Layout
-from treesnap.core.store.maintenance.seen_objects import SeenObjects
+from treesnap.core.store.maintenance.reachability import SeenObjects
 from treesnap.core.store.store import Store
 
 PACK = bytes(16)

@@ -17,7 +17,7 @@ from treesnap.core.codec.index import IndexPart, encode_unsorted
 from treesnap.core.codec.pack import BLOCK_SIZE_TARGET, PACK_SIZE_TARGET, Block, IndexEntry
 from treesnap.core.model.entities import ObjectId
 from treesnap.core.model.quantities import count_text
-from treesnap.core.store.maintenance.seen_objects import SeenObjects
+from treesnap.core.store.maintenance.reachability import SeenObjects
 from treesnap.core.store.packs import Sound
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer_slot import NO_PACK, slot_states

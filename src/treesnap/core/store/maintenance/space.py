@@ -17,8 +17,7 @@ from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.model.results import GroupSpace, PathSpace
-from treesnap.core.store.maintenance.reachability import Reachability
-from treesnap.core.store.maintenance.seen_objects import SeenObjects
+from treesnap.core.store.maintenance.reachability import Reachability, SeenObjects
 from treesnap.core.store.maintenance.stats import Ownership
 from treesnap.core.store.store import Store
 
