@@ -281,7 +281,7 @@ def _news(context: Context, event: Event, done: Capturing) -> str | None:
     before, now = done.before, done.result.snapshot
     if event.phase is not EventPhase.TURN or before.newest is None or before.last_seen is None:
         return None
-    from treesnap.core.ops.history.diff import diff
+    from treesnap.core.ops.history.compare import diff
 
     changes = diff(context, before.last_seen.id, now.id, ())
     paths = [printable(item.path) for item in changes if not _is_of_directory(item)]

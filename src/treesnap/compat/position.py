@@ -22,7 +22,7 @@ from treesnap.core.ops.capture import publish_again, uncaptured
 from treesnap.core.ops.checkpoint_locks import when_alone
 from treesnap.core.ops.context import Context, Session, check_root
 from treesnap.core.ops.create import CreateRequest, check_name, check_words, create, metadata_of
-from treesnap.core.ops.history.diff import status
+from treesnap.core.ops.history.compare import status
 from treesnap.core.ops.history.listing import count_rollback
 from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults
 from treesnap.core.ops.references import position, resolve_in, unknown

@@ -707,7 +707,7 @@ class Handle:
         all snapshots of the store, to tell what no other one needs. Raises InvalidArgument,
         NotFound, Corrupt.
         """
-        from treesnap.core.ops.history.du import du
+        from treesnap.core.ops.history.browse import du
 
         if depth > _DEPTH_MAX:
             raise InvalidArgument(f"depth must be a number from 0 to {_DEPTH_MAX}")
@@ -716,7 +716,7 @@ class Handle:
 
     def du_sessions(self) -> tuple[GroupSpace, ...]:
         """Returns the space that the snapshots of each session take, the newest session first."""
-        from treesnap.core.ops.history.du import du_sessions
+        from treesnap.core.ops.history.browse import du_sessions
 
         return du_sessions(self.context)
 
@@ -727,7 +727,7 @@ class Handle:
         could not be read, and so was not compared. Raises NotFound for an unknown ``ref``;
         before the first snapshot, without one, the result's ``snapshot`` is None.
         """
-        from treesnap.core.ops.history.diff import status
+        from treesnap.core.ops.history.compare import status
 
         return status(self.context, None if ref is None else self._id_of(ref, session))
 
@@ -740,7 +740,7 @@ class Handle:
         session: str | None = None,
     ) -> ChangeList:
         """Returns what changed from ``a`` (default: latest) to ``b`` (default: the live tree)."""
-        from treesnap.core.ops.history.diff import diff
+        from treesnap.core.ops.history.compare import diff
 
         old = None if a is None else self._id_of(a, session, paths)
         new = None if b is None else self._id_of(b, session, paths)
@@ -753,7 +753,7 @@ class Handle:
         forked from. ``paths`` are those of this root. Where the two were forked, only files are
         read that changed since. Raises NotFound for a directory that is not another root.
         """
-        from treesnap.core.ops.history.other_roots import diff_root
+        from treesnap.core.ops.history.compare import diff_root
 
         return diff_root(self.context, os.fsdecode(directory), self.tree_paths(paths))
 
@@ -793,7 +793,7 @@ class Handle:
         early. In the order of a walk; names that only moved between groups of hard links are
         not in it.
         """
-        from treesnap.core.ops.history.diff import each_change
+        from treesnap.core.ops.history.compare import each_change
 
         return each_change(self.context, a, b, self.tree_paths(paths))
 

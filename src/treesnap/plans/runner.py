@@ -31,7 +31,7 @@ from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, WarningCode, quoted
 from treesnap.core.model.reserved_tags import CheckpointType
 from treesnap.core.ops.checkpoint_locks import MARK_DIGITS
-from treesnap.core.ops.history.diff import diff
+from treesnap.core.ops.history.compare import diff
 from treesnap.core.ops.processes import end_leftovers
 from treesnap.core.ops.run.checkpoint import (
     CheckpointBlock,

@@ -1,4 +1,4 @@
-"""Looking into snapshots: ``ls``, ``cat``, ``find``, and what a snapshot does not hold."""
+"""Looking into snapshots: ``ls``, ``cat``, ``find``, ``du``, and what a snapshot does not hold."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, quoted
+from treesnap.core.model.events import Phase
 from treesnap.core.model.path_budget import PathBudget
-from treesnap.core.model.results import FoundPath
+from treesnap.core.model.results import FoundPath, GroupSpace, PathSpace
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context
 from treesnap.core.ops.references import reading, resolve_in
@@ -174,3 +175,29 @@ def skipped(context: Context, ref: str) -> tuple[Skipped, ...]:
                 found.append(Skipped(path, entry.skip_reason))
         unstable = [Skipped(path, SkipReason.UNSTABLE) for path in snapshot.record.unstable]
         return tuple(found + unstable)
+
+
+def du(context: Context, ref: str, path: bytes, depth: int) -> tuple[PathSpace, ...]:
+    """Returns the space that a path of a snapshot takes; see :meth:`treesnap.Handle.du`."""
+    from treesnap.core.store.maintenance.space import measure_paths
+
+    with opened(context, "measure a snapshot") as session:
+        snapshot = resolve_in(session, ref, paths=(path,), anywhere=True)
+        context.monitor.begin(Phase.MARK, None, None)
+        with reading(session, snapshot):
+            entry = entry_at(session.store.trees(), snapshot, path)
+            return measure_paths(session.store, snapshot, path, entry, depth, session.path_budget())
+
+
+def du_sessions(context: Context) -> tuple[GroupSpace, ...]:
+    """Returns the space that each session takes; see :meth:`treesnap.Handle.du_sessions`."""
+    from treesnap.core.store.maintenance.space import measure_groups
+
+    try:
+        with opened(context, "measure the sessions") as session:
+            context.monitor.begin(Phase.MARK, None, None)
+            return measure_groups(
+                session.store, session.root.id, lambda snapshot: snapshot.session or ""
+            )
+    except StoreMissing:
+        return ()

@@ -1,18 +1,19 @@
-"""``status`` and ``diff``: what changed between two states."""
+"""``status`` and ``diff``: what changed between two states of one root, or of two roots."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 
 from treesnap.core.diff.trees import changes
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import Change, ChangeList, Snapshot
-from treesnap.core.model.errors import StoreMissing
+from treesnap.core.model.errors import ErrorCode, NotFound, StoreMissing, quoted
 from treesnap.core.model.results import Privileges, StatusResult
 from treesnap.core.ops.access import opened, recover
 from treesnap.core.ops.capture import live_state, preview
-from treesnap.core.ops.context import Context, Session
+from treesnap.core.ops.context import Context, Session, absolute, context_at, is_root_of
 from treesnap.core.ops.privileges import is_own, wanted_state
 from treesnap.core.ops.references import position, reading, resolve_in
 from treesnap.core.ops.tree_state import (
@@ -23,6 +24,7 @@ from treesnap.core.ops.tree_state import (
     recorded_state,
     require_paths,
 )
+from treesnap.core.worktree.scan.ignore import given
 
 
 def status(context: Context, ref: str | None = None) -> StatusResult:
@@ -102,3 +104,37 @@ def each_change(
             for change in changes(left.root, right.root, walks[0].entries, walks[1].entries):
                 if change.path not in spine:
                     yield change
+
+
+def diff_root(context: Context, directory: str, paths: tuple[bytes, ...]) -> ChangeList:
+    """Returns how the live tree of another root of the store, such as a fork, differs from this."""
+    other = _other_context(context, directory)
+    scope = treepath.without_nested(list(paths)) if paths and b"" not in paths else None
+    for each in (context, other):
+        recover(each)
+    with opened(context, "compare") as mine, opened(other, "compare") as theirs:
+        old, new = _live(mine, scope), _live(theirs, scope)
+        require_paths(paths, old, new)
+        return compared(old, new, scope, None)
+
+
+def _other_context(context: Context, directory: str) -> Context:
+    """Returns the context of another root of the store; raises NotFound for what is none."""
+    path = os.path.realpath(absolute(directory))
+    if path == context.root or not is_root_of(context.store_path, path):
+        raise NotFound(
+            f"{quoted(path)} is not another root of this store",
+            code=ErrorCode.UNKNOWN_ROOT,
+            path=path,
+        )
+    return context_at(
+        path, context.store_path, fs=context.fs, monitor=context.monitor, wait_s=context.wait_s
+    )
+
+
+def _live(session: Session, scope: tuple[bytes, ...] | None) -> State:
+    from treesnap.core.ops.maintenance.space import settings_or_defaults
+
+    settings = settings_or_defaults(session)
+    rules = given(settings.excluded if settings is not None else ())
+    return live_state(session, scope, rules)
