@@ -7,9 +7,8 @@ import time
 import pytest
 
 from treesnap.cli.output import streams
-from treesnap.cli.output.colour import Style
 from treesnap.cli.output.streams import Output, pager_command
-from treesnap.cli.output.terminal import Cell, Terminal, cut, table, width_of
+from treesnap.cli.output.terminal import Cell, Style, Terminal, cut, table, width_of
 
 NOON_NS = 1_790_000_000 * 10**9 // 86_400 // 10**9 * 86_400 * 10**9 + 43_200 * 10**9
 

@@ -10,8 +10,7 @@ import click
 from treesnap.cli.command import command, pass_invocation, session_option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import short_id, title_of
-from treesnap.cli.output.colour import Style
-from treesnap.cli.output.terminal import Terminal, cut, width_of
+from treesnap.cli.output.terminal import Style, Terminal, cut, width_of
 from treesnap.cli.parameters import SIZE
 from treesnap.core.model.entities import CONTENT_SIZE_MAX
 from treesnap.core.model.errors import printable

@@ -12,8 +12,7 @@ from treesnap.cli.command import pass_invocation, session_option
 from treesnap.cli.commands.changes import DiffCommand
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.output.colour import Style
-from treesnap.cli.output.terminal import Terminal, cut, width_of
+from treesnap.cli.output.terminal import Style, Terminal, cut, width_of
 from treesnap.core.model.errors import printable
 
 if TYPE_CHECKING:

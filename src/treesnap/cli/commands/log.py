@@ -11,8 +11,7 @@ import click
 from treesnap.cli.command import command, pass_invocation, text_option, warn_of_unconverted
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import CHANGE_LETTERS, short_id, title_of
-from treesnap.cli.output.colour import Style
-from treesnap.cli.output.terminal import Cell, Terminal, cut, width_of
+from treesnap.cli.output.terminal import Cell, Style, Terminal, cut, width_of
 from treesnap.cli.parameters import WholeNumber
 from treesnap.cli.way_back import ways_back_lines
 from treesnap.core.model.entities import SnapshotKind

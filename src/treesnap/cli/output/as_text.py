@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treesnap.cli.output.colour import Style, styled
-from treesnap.cli.output.terminal import Cell, table, time_text
+from treesnap.cli.output.terminal import Cell, Style, styled, table, time_text
 from treesnap.core.model.entities import ChangeKind, SkipReason, SnapshotKind
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.quantities import count_text, first_few, first_lines, size_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from treesnap.cli.output.colour import Style, styled
+from treesnap.cli.output.terminal import Style, styled
 from treesnap.core.diff.texts import longest_common
 from treesnap.core.model.errors import printable
 

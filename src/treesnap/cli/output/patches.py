@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from treesnap.cli.output.as_json import Fields
 from treesnap.cli.output.as_text import path_text
-from treesnap.cli.output.colour import Style, styled
 from treesnap.cli.output.coloured_patch import coloured_hunks, harmless
-from treesnap.cli.output.terminal import time_text
+from treesnap.cli.output.terminal import Style, styled, time_text
 from treesnap.core.diff.texts import LineCounts, count_lines, hunks, is_binary
 from treesnap.core.model.entities import CONTENT_SIZE_MAX, Change, ChangeKind, Entry, EntryKind
 from treesnap.core.model.errors import printable, quoted

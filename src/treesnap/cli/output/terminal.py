@@ -7,15 +7,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
 from unicodedata import combining, east_asian_width
 
-from treesnap.cli.output.colour import Style, styled
 from treesnap.core.model.named_tuple import NamedTuple
 
 NARROW = 60
 """Columns below which a table leaves out what can be done without."""
 _DAY_S = 86_400
 _ELLIPSIS = "…"
+
+
+class Style(StrEnum):
+    """What a text means; the value is how a terminal is told (SGR).
+
+    The colours are those of the terminal's own palette, which fit its background.
+    """
+
+    ADDED = "32"
+    REMOVED = "31"
+    CHANGED = "33"
+    PLACE = "36"
+    """Where something is: a line in a file, a path."""
+    HERE = "1;36"
+    """Where the tree stands in its history."""
+    HEADING = "1"
+    DIM = "2"
+    ADDED_WORD = "32;7"
+    REMOVED_WORD = "31;7"
+
+
+def styled(text: str, style: Style) -> str:
+    """Returns a text in a style; an empty one as it is."""
+    return f"\x1b[{style!s}m{text}\x1b[0m" if text else ""
 
 
 def time_text(time_ns: int, *, seconds: bool = True) -> str:
