@@ -36,11 +36,11 @@ _OF_THE_CORE: Commands = {
         ),
         "restore": ("treesnap.cli.commands.restore", "Restore a snapshot, or only PATHs of it."),
         "revert": (
-            "treesnap.cli.commands.revert",
+            "treesnap.cli.commands.merges",
             "Undo what happened between two snapshots, and keep everything since.",
         ),
         "adopt": (
-            "treesnap.cli.commands.revert",
+            "treesnap.cli.commands.merges",
             "Bring what was done in the fork DIR into the root that it was forked from.",
         ),
         "undo": ("treesnap.cli.commands.restore", "Undo the newest restore."),
@@ -50,7 +50,7 @@ _OF_THE_CORE: Commands = {
             "Run a command, and roll back what it did if it fails.",
         ),
         "fork": (
-            "treesnap.cli.commands.fork",
+            "treesnap.cli.commands.merges",
             "Make working copies of a snapshot that share its blocks.",
         ),
     },
