@@ -1,4 +1,4 @@
-"""``snap fork``, ``adopt`` and ``revert``: working copies of a snapshot, and merges into the root."""
+"""``snap fork``, ``adopt`` and ``revert``: copies of a snapshot, and merges into the root."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -19,15 +20,24 @@ from treesnap.core import features
 from treesnap.core.ending_signals import ending_text, signal_name
 from treesnap.core.interruption import Stopped
 from treesnap.core.model.entities import SkipReason
-from treesnap.core.model.errors import NotFound
+from treesnap.core.model.errors import NotFound, quoted
 from treesnap.core.model.treepath import is_within
 
 if TYPE_CHECKING:
+    from treesnap.cli.output.streams import Output
     from treesnap.core.handle import Handle
-    from treesnap.core.model.results import RestoreResult
+    from treesnap.core.model.results import FileHunks, RestoreResult
 
 SIGNAL_BASE = 128
 """Shells add the number of the signal that ended a command to this."""
+_ANSWERS = {
+    "y": "restore this hunk",
+    "n": "leave it as it is",
+    "a": "restore this hunk and all below",
+    "q": "leave this hunk and all below as they are",
+    "?": "explain the answers",
+}
+"""What can be said of a hunk, with ``--patch``."""
 
 
 @command(
@@ -79,15 +89,13 @@ def restore(
 
         raise missing_ref(invocation)
     if patch:
-        from treesnap.cli.hunk_prompt import refuse_without_terminal
-
         if len(paths) != 1:
             raise click.UsageError("--patch is about one PATH")
         if to is not None or dry_run or touch or privileged or invocation.output.as_json:
             raise click.UsageError(
                 "--patch excludes --to, --dry-run, --touch, --privileged, --json"
             )
-        refuse_without_terminal()
+        _refuse_without_terminal()
     with invocation.open(ends_restored=True) as handle:
         absolute = invocation.absolute_all(paths, handle.root)
         if "/" in ref:
@@ -119,17 +127,56 @@ def _restore_hunks(
     invocation: Invocation, handle: Handle, ref: str, paths: Sequence[str] | None, *, force: bool
 ) -> RestoreResult | None:
     """Asks which hunks to restore, and restores them; returns None where there are none."""
-    from treesnap.cli.hunk_prompt import chosen_hunks
-
     found = handle.hunks(ref, *(paths or ()))
     if not found.hunks:
         invocation.output.note("Nothing to restore: no line differs")
         return None
-    chosen = chosen_hunks(found, invocation.output)
+    chosen = _chosen_hunks(found, invocation.output)
     if not chosen:
         invocation.output.note("Nothing was restored")
         return None
     return handle.restore_hunks(found, chosen, force=force)
+
+
+def _refuse_without_terminal() -> None:
+    """Raises UsageError where no person can be asked."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("--patch asks about each hunk, so it needs a terminal")
+
+
+def _chosen_hunks(found: FileHunks, output: Output) -> list[int]:
+    """Returns the numbers of the hunks that a person wants; shows each before it asks."""
+    from treesnap.cli.output.coloured_patch import coloured_hunks, harmless
+    from treesnap.core.diff.texts import lines_of_hunk
+
+    count, chosen = len(found.hunks), list[int]()
+    output.piece(f"{quoted(found.path)}: - is now, + is in {found.snapshot.id[:12]}\n".encode())
+    for hunk in found.hunks:
+        pieces = lines_of_hunk(hunk)
+        lines = coloured_hunks(pieces) if output.is_coloured else map(harmless, pieces)
+        output.piece("".join(lines).encode())
+        answer = _answer(f"Restore hunk {hunk.number + 1} of {count}?", output)
+        if answer == "a":
+            return [*chosen, *range(hunk.number, count)]
+        if answer == "q":
+            break
+        if answer == "y":
+            chosen.append(hunk.number)
+    return chosen
+
+
+def _answer(question: str, output: Output) -> str:
+    while True:
+        answer: str = click.prompt(
+            f"{question} [{','.join(_ANSWERS)}]",
+            type=click.Choice(list(_ANSWERS)),
+            show_choices=False,
+            prompt_suffix=" ",
+            err=True,
+        )
+        if answer != "?":
+            return answer
+        output.note(*(f"{letter}: {meaning}" for letter, meaning in _ANSWERS.items()))
 
 
 def _step_back(name: str, undone: str, undone_by: str) -> click.Command:
