@@ -1,4 +1,7 @@
-"""Plans: steps that run in order, with checkpoints to go back to, in any directory."""
+"""Plans: steps that run in order, with checkpoints to go back to, in any directory.
+
+Read first: ``plan``, the values; then ``runner``; ``command`` calls ``planner``.
+"""
 
 from treesnap.plans.document import Definition, parse_document
 from treesnap.plans.plan import (

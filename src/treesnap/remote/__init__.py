@@ -6,6 +6,8 @@ clocks stands in :mod:`treesnap.remote.protocol`; how files are encrypted, in
 
 Names are imported on first use: a word with a slash, which may be a path as well, makes a command
 ask :mod:`treesnap.remote.fetched` alone.
+
+Read first: ``protocol``, the rules; then ``push`` and ``fetch``; ``commands`` calls ``remotes``.
 """
 
 from __future__ import annotations

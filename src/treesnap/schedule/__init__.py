@@ -2,6 +2,8 @@
 
 What a timer runs is an ordinary command, and what is written says so: it works without this
 package, can be read, and can be removed by hand.
+
+Read first: ``job``, what is written; then ``scheduler``.
 """
 
 from treesnap.schedule.job import Job
