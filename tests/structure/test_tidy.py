@@ -54,7 +54,7 @@ HOMES = {
     "os.lchmod": [],
     "shutil.*": [
         "agents/install/status.py",  # looks for programs
-        "cli/commands/completion.py",  # the same
+        "cli/completion.py",  # the same
         "mount/mount_point.py",  # the same
         "schedule/scheduler.py",  # the same
         "testing/*",

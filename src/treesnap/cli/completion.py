@@ -1,4 +1,4 @@
-"""Completion in shells: the scripts, and what they ask for.
+"""``snap completion``: the scripts for shells, and what they ask for.
 
 A script is evaluated when a shell starts. At a tab it runs the command with the line up to the
 cursor in ``COMP_LINE``; the answer has a line for each word that fits: its type, the word and what
@@ -15,20 +15,61 @@ import re
 import sys
 from collections.abc import Sequence
 from pkgutil import get_data
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+import click
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
-
-if TYPE_CHECKING:
-    import click
+from treesnap.core.own_program import NAMES
 
 SHELLS = ("bash", "zsh", "fish")
 HELP_LENGTH_MAX = 80
 """Characters of what a word means."""
 _SPECIAL = re.compile(r"([^\w@%+=:,./~^-])")
 """What a shell reads as more than a character of a word."""
+
+
+@command(
+    "completion",
+    prints_only=True,
+    examples=[
+        "snap completion bash > ~/.local/share/bash-completion/completions/snap",
+        "snap completion zsh",
+        "snap completion fish > ~/.config/fish/completions/snap.fish",
+    ],
+)
+@click.argument("shell", type=click.Choice(SHELLS), metavar="bash|zsh|fish")
+@pass_invocation
+def completion(invocation: Invocation, *, shell: str) -> None:
+    """Print a script with which a shell completes commands, options and REFs.
+
+    To load it whenever bash starts: eval "$(treesnap completion bash)" in ~/.bashrc; the same
+    with zsh in ~/.zshrc. In fish: 'treesnap completion fish | source' in config.fish.
+    """
+    programs = _own_programs(invocation.program)
+    text = script(shell, programs)
+    invocation.output.result(
+        "completion",
+        lambda: {"shell": shell, "programs": programs, "script": text},
+        [text.removesuffix("\n")],
+    )
+
+
+def _own_programs(program: str) -> list[str]:
+    """Returns the names of this command, without one that is another program's on the path."""
+    import shutil  # not needed at a tab
+
+    own = shutil.which(program)
+    here = os.path.dirname(os.path.realpath(own)) if own is not None else None
+    names = []
+    for name in sorted(NAMES):
+        found = shutil.which(name)
+        is_other = found is not None and os.path.dirname(os.path.realpath(found)) != here
+        if name == program or not is_other:
+            names.append(name)
+    return names
 
 
 def script(shell: str, programs: Sequence[str]) -> str:

@@ -113,7 +113,7 @@ _OF_THE_CORE: Commands = {
         ),
         "root": ("treesnap.cli.commands.root", "List, move and forget the roots of a store."),
         "completion": (
-            "treesnap.cli.commands.completion",
+            "treesnap.cli.completion",
             "Print a script with which a shell completes commands, options and REFs.",
         ),
     },
