@@ -210,6 +210,7 @@ ARGUMENTS: dict[str, _Values] = {
     "checkpoint_ref": _refs,
     "directories": _DIRECTORIES,
     "key": _settings,
+    "mount_point": _DIRECTORIES,
     "new": _DIRECTORIES,
     "old": _DIRECTORIES,
     "path": _paths,

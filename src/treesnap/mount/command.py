@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @command("mount", examples=["snap mount ~/history"])
-@click.argument("mount_point", metavar="DIR", type=click.Path(path_type=str))
+@click.argument("mount_point", metavar="DIR")
 @pass_invocation
 def mount(invocation: Invocation, *, mount_point: str) -> None:
     """Show the history as directories at DIR, read-only, until Ctrl-C.
@@ -53,12 +53,12 @@ def _lines(mounted: MountedHistory, program: str) -> Iterator[str]:
 
 
 @command("umount", examples=["snap umount ~/history"])
-@click.argument("mount_point", metavar="DIR", type=click.Path(path_type=str))
+@click.argument("mount_point", metavar="DIR")
 @pass_invocation
 def umount(invocation: Invocation, *, mount_point: str) -> None:
     """End 'snap mount' at DIR, or clear what a killed one left."""
     from treesnap.mount import unmount
 
-    path = unmount(mount_point)
+    path = unmount(mount_point, invocation.wait_s)
     fields = path_fields(os.fsencode(path))
     invocation.output.result("umount", lambda: fields, [f"Unmounted {printable(path)}"])

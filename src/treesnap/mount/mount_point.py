@@ -2,6 +2,10 @@
 
 The kernel keeps a mount whose process was killed: each access to it says "Transport endpoint is
 not connected" (ENOTCONN). The next mount there, or :func:`unmount`, clears it.
+
+While that process is stopped, each access waits, and a signal may not end it. So this process
+makes none: the kernel's list says where a history is mounted, and a process that can be left
+behind asks whether it is dead.
 """
 
 from __future__ import annotations
@@ -10,14 +14,18 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.fs.os_errors import reported
-from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed, Refused, quoted
+from treesnap.core.model.errors import Busy, ErrorCode, NotFound, OperationFailed, Refused, quoted
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.ops.context import Context, absolute
+from treesnap.core.ops.context import WAIT_DEFAULT_S, Context, absolute
 from treesnap.core.ops.trust import real_target
+from treesnap.core.own_program import python_words
 from treesnap.core.worktree.mounts import Mounts
 from treesnap.mount.fuse import load_binding
 
@@ -26,6 +34,17 @@ FILE_SYSTEM = "treesnap"
 _KIND = f"fuse.{FILE_SYSTEM}"
 _DEVICE = "/dev/fuse"
 _HELPERS = ("fusermount3", "fusermount")
+_LINKS_MAX = 40
+_ANSWER_S = 1.0
+"""So long an answer is waited for at least."""
+_DEAD = 3
+_ASK = f"""
+import os, sys
+try:
+    os.stat(sys.argv[1])
+except OSError as error:
+    sys.exit({_DEAD} if error.errno == {errno.ENOTCONN} else 0)
+"""
 
 
 class MountedHistory(NamedTuple):
@@ -50,19 +69,14 @@ def mount(
     The signals are SIGINT, SIGTERM and SIGHUP, so this belongs into the main thread. ``ready`` is
     called once paths below the directory can be read, ``report`` with a line for each problem that
     makes a path unreadable. Only the user who mounts it can look into it. Raises Refused for a
-    directory that is not empty, or in the root or the store; NotFound, StoreMissing;
-    OperationFailed without FUSE. Then nothing was changed.
+    directory that is not empty, or in the root or the store; NotFound, StoreMissing; Busy where
+    the process that serves another mount there does not answer; OperationFailed without FUSE.
+    Then nothing was changed.
     """
+    mounted_at = _mounted_at(absolute(directory))
+    is_dead = mounted_at is not None and _is_dead(mounted_at, context.wait_s)
     path = real_target(absolute(directory))
-    is_dead = _is_dead(path)
-    if is_dead:
-        if Mounts(context.fs).kind(path) != _KIND:
-            raise Refused(
-                f"A program that is gone has left a mount at {quoted(path)}",
-                code=ErrorCode.NOT_MOUNTABLE,
-                path=path,
-            )
-    else:
+    if not is_dead:
         _check(context, path)
     _refuse_inside(context, path)
     _require_fuse()
@@ -71,48 +85,109 @@ def mount(
 
     with HistoryView(context, report) as view:
         if is_dead:
-            _unmount(path, lazily=True)
+            _unmount(path, context.wait_s, lazily=True)
             _check(context, path)
         mounted = MountedHistory(context.root, path, is_dead)
         serve(view, path, FILE_SYSTEM, ready=lambda: ready(mounted), report=report)
 
 
-def unmount(directory: str) -> str:
-    """Ends a mount, also one whose process was killed; returns its real path.
+def unmount(directory: str, wait_s: float = WAIT_DEFAULT_S) -> str:
+    """Ends a mount, also one whose process was killed or stopped; returns its real path.
 
-    Raises NotFound where no history is mounted, OperationFailed while a program uses it.
+    Raises NotFound where no history is mounted, OperationFailed while a program uses it, and Busy
+    when a stopped process keeps it from being unmounted for longer than ``wait_s``.
     """
-    path = os.path.realpath(absolute(directory))
-    mounts = Mounts(LocalFileSystem())
-    if not mounts.is_point(os.fsencode(path)) or mounts.kind(path) != _KIND:
+    path = _mounted_at(absolute(directory))
+    if path is None:
         raise NotFound(
-            f"No history is mounted at {quoted(path)}", code=ErrorCode.NOT_MOUNTED, path=path
+            f"No history is mounted at {quoted(directory)}",
+            code=ErrorCode.NOT_MOUNTED,
+            path=os.fsdecode(directory),
         )
-    _unmount(path, lazily=_is_dead(path))
+    began = time.monotonic()
+    try:
+        _unmount(path, wait_s, lazily=False)
+    except OperationFailed:
+        # A program has something open there; that of a dead mount fails anyway.
+        if not _is_dead(path, wait_s - (time.monotonic() - began)):
+            raise
+        _unmount(path, wait_s, lazily=True)
     return path
 
 
-def _is_dead(path: str) -> bool:
-    """Returns whether the process that serves a mount is gone."""
+def _mounted_at(directory: str) -> str | None:
+    """Returns the real path of an absolute path where a history is mounted, or None.
+
+    Looks at nothing that is below such a path, or at it.
+    """
+    mounts = Mounts(LocalFileSystem())
+    path, left, links = "/", deque(directory.split("/")), 0
+    while left:
+        name = left.popleft()
+        if name in {"", "."}:
+            continue
+        path = os.path.dirname(path) if name == ".." else os.path.join(path, name)
+        if mounts.is_point(os.fsencode(path)) and mounts.kind(path) == _KIND:
+            return path if {*left} <= {"", "."} else None
+        with suppress(OSError):  # it is not a link
+            target = os.readlink(path)
+            links += 1
+            if links > _LINKS_MAX:
+                return None
+            left.extendleft(reversed(target.split("/")))
+            path = "/" if target.startswith("/") else os.path.dirname(path)
+    return None
+
+
+def _is_dead(path: str, wait_s: float) -> bool:
+    """Returns whether the process that serves a mount is gone; raises Busy without an answer."""
+    with reported("look at the mount"):
+        return _run(python_words("-I", "-S", "-c", _ASK, path), path, wait_s)[0] == _DEAD
+
+
+def _run(command: Sequence[str], path: str, wait_s: float) -> tuple[int, str]:
+    """Runs a program that may access a mount; returns its exit code and what it complains of.
+
+    Raises Busy when it does not end within ``wait_s``. Then it is killed; where that does not end
+    it, it is left behind until the process that serves the mount goes on.
+    """
+    process = subprocess.Popen(  # noqa: S603 - a fixed program; the path is absolute
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
     try:
-        os.stat(path)
-    except OSError as error:
-        return error.errno == errno.ENOTCONN
-    return False
+        _, said = process.communicate(timeout=max(wait_s, _ANSWER_S))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.stderr.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ANSWER_S)
+        raise Busy(
+            f"The process that serves the history at {quoted(path)} does not answer; it may be "
+            "suspended",
+            path=path,
+        ) from None
+    return process.returncode, os.fsdecode(said).strip()
 
 
 def _check(context: Context, path: str) -> None:
     """Raises Refused unless a path is an empty directory."""
     why = None
-    if not os.path.lexists(path):
-        why = "does not exist"
-    elif not os.path.isdir(path):
-        why = "is not a directory"
-    elif Mounts(context.fs).kind(path) == _KIND:
-        why = "is in a history that is mounted already"
-    else:
-        with reported("look at the directory"):
-            if os.listdir(path):
+    with reported("look at the directory"):
+        try:
+            os.lstat(path)
+        except FileNotFoundError:
+            why = "does not exist"
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:
+                raise
+            why = "is where a program that is gone has left a mount"
+        else:
+            if not os.path.isdir(path):
+                why = "is not a directory"
+            elif Mounts(context.fs).kind(path) == _KIND:
+                why = "is in a history that is mounted already"
+            elif os.listdir(path):
                 why = "is not empty"
     if why is not None:
         raise Refused(
@@ -152,16 +227,13 @@ def _helper() -> str | None:
     return next(filter(None, map(shutil.which, _HELPERS)), None)
 
 
-def _unmount(path: str, *, lazily: bool) -> None:
+def _unmount(path: str, wait_s: float, *, lazily: bool) -> None:
     helper = _helper()
     if helper is not None:
         command = [helper, "-u", *(["-z"] if lazily else []), path]
     else:
         command = ["umount", *(["-l"] if lazily else []), path]
     with reported("unmount the history"):
-        done = subprocess.run(  # noqa: S603 - a fixed program; the path is absolute
-            command, check=False, capture_output=True
-        )
-    if done.returncode != 0:
-        said = os.fsdecode(done.stderr).strip()
+        code, said = _run(command, path, wait_s)
+    if code != 0:
         raise OperationFailed(f"Could not unmount {quoted(path)}: {said}", path=path)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +106,41 @@ def test_umount_ends_a_mount_which_says_as_json_where_it_was(snap, root, place, 
     assert (result.code, result.json) == (0, {"schema": "treesnap.umount/1", "path": str(place)})
     assert mounting.wait() == 0
     assert not is_mounted(place)
+
+
+@contextmanager
+def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Keeps a process from going on."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command that may hang for ever."""
+    program = [sys.executable, "-P", "-m", "treesnap", *words]
+    return subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_umount_ends_a_mount_whose_process_is_stopped(place, mounting):
+    (place.parent / "link").symlink_to(place)
+    assert mounting.stdout.readline()
+    with stopped(mounting):
+        result = command("umount", "--wait", "0", place.parent / "link")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert not is_mounted(place)
+
+
+def test_what_is_used_while_its_process_is_stopped_ends_a_command_as_busy(root, place, mounting):
+    """Whether the process is dead cannot be known without an answer of it."""
+    assert mounting.stdout.readline()
+    user = subprocess.Popen(["cat"], stdin=subprocess.PIPE, cwd=place)
+    with user, stopped(mounting):
+        for name in ("umount", "mount"):
+            result = command(name, "-C", root, "--wait", "0", "--json", place)
+            assert (result.returncode, json.loads(result.stdout)["code"]) == (6, "busy")
+            assert is_mounted(place)
+    assert command("umount", place).returncode == 0
