@@ -60,7 +60,10 @@ class SnapMagics(Magics):
         %snap [list | status | create [LABEL] | diff [A [B]] | show [REF] | restore REF [PATH]... |
         undo | redo]: calls that, and shows the result.
         """
-        words = shlex.split(line)
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            raise UsageError(f"%snap cannot read its words: {error}") from error
         if cell is None:
             return self._line(words)
         self._cell(words, cell)

@@ -106,6 +106,8 @@ def test_the_root_is_that_of_the_command_line(shell, root, handle, monkeypatch):
         ["%snap undo now"],
         ["%snap diff a b c"],
         ["%%snap --all", "1"],
+        ['%snap "unclosed'],
+        ['%%snap "unclosed', "1"],
     ],
 )
 def test_what_it_does_not_take_is_an_error(shell, handle, lines, capsys):
