@@ -787,7 +787,7 @@ class Remotes:
         equals comes alone, and :meth:`fetch` brings others when they are needed. With ``paths``,
         which are relative to the root, nothing else is read, and there is one snapshot of these
         paths. Set-user-ID bits, devices, privileged attributes and owners are left out unless it is
-        ``privileged``. The directory appears only when everything is there; a clone that was killed
+        ``privileged``. The directory is made once everything is fetched; a clone that was killed
         goes on when it is called again. Raises NotFound, InvalidArgument, Refused, Busy, Corrupt,
         RemoteFailed, RemoteLocked, StorageFull.
         """
