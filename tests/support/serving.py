@@ -67,7 +67,7 @@ def serving(
         os.setsid()
         os.closerange(3, 1 << 10)
         sys.orig_argv[:] = [sys.executable, *sys.argv]
-        sys.path[:] = [path for path in sys.path if "tests" not in path]
+        sys.path[:] = [path for path in sys.path if "tests" not in Path(path).parts]
         fork_server.PATIENCE_S = TIMEOUT_S
         fork_server.CHILDREN_MAX = children_max
         fork_server.serve(str(store), idle_s)
