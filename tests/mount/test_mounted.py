@@ -51,7 +51,9 @@ def test_a_mounted_snapshot_equals_a_restored_one(kind, mount, handle, root, tmp
     assert oracle.difference(expected, oracle.record(mounted / "latest")) == []
 
 
-@pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "large")) for kind in BUILDERS]
+)
 def test_a_copy_out_of_it_equals_a_restored_one(kind, mount, handle, root, tmp_path):
     BUILDERS[kind](root, 12)
     identity = handle.create().id

@@ -123,7 +123,7 @@ def test_a_restore_elsewhere_changes_nothing_else(tmp_path, target, act):
     ends: set[str] = set()
     number, left = 0, 0
     while left <= 0:
-        number += sized(7, 1)
+        number += sized(23, 1)
         assert number < CALLS_MAX
         place = Place(tmp_path / "place")
         fs = Other(number, lambda first, place=place: ACTS[act](place, first))
@@ -143,7 +143,7 @@ def test_nor_does_one_in_a_mount_point(tmp_path, act):
     """There each name is moved up by itself, and a directory gets its mode after that."""
     number, left = 0, 0
     while left <= 0:
-        number += sized(7, 1)
+        number += sized(23, 1)
         assert number < CALLS_MAX
         place = Place(tmp_path / "place")
         with mounting() as mounter:
@@ -171,7 +171,7 @@ def test_removing_a_directory_of_another_user_changes_nothing_else(tmp_path, act
     """Its owner has it open, and puts links in the place of what lies in it while that goes."""
     number, left = 0, 0
     while left <= 0:
-        number += sized(3, 1)
+        number += sized(7, 1)
         assert number < CALLS_MAX
         base = tmp_path / "base"
         victim, evil = base / "victim", base / "evil"

@@ -358,7 +358,9 @@ class Machine(RuleBasedStateMachine):
         found = record(target)
         assert difference(inside(moment.state, moment.scope), inside(found, moment.scope)) == []
         if moment.scope is not None:
-            assert {*outside(found, moment.scope)} <= ancestors(moment.scope)
+            within = inside(found, moment.scope)
+            linked = {name for path in within for name in found[path].links}  # names of its files
+            assert {*outside(found, moment.scope)} <= ancestors(moment.scope) | linked
         shutil.rmtree(target)
 
     @rule()
