@@ -76,6 +76,7 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
 
 
 def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
+    from treesnap.cli.advice import advising_on_absent
     from treesnap.core.fs.os_errors import reported
     from treesnap.core.ops.context import absolute
     from treesnap.core.ops.output_file import opened_place, write_output
@@ -83,7 +84,12 @@ def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
 
     path = os.path.abspath(absolute(file))
     with invocation.open() as handle:
-        with reported("write the page"), opened_place(handle.context.fs, path):
+        advice = "make the directory first, or name another FILE"
+        with (
+            advising_on_absent(os.path.dirname(path), advice),
+            reported("write the page"),
+            opened_place(handle.context.fs, path),
+        ):
             pass  # what is wrong with the place is said before the work
         made = HistoryPage(handle, lines_of_patches, max_size_bytes=max_size_bytes)
         content = "".join(made.pieces()).encode()

@@ -53,6 +53,7 @@ def test_a_file_that_cannot_be_written_is_an_error(snap, captured, tmp_path):
     result = snap("timeline", "--html", tmp_path / "absent" / "page.html", "--json")
 
     assert (result.code, result.json["code"]) == (5, "path-not-found")
+    assert result.json["hint"] == "make the directory first, or name another FILE"
 
 
 def test_without_a_terminal_it_says_what_to_do(snap, captured):
