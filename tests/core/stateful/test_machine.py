@@ -359,7 +359,7 @@ class Machine(RuleBasedStateMachine):
         assert difference(inside(moment.state, moment.scope), inside(found, moment.scope)) == []
         if moment.scope is not None:
             within = inside(found, moment.scope)
-            linked = {name for path in within for name in found[path].links}  # names of its files
+            linked = {name for path in within for name in found[path].links}  # see format.md
             assert {*outside(found, moment.scope)} <= ancestors(moment.scope) | linked
         shutil.rmtree(target)
 
