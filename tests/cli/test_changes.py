@@ -3,9 +3,11 @@
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
+from terminal import shown_on_a_terminal
 from treesnap.testing.children import in_child
 
 
@@ -471,26 +473,12 @@ def test_control_characters_do_not_reach_a_terminal(snap, root, environment):
 
 def on_a_terminal(words, root, environment):
     """Returns what a terminal receives from a command."""
-    import pty
-    import sys
-
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
+    return shown_on_a_terminal(
         [sys.executable, "-m", "treesnap", *words],
         cwd=root,
         env={**environment, "SNAP_PAGER": ""},
-        stdout=follower,
+        stderr=subprocess.DEVNULL,  # no progress
     )
-    os.close(follower)
-    received = b""
-    try:
-        while piece := os.read(leader, 65536):
-            received += piece
-    except OSError:  # the other end was closed
-        pass
-    os.close(leader)
-    assert process.wait(timeout=30) == 0
-    return received
 
 
 def test_status_says_what_a_restore_left_out(snap, root, store, tmp_path):

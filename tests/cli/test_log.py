@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import subprocess
 import sys
 
 import pytest
 
+from terminal import shown_on_a_terminal
 from treesnap.core.ops.history.steps import EventPhase
 
 
@@ -282,24 +281,12 @@ def test_snap_alone_in_a_new_directory_names_the_first_commands(snap, root, stor
 
 def on_a_terminal(words, root, environment, columns=80):
     """Returns what a terminal of so many columns receives from a command."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
+    return shown_on_a_terminal(
         [sys.executable, "-m", "treesnap", *words],
         cwd=root,
         env={**environment, "COLUMNS": str(columns), "TERM": "xterm"},
-        stdout=follower,
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(follower)
-    received = b""
-    try:
-        while piece := os.read(leader, 65_536):
-            received += piece
-    except OSError:  # the other end was closed
-        pass
-    os.close(leader)
-    assert process.wait(timeout=30) == 0
-    return received.decode()
+        stderr=subprocess.DEVNULL,  # no progress
+    ).decode()
 
 
 @pytest.mark.parametrize("columns", [40, 80])

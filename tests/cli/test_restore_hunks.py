@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
 import sys
 
 import pytest
+
+from terminal import shown_on_a_terminal
 
 OLD = "".join(f"line {number}\n" for number in range(30))
 LIVE = OLD.replace("line 3\n", "three\n").replace("line 20\n", "").replace("line 29\n", "last")
@@ -26,29 +25,14 @@ def asked(root, environment):
     """Runs ``restore old text --patch`` on a terminal with some answers; returns what it shows."""
 
     def run(*answers: str, code: int = 0) -> str:
-        leader, follower = pty.openpty()
-        process = subprocess.Popen(
+        shown = shown_on_a_terminal(
             [sys.executable, "-m", "treesnap", "restore", "old", "text", "-p"],
             cwd=root,
             env={**environment, "NO_COLOR": "1"},
-            stdin=follower,
-            stdout=follower,
-            stderr=follower,
-            start_new_session=True,
+            answers=answers,
+            code=code,
         )
-        os.close(follower)
-        received, left = "", list(answers)
-        try:
-            while piece := os.read(leader, 65_536):
-                received += piece.decode()
-                if received.endswith("?] ") and left:
-                    os.write(leader, left.pop(0).encode() + b"\n")
-        except OSError:  # the other end was closed
-            pass
-        os.close(leader)
-        assert process.wait(timeout=30) == code
-        assert not left
-        return received.replace("\r\n", "\n")
+        return shown.decode().replace("\r\n", "\n")
 
     return run
 
