@@ -24,7 +24,7 @@ _OF_THE_CORE: Commands = {
         "list": ("treesnap.cli.commands.browse", "List the root's snapshots, newest first."),
         "log": (
             "treesnap.cli.commands.log",
-            "Show the history of the root or of a path, and what changed.",
+            "Show the history of the root or of PATH, newest first.",
         ),
         "status": (
             "treesnap.cli.commands.changes",

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from errno import ELOOP
-from stat import S_IMODE, S_ISVTX, S_IWOTH
+from stat import S_IMODE, S_ISDIR, S_ISVTX, S_IWOTH
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.os_errors import is_full
@@ -249,7 +249,7 @@ def _directory_problem(path: str, found: os.stat_result, trusted: frozenset[int]
     """Returns who could put another directory in the place of one in a directory, or None."""
     if not _is_trusted(found, trusted):
         return f"lies in {quoted(path)}, which belongs to {_user(found.st_uid)}"
-    if found.st_mode & S_IWOTH and not found.st_mode & S_ISVTX:
+    if S_ISDIR(found.st_mode) and found.st_mode & S_IWOTH and not found.st_mode & S_ISVTX:
         return f"lies in {quoted(path)}, in which every user can rename it"
     return None
 
