@@ -18,6 +18,7 @@ from treesnap.core.model.errors import printable
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import (
     ID_DIGITS,
+    AtPath,
     Fields,
     Record,
     fields_of,
@@ -664,16 +665,11 @@ CONTENT_SIZE_MAX = 16 << 20
 """Bytes of the largest file that is compared by its content, unless another limit is given."""
 
 
-class Skipped(Record):
+class Skipped(AtPath, Record):
     """A path that exists in the root but is not held by a snapshot."""
 
     path: bytes
     reason: SkipReason
-
-    @property
-    def path_text(self) -> str:
-        """The path as text that Python's file functions take."""
-        return path_text(self.path)
 
     def __repr__(self) -> str:
         return f"<Skipped {printable(self.path) or '.'}: {self.reason.word}>"

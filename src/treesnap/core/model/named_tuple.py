@@ -20,13 +20,15 @@ __all__ = ["NamedTuple"]
 class _Definition(type):
     """Makes a class of the fields that the body of a class statement lists."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _Definition:
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **keywords: Any
+    ) -> _Definition:
         fields = tuple(body.get("__annotations__", ()))
         body["__slots__"] = ()
         body["_fields"] = body["__match_args__"] = fields
         body["_field_defaults"] = {field: body[field] for field in fields if field in body}
         body.update({field: _tuplegetter(at, None) for at, field in enumerate(fields)})
-        return super().__new__(cls, name, bases, body)
+        return super().__new__(cls, name, bases, body, **keywords)
 
     @property
     def __signature__(cls) -> object:

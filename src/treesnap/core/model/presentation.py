@@ -108,17 +108,50 @@ else:
 class Presented:
     """What the library returns, a named tuple or a dataclass: short as ``repr``, and as JSON.
 
-    A dataclass needs ``repr=False``, or it makes its own.
+    JSON has its fields by name. ``json_names``, in the class statement, gives some of them other
+    names; a snapshot under another name is given by its id. ``json_first`` names properties that
+    come before the fields. A dataclass needs ``repr=False``, or it makes its own.
     """
 
     __slots__ = ()
+    _json_names: ClassVar[Mapping[str, str]] = {}
+    _json_first: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(
+        cls, *, json_names: Mapping[str, str] | None = None, json_first: tuple[str, ...] = ()
+    ) -> None:
+        if json_names is not None:
+            cls._json_names = json_names
+        if json_first:
+            cls._json_first = json_first
 
     def to_dict(self) -> Fields:
         """Returns what ``--json`` prints of it; ``json.dumps`` takes it."""
-        return json_fields(fields_of(self))
+        return json_fields(self._json_values())
+
+    def _json_values(self) -> Fields:
+        """Returns the values that make up its JSON, by their names there."""
+        values: Fields = {name: getattr(self, name) for name in self._json_first}
+        for name, value in fields_of(self).items():
+            shown = self._json_names.get(name, name)
+            values[shown] = value if shown == name else getattr(value, "id", value)
+        return values
 
     def __repr__(self) -> str:
         return short_repr(self)
+
+
+class AtPath:
+    """What has a ``path`` below a root, or that of a root."""
+
+    __slots__ = ()
+
+    path: bytes
+
+    @property
+    def path_text(self) -> str:
+        """The path as text that Python's file functions take; the root itself is a dot."""
+        return path_text(self.path)
 
 
 class Record(Presented, _Record):

@@ -10,6 +10,7 @@ from treesnap.core.model.errors import printable
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import (
     ID_DIGITS,
+    AtPath,
     Fields,
     Record,
     fields_of,
@@ -38,7 +39,7 @@ class CreateStats(Record):
     """Bytes that were new in the packs, as ``list`` and ``stats`` show them."""
 
 
-class CreateResult(Record):
+class CreateResult(Record, json_first=("id", "root_hash", "complete")):
     """Outcome of ``create``.
 
     ``snapshot`` is the one that was published; with ``skip_unchanged`` and
@@ -67,17 +68,6 @@ class CreateResult(Record):
     def complete(self) -> bool:
         """Whether nothing was unreadable."""
         return self.snapshot.complete
-
-    def to_dict(self) -> Fields:
-        """Returns what ``snap create --json`` prints; ``json.dumps`` takes it."""
-        return json_fields(
-            {
-                "id": self.id,
-                "root_hash": self.root_hash,
-                "complete": self.complete,
-                **self._asdict(),
-            }
-        )
 
     def _repr_html_(self) -> str:
         """Returns a sentence and a table for notebooks."""
@@ -121,7 +111,7 @@ class Privileges(Record):
         )
 
 
-class StatusResult(Record):
+class StatusResult(Record, json_names={"snapshot": "id"}):
     """How the live tree differs from a snapshot."""
 
     snapshot: Snapshot | None
@@ -132,15 +122,6 @@ class StatusResult(Record):
     """What was done about an interrupted restore, or None."""
     privileges: Privileges = Privileges()
     """What of the snapshot is not here and was not compared, because a restore leaves it out."""
-
-    def to_dict(self) -> Fields:
-        """Returns what ``snap status --json`` prints; ``json.dumps`` takes it."""
-        return json_fields(
-            {
-                "id": None if self.snapshot is None else self.snapshot.id,
-                **fields_of(self, without={"snapshot"}),
-            }
-        )
 
     def _repr_html_(self) -> str:
         """Returns a sentence and a table for notebooks."""
@@ -214,17 +195,12 @@ class WaysBack(Record):
     """The snapshot of the state that the root was saved in, or restored to, last."""
 
 
-class FoundPath(Record):
+class FoundPath(AtPath, Record):
     """A path that ``find`` matched, with the snapshots that hold it."""
 
     path: bytes
     snapshot_ids: tuple[SnapshotId, ...]
     """Newest first."""
-
-    @property
-    def path_text(self) -> str:
-        """The path as text that Python's file functions take."""
-        return path_text(self.path)
 
 
 class ChangedContent(NamedTuple):
@@ -244,17 +220,12 @@ class ChangedContent(NamedTuple):
     """Why they are as in the file although there is such a command, or None."""
 
 
-class OpenFile(Record):
+class OpenFile(AtPath, Record):
     """A file that a restore replaced or removed while a process had it open."""
 
     path: bytes
     process_id: int
     program: str
-
-    @property
-    def path_text(self) -> str:
-        """The path as text that Python's file functions take."""
-        return path_text(self.path)
 
 
 class RestoreResult(Record):
@@ -530,7 +501,7 @@ class RootDirectory(StrEnum):
     """Another directory than the one that was captured last."""
 
 
-class RootInfo(Record):
+class RootInfo(AtPath, Record):
     """A root that a store knows."""
 
     id: str
@@ -549,11 +520,6 @@ class RootInfo(Record):
     """What names it as a REF, ``REMOTE/HISTORY``, if it is a history that was fetched."""
     origin: ForkOrigin | None = None
     """Where it comes from, if it is a fork."""
-
-    @property
-    def path_text(self) -> str:
-        """The path as text that Python's file functions take."""
-        return path_text(self.path)
 
 
 class RootStats(Record):
@@ -695,7 +661,7 @@ class Problem(Record):
         return json_fields({**self._asdict(), "where": printable(self.where)})
 
 
-class Partial(Record):
+class Partial(Record, json_names={"snapshot_id": "id"}):
     """A snapshot that cannot be restored whole, and what of it cannot."""
 
     snapshot_id: SnapshotId
@@ -712,12 +678,8 @@ class Partial(Record):
         """The path as text that Python's file functions take."""
         return path_text(self.root)
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields({"id": self.snapshot_id, **fields_of(self, without={"snapshot_id"})})
 
-
-class RecoveredObject(Record):
+class RecoveredObject(AtPath, Record, json_names={"object_id": "object"}):
     """A lost object that was found in a live tree and stored again."""
 
     object_id: str
@@ -725,17 +687,8 @@ class RecoveredObject(Record):
     path: bytes
     """The file or directory below the root that has the same content."""
 
-    @property
-    def path_text(self) -> str:
-        """The path as text that Python's file functions take."""
-        return path_text(self.path)
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields({"object": self.object_id, **fields_of(self, without={"object_id"})})
-
-
-class VerifyResult(Record):
+class VerifyResult(Record, json_first=("ok",)):
     """Outcome of ``verify``."""
 
     problems: tuple[Problem, ...]
@@ -759,10 +712,6 @@ class VerifyResult(Record):
     def ok(self) -> bool:
         """Whether everything that was looked at was as it must be."""
         return not self.problems
-
-    def to_dict(self) -> Fields:
-        """Returns what ``snap verify --json`` prints; ``json.dumps`` takes it."""
-        return json_fields({"ok": self.ok, **self._asdict()})
 
 
 class FollowFailure(Record):
@@ -853,7 +802,7 @@ class WatchStatus(Record):
     """What became of the command that follows its snapshots, or None if there is none."""
 
 
-class ArchiveResult(Record):
+class ArchiveResult(Record, json_names={"snapshot": "id"}):
     """Outcome of ``archive``."""
 
     snapshot: Snapshot
@@ -875,10 +824,6 @@ class ArchiveResult(Record):
         """The snapshot's id."""
         return self.snapshot.id
 
-    def to_dict(self) -> Fields:
-        """Returns what ``snap archive --json`` prints; ``json.dumps`` takes it."""
-        return json_fields({"id": self.id, **fields_of(self, without={"snapshot"})})
-
 
 class MatchedLine(Record):
     """A line of a file that a pattern matches."""
@@ -890,16 +835,8 @@ class MatchedLine(Record):
     spans: tuple[tuple[int, int], ...]
     """Where the pattern matches, as offsets of bytes; the first thousand matches of a line."""
 
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return {
-            "number": self.number,
-            **path_fields(self.text, "text"),
-            "spans": [list(span) for span in self.spans],
-        }
 
-
-class FileMatches(Record):
+class FileMatches(AtPath, Record, json_names={"snapshot": "id"}):
     """A file of a snapshot in which ``grep`` found something."""
 
     ref: str
@@ -909,21 +846,6 @@ class FileMatches(Record):
     is_binary: bool
     """Whether it is no text; then ``lines`` is empty."""
     lines: tuple[MatchedLine, ...]
-
-    @property
-    def path_text(self) -> str:
-        """The path as text that Python's file functions take."""
-        return path_text(self.path)
-
-    def to_dict(self) -> Fields:
-        """Returns a file as ``snap grep --json`` prints it; ``json.dumps`` takes it."""
-        return {
-            "ref": self.ref,
-            "id": self.snapshot.id,
-            **path_fields(self.path),
-            "is_binary": self.is_binary,
-            "lines": [line.to_dict() for line in self.lines],
-        }
 
 
 class BlameLine(Record):
@@ -973,7 +895,7 @@ class BlameResult(Record):
         }
 
 
-class PathSpace(Record):
+class PathSpace(AtPath, Record):
     """The space that a path of a snapshot takes, with all below it."""
 
     path: bytes
@@ -984,11 +906,6 @@ class PathSpace(Record):
     """Bytes in packs that it needs, without what paths before it need as well."""
     unique_bytes: int
     """Bytes of these that no other snapshot needs."""
-
-    @property
-    def path_text(self) -> str:
-        """The path as text that Python's file functions take; the root is a dot."""
-        return path_text(self.path)
 
 
 class GroupSpace(Record):
@@ -1033,7 +950,7 @@ class Hunk(Record):
         )
 
 
-class FileHunks(Record):
+class FileHunks(AtPath, Record, json_names={"snapshot": "id"}):
     """Where a live file differs from a snapshot."""
 
     snapshot: Snapshot
@@ -1042,15 +959,6 @@ class FileHunks(Record):
     """Of the live file's content (BLAKE3, 64 hex digits): a restore is about that content alone."""
     hunks: tuple[Hunk, ...]
     """From top to bottom; none where the contents are equal."""
-
-    @property
-    def path_text(self) -> str:
-        """The path as text that Python's file functions take."""
-        return path_text(self.path)
-
-    def to_dict(self) -> Fields:
-        """Returns the fields by name; ``json.dumps`` takes it."""
-        return json_fields({"id": self.snapshot.id, **fields_of(self, without={"snapshot"})})
 
 
 def _rounded(ratio: float | None) -> float | None:
@@ -1075,7 +983,7 @@ class ForkOrigin(Record):
         return path_text(self.path) if self.path is not None else None
 
 
-class Fork(Record):
+class Fork(AtPath, Record):
     """One directory that was forked."""
 
     path: bytes
@@ -1088,11 +996,6 @@ class Fork(Record):
     copied_files: int
     """Files that were written; empty ones are in neither number."""
     copied_bytes: int
-
-    @property
-    def path_text(self) -> str:
-        """The path as text that Python's file functions take."""
-        return path_text(self.path)
 
 
 class ForkResult(Record):

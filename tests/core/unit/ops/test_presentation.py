@@ -10,6 +10,7 @@ import pytest
 
 from treesnap.core.model import entities, results
 from treesnap.core.model.entities import SnapshotList
+from treesnap.core.model.presentation import Record
 
 HOSTILE = "<script>alert(1)</script>&\x1b[31m"
 NOT_UTF8 = b"caf\xe9"
@@ -185,3 +186,21 @@ def test_every_public_record_can_become_json():
     }  # fmt: skip
 
     assert {kind.__name__ for kind in records if not hasattr(kind, "to_dict")} == inner
+
+
+def test_json_names_fields_as_the_class_says_and_puts_properties_first(taken):
+    class Shown(Record, json_names={"snapshot": "id", "older": "older_id"}, json_first=("size",)):
+        snapshot: object
+        older: object
+        other: int
+
+        @property
+        def size(self):
+            return 2 * self.other
+
+    assert list(Shown(taken.snapshot, None, 3).to_dict().items()) == [
+        ("size", 6),
+        ("id", taken.id),
+        ("older_id", None),
+        ("other", 3),
+    ]
