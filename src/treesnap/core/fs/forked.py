@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import chain
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from treesnap.core.fs.local import shared_with_children
 from treesnap.core.fs.ticker import running_count
@@ -59,28 +59,42 @@ def helper_count() -> int:
     return min(HELPERS_MAX, len(os.sched_getaffinity(0)) - 1)
 
 
-def share_out(
-    items: Sequence[Item],
-    weight: Callable[[Item], int],
-    helpers: int,
-    *,
-    here: Callable[[Item], None],
-    there: Callable[[Item], Result],
-    take: Callable[[Item, Result], None],
-    again: Callable[[Item], None],
-    finish: Callable[[], Any] | None = None,
-    accept: Callable[[list[tuple[Item, Result]], Any], bool] | None = None,
-) -> None:
-    """Does the work on items in this process and in helpers; each takes the next when it is free.
+class Work(Generic[Item, Result]):
+    """What is done with an item, in this process and in a helper.
 
-    Heavy items come first, the heaviest in this process, and each helper gets one at least. A
-    helper calls ``there`` for each of its items. When it has ended, ``take`` gets here what that
+    A helper calls ``there`` for each of its items. When it has ended, ``take`` gets here what that
     returned, and ``again`` each item of which nothing was reported, which may be half done.
     ``here`` does the items of this process: all of them if no other can be started.
 
     With ``finish``, which a helper calls after its last item, all that it did counts or nothing:
     it counts if ``finish`` returned, and ``accept`` returns True for the items with their results
-    and for what ``finish`` returned. Results have to be what :mod:`marshal` can write. An
+    and for what ``finish`` returned. Results have to be what :mod:`marshal` can write.
+    """
+
+    def __init__(
+        self,
+        *,
+        here: Callable[[Item], None],
+        there: Callable[[Item], Result],
+        take: Callable[[Item, Result], None],
+        again: Callable[[Item], None],
+        finish: Callable[[], Any] | None = None,
+        accept: Callable[[list[tuple[Item, Result]], Any], bool] | None = None,
+    ) -> None:
+        self.here = here
+        self.there = there
+        self.take = take
+        self.again = again
+        self.finish = finish
+        self.accept = accept
+
+
+def share_out(
+    items: Sequence[Item], weight: Callable[[Item], int], helpers: int, work: Work[Item, Result]
+) -> None:
+    """Does the work on items in this process and in helpers; each takes the next when it is free.
+
+    Heavy items come first, the heaviest in this process, and each helper gets one at least. An
     exception here ends the helpers first.
     """
     ordered = sorted(items, key=weight, reverse=True)
@@ -90,7 +104,7 @@ def share_out(
             queue = _Queue(len(ordered), 1 + helpers)
     if queue is None:
         for item in ordered:
-            here(item)
+            work.here(item)
         return
     left = dict(enumerate(ordered))
     own = [0]
@@ -99,9 +113,9 @@ def share_out(
 
         def help_with(first: int, report: Report) -> None:
             for number in queue.numbers([first]):
-                report((number, there(ordered[number])))
-            if finish is not None:
-                report((_FINISHED, finish()))
+                report((number, work.there(ordered[number])))
+            if work.finish is not None:
+                report((_FINISHED, work.finish()))
 
         for first in range(1, min(1 + helpers, len(ordered))):
             try:
@@ -109,20 +123,20 @@ def share_out(
             except OSError:
                 own.append(first)
         for number in queue.numbers(own):
-            here(left.pop(number))
+            work.here(left.pop(number))
             for helper in started:
                 helper.receive()
         for helper in started:
             results = dict(helper.results())
             finished = results.pop(_FINISHED, None)
             done = [(left[number], result) for number, result in results.items()]
-            if accept is not None and (finished is None or not accept(done, finished)):
+            if work.accept is not None and (finished is None or not work.accept(done, finished)):
                 continue
             for number, (item, result) in zip(results, done, strict=True):
                 del left[number]
-                take(item, result)
+                work.take(item, result)
         for item in left.values():
-            again(item)
+            work.again(item)
 
 
 class _Queue:

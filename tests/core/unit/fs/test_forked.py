@@ -14,7 +14,7 @@ import pytest
 
 from helping import die, fork_in_turn, refuse
 from treesnap.core.fs import forked
-from treesnap.core.fs.forked import Helper, helper_count, share_out
+from treesnap.core.fs.forked import Helper, Work, helper_count, share_out
 
 TIMEOUT_S = 60
 
@@ -32,11 +32,13 @@ class Shared:
             shares,
             lambda share: 1,
             helpers,
-            here=self.done_here.append,
-            there=self.help,
-            take=lambda share, result: self.taken.append((share, result)),
-            again=self.done_again.append,
-            **options,
+            Work(
+                here=self.done_here.append,
+                there=self.help,
+                take=lambda share, result: self.taken.append((share, result)),
+                again=self.done_again.append,
+                **options,
+            ),
         )
 
     def help(self, share: str) -> bytes:
@@ -137,10 +139,12 @@ def test_a_helper_does_not_wait_for_room_while_there_is_work_here():
         shares,
         lambda share: 1,
         1,
-        here=here,
-        there=help_with,
-        take=lambda share, result: taken.append(share),
-        again=done_here.append,
+        Work(
+            here=here,
+            there=help_with,
+            take=lambda share, result: taken.append(share),
+            again=done_here.append,
+        ),
     )
 
     os.close(done_fd)
@@ -194,10 +198,7 @@ def test_when_the_work_here_fails_the_helpers_end_first():
             ["a", "endless"],
             lambda share: 1,
             1,
-            here=fail,
-            there=Shared().help,
-            take=lambda share, result: None,
-            again=fail,
+            Work(here=fail, there=Shared().help, take=lambda share, result: None, again=fail),
         )
 
     os.set_blocking(read_fd, False)

@@ -71,6 +71,7 @@ from treesnap.core.worktree.apply.stage import (
     Item,
     Participant,
     Stager,
+    TreeSource,
     make_private_directory,
     new_stage_name,
     remove_stage,
@@ -265,13 +266,10 @@ class Export:
         stager = Stager(
             self._fs,
             stage_fd,
-            self._session.store.get,
-            target.groups,
+            TreeSource(self._session.store.get, target.trees, target.groups, target.root.tree_id),
             monitor,
-            trees=target.trees,
             touch=self._touch,
             participant=self._participant,
-            whole_id=target.root.tree_id,
         )
         try:
             stager.put_all(items)

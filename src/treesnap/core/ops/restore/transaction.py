@@ -37,12 +37,13 @@ from treesnap.core.ops.trust import has_root
 from treesnap.core.store.layout import attachment_file_name
 from treesnap.core.store.reserve import Reserve
 from treesnap.core.worktree.apply.applier import Applier, Finisher, open_files, settle
-from treesnap.core.worktree.apply.preconditions import Observed
+from treesnap.core.worktree.apply.preconditions import Expected, Observed
 from treesnap.core.worktree.apply.protection import refuse_protected
 from treesnap.core.worktree.apply.stage import (
     Item,
     StagePlaces,
     Stager,
+    TreeSource,
     begin_building,
     end_building,
     move_stage,
@@ -568,16 +569,15 @@ class Steps:
             begin_building(fs, main_fd)
             built = [step for top in stages for step in self._build(stages[top], top, places)]
             steps = [self._expecting(step) for step in [*built, *self._others(places)]]
+            second = SecondReading(self._session, work, root_fd, stage_name)
             with Applier(
                 fs,
                 root_fd,
                 stages,
-                work.plan.finishes,
-                TreeReader(self._session.store.get).xattrs,
                 steps,
-                observed=work.observed,
-                second_look=SecondReading(self._session, work, root_fd, stage_name),
-                mapped=work.current.mapped,
+                work.plan.finishes,
+                Expected(work.observed, second, work.current.mapped),
+                xattrs=TreeReader(self._session.store.get).xattrs,
                 touch=work.touch,
             ) as applier:
                 applier.check()
@@ -603,10 +603,8 @@ class Steps:
         stager = Stager(
             self._fs,
             stage_fd,
-            self._session.store.get,
-            work.target.groups,
+            TreeSource(self._session.store.get, work.target.trees, work.target.groups),
             self._session.monitor,
-            trees=work.target.trees,
             touch=work.touch,
         )
         steps = []

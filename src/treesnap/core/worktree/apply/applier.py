@@ -16,7 +16,6 @@ import errno
 import os
 import stat as stat_module
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from typing import Self
 
@@ -30,9 +29,8 @@ from treesnap.core.model.entities import Entry, EntryKind, Xattrs
 from treesnap.core.model.errors import Conflict
 from treesnap.core.model.results import OpenFile
 from treesnap.core.worktree.apply.preconditions import (
-    Observed,
+    Expected,
     Preconditions,
-    SecondLook,
     blaming,
     conflict,
 )
@@ -50,8 +48,8 @@ class Applier:
     """Carries out, or undoes, the steps of one restore. Use as a context manager.
 
     ``stages`` has a descriptor of each staging directory, by the directory that holds it.
-    The descriptors belong to the caller. With ``touch`` the modification times of
-    what changes become the present.
+    The descriptors belong to the caller. ``directories`` get their final metadata in the end. With
+    ``touch`` the modification times of what changes become the present.
     """
 
     def __init__(
@@ -59,14 +57,12 @@ class Applier:
         fs: FileSystem,
         root_fd: int,
         stages: Mapping[bytes, int],
-        directories: Sequence[Finish],
-        xattrs: Callable[[Entry], Xattrs],
         steps: Sequence[RestoreStep],
+        directories: Sequence[Finish],
+        expected: Expected,
         *,
-        observed: Observed,
-        second_look: SecondLook,
-        mapped: AbstractSet[int] = frozenset(),
-        touch: bool = False,
+        xattrs: Callable[[Entry], Xattrs],
+        touch: bool,
     ) -> None:
         self._fs = fs
         self.stages = stages
@@ -74,9 +70,7 @@ class Applier:
         self._xattrs = xattrs
         self._touch = touch
         self._chain = DirectoryChain(fs, root_fd)
-        self._preconditions = Preconditions(
-            fs, self._chain, stages, self._steps, observed, second_look, mapped
-        )
+        self._preconditions = Preconditions(fs, self._chain, stages, self._steps, expected)
         self._finisher = Finisher(fs, self._chain, directories, xattrs, touch=touch)
         self._changed_files: dict[FileIdentity, int] = {}
         """Files whose metadata was changed in place, under whichever of their names."""

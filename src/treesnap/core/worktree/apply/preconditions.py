@@ -23,6 +23,7 @@ from treesnap.core.codec.statcache import (
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import Conflict, Corrupt, quoted
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.worktree.apply.protection import refuse_flags, refuse_flags_below
 from treesnap.core.worktree.apply.step import (
     Action,
@@ -56,6 +57,15 @@ class SecondLook(Protocol):
         """
 
 
+class Expected(NamedTuple):
+    """What a plan saw, with which the tree is compared."""
+
+    observed: Observed
+    second_look: SecondLook
+    mapped: AbstractSet[int]
+    """Inode numbers of files that can change without a sign."""
+
+
 class Preconditions:
     """What is at the paths of some steps, and in the staging directory."""
 
@@ -65,16 +75,12 @@ class Preconditions:
         chain: DirectoryChain,
         stages: Mapping[bytes, int],
         steps: Sequence[RestoreStep],
-        observed: Observed,
-        second_look: SecondLook,
-        mapped: AbstractSet[int],
+        expected: Expected,
     ) -> None:
         self._fs = fs
         self._chain = chain
         self._stages = stages
-        self._observed = observed
-        self._second_look = second_look
-        self._mapped = mapped
+        self._observed, self._second_look, self._mapped = expected
         self.note(steps)
         self.in_the_way: set[bytes] = set()
         """Paths to be removed that a look at a new one finds: the two differ in case alone."""

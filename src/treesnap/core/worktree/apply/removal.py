@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file
-from treesnap.core.fs.forked import helper_count, share_out
+from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.model import treepath
 from treesnap.core.worktree.apply.preconditions import blaming
 from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
@@ -153,8 +153,5 @@ def _unlink_all(fs: FileSystem, fd: int, names: Sequence[bytes]) -> None:
         ],
         len,
         helper_count() if len(names) >= HELPED_REMOVALS_MIN else 0,
-        here=unlink,
-        there=unlink,
-        take=lambda _run, _result: None,
-        again=unlink_rest,
+        Work(here=unlink, there=unlink, take=lambda _run, _result: None, again=unlink_rest),
     )

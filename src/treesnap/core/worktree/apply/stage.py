@@ -26,7 +26,7 @@ from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.reader import Get, TreeReader, read_segments
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file, sync_directory, write_all_at
-from treesnap.core.fs.forked import helper_count, share_out
+from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.fs.real_path import OPEN_DIRECTORY
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import Entry, EntryKind, ObjectId, ObjectKind, Totals
@@ -109,34 +109,39 @@ class Participant(Protocol):
         """Takes what a helper learned."""
 
 
+class TreeSource(NamedTuple):
+    """What entries are built from."""
+
+    get: Get
+    """Reads objects, and verifies them."""
+    trees: TreeReader
+    groups: Groups
+    whole_id: ObjectId | None = None
+    """The directory of which all is built, unless a plan that came to all its paths was made."""
+
+
 class Stager:
     """Builds entries below one staging directory.
 
     ``root_fd`` is the staging directory; it belongs to the caller. ``degraded`` lists the paths
-    that lack metadata for want of privileges. ``whole_id`` is the directory of which all is built,
-    unless a plan that came to all its paths was made before.
+    that lack metadata for want of privileges.
     """
 
     def __init__(
         self,
         fs: FileSystem,
         root_fd: int,
-        get: Get,
-        groups: Groups,
+        source: TreeSource,
         monitor: Monitor,
         *,
-        trees: TreeReader,
         touch: bool,
         participant: Participant | None = None,
-        whole_id: ObjectId | None = None,
     ) -> None:
         self._fs = fs
-        self._whole_id = whole_id
         self._root_fd = root_fd
         self._participant = participant
-        self._get = get
-        self._trees = trees
-        self._groups = groups
+        self._source = source
+        self._get, self._trees, self._groups, self._whole_id = source
         self._progress = LargeFileProgress(monitor)
         self._touch = touch
         self._chain = DirectoryChain(fs, root_fd)
@@ -253,22 +258,21 @@ class Stager:
         apart = Stager(
             self._fs,
             self._root_fd,
-            self._get,
-            self._groups,
+            self._source,
             NullMonitor(),
-            trees=self._trees,
             touch=self._touch,
             participant=self._participant,
-            whole_id=self._whole_id,
         )
         share_out(
             parts,
             self._weight,
             helpers,
-            here=self._build,
-            there=apart._build_as_helper,
-            take=self._take,
-            again=self._build_again,
+            Work(
+                here=self._build,
+                there=apart._build_as_helper,
+                take=self._take,
+                again=self._build_again,
+            ),
         )
 
     def _build(self, part: _Part) -> None:

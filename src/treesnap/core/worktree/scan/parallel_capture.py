@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, Self
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.forked import helper_count, share_out
+from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import Entry, EntryKind, IgnoreRules, Skipped, SkipReason, Totals
 from treesnap.core.model.errors import WarningCode
@@ -243,12 +243,14 @@ class _SharedCapture:
             [self._above, *self._items.values()],
             lambda item: item.weight,
             helpers,
-            here=self._capture,
-            there=self._help,
-            take=self._take,
-            again=self._capture,
-            finish=self._finish,
-            accept=self._accept,
+            Work(
+                here=self._capture,
+                there=self._help,
+                take=self._take,
+                again=self._capture,
+                finish=self._finish,
+                accept=self._accept,
+            ),
         )
         for path, directory in reversed(self._opened.items()):
             stored = directory.leave()

@@ -16,7 +16,7 @@ from stat import S_ISDIR
 
 from treesnap.core.codec.statcache import Row, decode_observations, is_observed
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.forked import helper_count, share_out
+from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
@@ -81,10 +81,14 @@ def parallel_scan(
             list(_work_items(cache, found[0], weight_max)),
             lambda item: item.weight,
             helpers,
-            here=lambda item: note(look(item)),
-            there=look,
-            take=lambda _, findings: note(findings),
-            again=lambda item: note([(_WHOLE if item.is_deep else _NAMES, p) for p in item.paths]),
+            Work(
+                here=lambda item: note(look(item)),
+                there=look,
+                take=lambda _, findings: note(findings),
+                again=lambda item: note(
+                    [(_WHOLE if item.is_deep else _NAMES, path) for path in item.paths]
+                ),
+            ),
         )
     return changed
 
