@@ -23,7 +23,7 @@ from blob_doubles import (
     RacingBlobs,
     WrappedBlobs,
 )
-from oracle import difference, record
+from oracle import difference, record, without
 from treesnap.core.codec.pack import scan_blocks
 from treesnap.core.model.entities import ObjectKind, SnapshotKind
 from treesnap.core.model.errors import (
@@ -744,6 +744,62 @@ def test_a_clone_that_was_killed_anywhere_goes_on_when_it_is_called_again(
         shutil.rmtree(store)
 
     assert False in outcomes
+
+
+def test_a_clone_that_goes_on_leaves_alone_what_others_put_there_meanwhile(
+    handle, garden, place, tmp_path
+):
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    again, store = tmp_path / "again", tmp_path / "other"
+    outcomes = set()
+
+    for number in count(1):
+        fs = FaultyFileSystem(kill_at(number))
+        killed = treesnap.Handle(treesnap.open(again, store).context._replace(fs=fs))
+        with suppress(Killed):
+            opened(killed, place).clone("s3://b")
+            break
+        if again.exists() and treesnap.open(again, store).doctor().unfinished:
+            (again / "mine").write_text("mine")
+            code, conflicts = None, ()
+            try:
+                conflicts = cloned(again, store, place).conflicts
+            except Refused as refused:
+                code = refused.code
+            outcomes.add((code, conflicts))
+            if conflicts:
+                (again / "mine").unlink()
+                expected, actual = (without(record(root), b"") for root in (garden, again))
+                assert difference(expected, actual) == []
+            else:
+                assert os.listdir(again) == ["mine"]
+        shutil.rmtree(again, ignore_errors=True)
+        shutil.rmtree(store, ignore_errors=True)
+
+    assert outcomes == {(ErrorCode.TARGET_NOT_EMPTY, ()), (None, (b"mine",))}
+
+
+def test_a_clone_replaces_nothing_that_appears_while_it_fetches(handle, place, tmp_path):
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    again = tmp_path / "again"
+
+    class Appearing(NullMonitor):
+        def begin(self, phase, *totals):
+            if phase is Phase.FETCH:
+                again.mkdir(exist_ok=True)
+                (again / "mine").write_text("mine")
+
+    context = treesnap.open(again, tmp_path / "other").context._replace(monitor=Appearing())
+
+    with pytest.raises(Refused) as refused:
+        opened(treesnap.Handle(context), place).clone("s3://b")
+
+    assert refused.value.code == ErrorCode.TARGET_NOT_EMPTY
+    assert os.listdir(again) == ["mine"]
 
 
 def test_a_clone_into_the_place_of_another_history_is_refused(handle, place, tmp_path):

@@ -1024,7 +1024,8 @@ class Handle:
         """
         from treesnap.core.ops.access import recover
 
-        return recover(self.context)
+        recovery = recover(self.context)
+        return recovery.done if recovery is not None else None
 
     def run(
         self,

@@ -210,6 +210,8 @@ class CloneResult(Record):
     fetched: Fetched
     privileges: Privileges
     """Set-user-ID bits and the like that were left out, or given if the caller wanted that."""
+    conflicts: tuple[bytes, ...] = ()
+    """What others changed or made there since the clone was interrupted: it stays as it is."""
 
 
 def _no_secret(known: KnownRemote) -> SecretSource:
@@ -788,21 +790,16 @@ class Remotes:
         which are relative to the root, nothing else is read, and there is one snapshot of these
         paths. Set-user-ID bits, devices, privileged attributes and owners are left out unless it is
         ``privileged``. The directory is made once everything is fetched; a clone that was killed
-        goes on when it is called again. Raises NotFound, InvalidArgument, Refused, Busy, Corrupt,
-        RemoteFailed, RemoteLocked, StorageFull.
+        goes on when it is called again, and leaves alone what others put there meanwhile. Raises
+        NotFound, InvalidArgument, Refused, Busy, Corrupt, RemoteFailed, RemoteLocked, StorageFull.
         """
         context = self._context
         wanted = _tree_paths(context, paths)
         refuse_dangerous(context.root, context.store_path)
-        is_resumed = recover(context) is not None
-        with reported("look at the directory"):
-            # A clone that was killed at its end may be whole now.
-            if not is_resumed and os.path.lexists(context.root) and os.listdir(context.root):
-                raise Refused(
-                    f"The directory {quoted(context.root)} is not empty",
-                    code=ErrorCode.TARGET_NOT_EMPTY,
-                    path=context.root,
-                )
+        recovery = recover(context)
+        earlier = recovery.completed if recovery is not None else None
+        if earlier is None:
+            _require_empty(context.root)
         name, known = _known(context, place)
         with connect(known, self._secret_of(known), self._opener) as connection:
             view = connection.protocol.read(skips_damaged=True)
@@ -837,9 +834,18 @@ class Remotes:
 
             history_id, goal, fetched = connection.protocol.settled("the clone", view, fetched_with)
         restored = restore(
-            context, RestoreRequest(ref=goal, list_changes=False, privileged=privileged)
+            context,
+            RestoreRequest(
+                ref=goal,
+                list_changes=False,
+                privileged=privileged,
+                bases=() if earlier is None else (earlier,),
+                # What appeared during the fetch is in no snapshot; what appears later, no plan has.
+                approve=None if earlier is not None else lambda _: _require_empty(context.root),
+            ),
         )
-        return CloneResult(context.root, history_id, goal, fetched, restored.privileges)
+        conflicts = tuple(item.path for item in restored.conflicts)
+        return CloneResult(context.root, history_id, goal, fetched, restored.privileges, conflicts)
 
     @contextmanager
     def _connected(
@@ -1117,6 +1123,17 @@ def _decisions(session: Session, snapshots: Sequence[Snapshot], policy: Policy) 
 def _merge_bases(session: Session, done: FetchResult) -> list[Snapshot]:
     there = fetched_root(session.store, done.remote, done.history_name, done.history_id)
     return merge_bases(session, there, done.history_name)
+
+
+def _require_empty(directory: str) -> None:
+    """Raises Refused for a directory that holds something; one that does not exist is empty."""
+    with reported("look at the directory"):
+        if os.path.lexists(directory) and os.listdir(directory):
+            raise Refused(
+                f"The directory {quoted(directory)} is not empty",
+                code=ErrorCode.TARGET_NOT_EMPTY,
+                path=directory,
+            )
 
 
 def _require_only(session: Session, ids: Iterable[SnapshotId]) -> None:

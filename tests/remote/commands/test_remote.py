@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 import pytest
@@ -41,6 +42,19 @@ def test_a_push_and_a_clone(snap, run_snap, root, pushed, disk, tmp_path):
 
     assert (outcome.code, f"into {tmp_path / 'again'}: 1 snapshot" in outcome.out) == (0, True)
     assert difference(record(root), record(tmp_path / "again")) == []
+
+
+def test_a_clone_that_fetches_nothing_more_counts_what_it_cloned(
+    snap, run_snap, pushed, disk, tmp_path
+):
+    other = {"SNAP_STORE": str(tmp_path / "other")}
+    run_snap("clone", disk, "again", cwd=tmp_path, env=other)
+    shutil.rmtree(tmp_path / "again")
+
+    outcome = run_snap("clone", disk, "again", "--json", cwd=tmp_path, env=other)
+
+    assert (outcome.json["snapshots"], outcome.json["objects"]) == (1, 0)
+    assert outcome.json["conflicts"] == []
 
 
 def test_a_remote_of_a_strangers_store_is_named_first(snap, pushed, disk, store):

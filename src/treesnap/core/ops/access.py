@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from treesnap.core.fs.durable import unlink_if_present
 from treesnap.core.fs.os_errors import reported
@@ -27,6 +28,9 @@ from treesnap.core.ops.trust import refuse_foreign
 from treesnap.core.store.fence import CollectorHeld, collector_held
 from treesnap.core.store.lock import inside, is_held
 from treesnap.core.store.store import Store
+
+if TYPE_CHECKING:
+    from treesnap.core.ops.restore.recover import Recovery
 
 
 @contextmanager
@@ -194,7 +198,7 @@ def _finish_if_possible(session: Session) -> None:
         )
 
 
-def recover(context: Context) -> str | None:
+def recover(context: Context) -> Recovery | None:
     """Finishes an interrupted restore; returns what was done, or None."""
     from treesnap.core.ops.restore.recover import recover_locked
 

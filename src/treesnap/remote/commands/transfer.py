@@ -181,7 +181,7 @@ def clone(
         is_known = not known.isdisjoint({where, os.path.abspath(where)})
     line = (
         f"Cloned {short_id(result.snapshot_id)} into {printable(result.root)}: "
-        f"{count_text(result.fetched.snapshots, 'snapshot')}"
+        f"{count_text(len(result.fetched.ids), 'snapshot')}"
     )
     invocation.output.result(
         "clone",
@@ -189,14 +189,22 @@ def clone(
             "root": result.root,
             "history_id": result.history_id,
             "snapshot_id": result.snapshot_id,
-            "snapshots": result.fetched.snapshots,
+            "snapshots": len(result.fetched.ids),
             "objects": result.fetched.objects,
             "size_bytes": result.fetched.size_bytes,
             "privileges": result.privileges,
+            "conflicts": result.conflicts,
         },
         [line],
     )
     invocation.output.note(*privilege_lines(result.privileges))
+    if result.conflicts:
+        paths = count_text(len(result.conflicts), "path")
+        stays = "stays as it is" if len(result.conflicts) == 1 else "stay as they are"
+        invocation.output.note(
+            f"{paths} that changed there since the clone was interrupted {stays}:",
+            *(f"  {text}" for text in first_lines(result.conflicts, path_text, _SHOWN_MAX)),
+        )
     if not is_known:
         add = invocation.command_text("remote", "add", "NAME", where)
         invocation.output.note(f"To push from there, add the remote first: {add}")

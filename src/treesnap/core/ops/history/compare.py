@@ -29,7 +29,8 @@ from treesnap.core.worktree.scan.ignore import given
 
 def status(context: Context, ref: str | None = None) -> StatusResult:
     """Compares the live tree with a snapshot, by default the one at the root's position."""
-    recovered = recover(context)
+    recovery = recover(context)
+    recovered = recovery.done if recovery is not None else None
     try:
         with opened(context, "look at the tree", sweep=True) as session:
             with suppress(OSError):  # a store that cannot be written to is looked at all the same

@@ -67,6 +67,14 @@ _COMPLETED = "completed an interrupted restore"
 _TO_TIDY = "all is done; the next command on this root cleans up"
 
 
+class Recovery(NamedTuple):
+    """What was done about an interrupted restore."""
+
+    done: str
+    completed: SnapshotId | None = None
+    """What the root was restored to; None where that was undone, or had not begun."""
+
+
 class Look(NamedTuple):
     """The paths of an interrupted restore, and the state of each."""
 
@@ -83,7 +91,7 @@ class Look(NamedTuple):
         return not (self.paths(PathState.CHANGED) and self.paths(PathState.OPEN))
 
 
-def recover_locked(session: Session) -> str | None:
+def recover_locked(session: Session) -> Recovery | None:
     """Finishes an interrupted restore and warns of it. The caller holds the root's lock.
 
     Returns what was done, or None where there is nothing to do, or nothing can be done because
@@ -93,12 +101,13 @@ def recover_locked(session: Session) -> str | None:
     journal = read_journal(session.root)
     if journal is None:
         return None
-    done = _recover(session, journal)
+    recovery = _recover(session, journal)
     if journal.commit is not None and Transaction(session, journal).is_finished():
         _settle(session, journal.commit)
-    if done is not None:
+    if recovery is not None:
+        done = recovery.done
         session.monitor.warn(WarningCode.RESTORE_RECOVERED, done[0].upper() + done[1:])
-    return done
+    return recovery
 
 
 def _settle(session: Session, commit: Commit) -> None:
@@ -204,30 +213,31 @@ def _refuse_other_directory(
     )
 
 
-def _recover(session: Session, journal: Journal) -> str | None:
+def _recover(session: Session, journal: Journal) -> Recovery | None:
     transaction, commit = Transaction(session, journal), journal.commit
     if not has_root(session.context):
         if commit is None:
             transaction.give_up()
-            return "forgot a restore that was interrupted early: the root is gone"
+            return Recovery("forgot a restore that was interrupted early: the root is gone")
         if not (commit.removes_root and transaction.is_finished()):
             return None
         transaction.forget()
-        return _COMPLETED
+        return Recovery(_COMPLETED, commit.target_id)
     with _opened_root(session.context) as root_fd:
         _refuse_other_directory(session.context, root_fd, journal, transaction)
         if not session.store.is_own:
             journal = _as_limited(session, root_fd, journal)
             transaction, commit = Transaction(session, journal), journal.commit
         if commit is not None and transaction.is_finished():
-            return _cleaned_up(session, journal, transaction, root_fd)
+            is_clean = _cleaned_up(session, journal, transaction, root_fd)
+            return Recovery(_COMPLETED, commit.target_id) if is_clean else None
         if commit is not None and not commit.paths:
             transaction.resume_without_files(root_fd)
-            return _COMPLETED
+            return Recovery(_COMPLETED, commit.target_id)
         if commit is not None:
             return Completion(session, journal).run(root_fd)
     transaction.give_up()
-    return "removed what an interrupted restore had prepared; the tree is as before it"
+    return Recovery("removed what an interrupted restore had prepared; the tree is as before it")
 
 
 def _as_limited(session: Session, root_fd: int, journal: Journal) -> Journal:
@@ -268,10 +278,8 @@ def _as_limited(session: Session, root_fd: int, journal: Journal) -> Journal:
         )
 
 
-def _cleaned_up(
-    session: Session, journal: Journal, transaction: Transaction, root_fd: int
-) -> str | None:
-    """Removes what a finished restore moved aside; only warns where that fails."""
+def _cleaned_up(session: Session, journal: Journal, transaction: Transaction, root_fd: int) -> bool:
+    """Removes what a finished restore moved aside; warns where that fails, and returns False."""
     try:
         preserve_foreign_edits(session, journal)
         transaction.end(root_fd)
@@ -280,8 +288,8 @@ def _cleaned_up(
             WarningCode.NOT_CLEANED_UP,
             f"What a finished restore moved aside could not be removed: {error}",
         )
-        return None
-    return _COMPLETED
+        return False
+    return True
 
 
 class Completion:
@@ -319,7 +327,7 @@ class Completion:
     def _is_relinked(self, path: bytes) -> bool:
         return self._old.groups.get(path) != self._new.groups.get(path)
 
-    def run(self, root_fd: int) -> str:
+    def run(self, root_fd: int) -> Recovery:
         """Brings all paths that no other process changed to one state; returns what was done."""
         reason: TreesnapError | OSError | None = None
         for attempt in range(1, ATTEMPTS + 1):
@@ -350,7 +358,8 @@ class Completion:
                     )
                 left_out = self._left_out(self._target if forward else self._safety)
                 changed = look.paths(PathState.CHANGED)
-                return _words(reason, changed, left_out, forward=forward)
+                done = _words(reason, changed, left_out, forward=forward)
+                return Recovery(done, self._commit.target_id if forward else None)
         raise AssertionError
 
     def _left_out(self, goal: Snapshot) -> str:
