@@ -16,6 +16,8 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -173,6 +175,15 @@ def started(place: Scene, *words: str, **options) -> subprocess.Popen[bytes]:
     return process
 
 
+def waits_for_root(process_id: int) -> bool:
+    """Returns whether a process has opened the lock of a root."""
+    for link in Path(f"/proc/{process_id}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if fnmatch(os.readlink(link), "*/roots/*/lock"):
+                return True
+    return False
+
+
 def passes_on(process_id: int, number: int) -> bool:
     return bool(int(status_of(process_id)["SigCgt"], 16) >> (number - 1) & 1)
 
@@ -315,6 +326,8 @@ def facts_of(process_id: int) -> dict[str, object]:
 )
 def test_a_signal_ends_both(place, server, held_root, number, code, message):
     process = started(place, "create", "-q")
+    (child,) = children_of(server.pid)
+    wait_until(lambda: waits_for_root(child))  # an earlier interrupt ends it without a word
     process.send_signal(number)
     _, err = process.communicate(timeout=TIMEOUT_S)
 
