@@ -172,7 +172,7 @@ class TestCreate:
         (tmp_path / "outside").write_text("outside")
         directory = root / ".maker-checkpoints/metadata"
         directory.mkdir(parents=True)
-        os.link(tmp_path / "outside", directory / ".one.json.writing")
+        os.link(tmp_path / "outside", directory / ".treesnap-writing")
 
         assert status(run(create_block(root, "one", "a"), metadata=True)) == "CREATE_SUCCESS"
         assert (tmp_path / "outside").read_text() == "outside"

@@ -350,14 +350,13 @@ class CheckpointManager:
         A log of another program in its place is kept beside it.
         """
         session = _checked(session_id, "session")
-        path = LOGS.path(session)
 
         def content() -> bytes:
             log = self._log(session, self._checkpoints(session))
             return json.dumps(log, indent=2).encode() + b"\n"
 
-        write_sidecar(self.handle.context, path, content, is_sidecar=_is_own_log)
-        return os.path.join(self.repo_root, os.fsdecode(path))
+        write_sidecar(self.handle.context, LOGS, session, content, is_sidecar=_is_own_log)
+        return os.path.join(self.repo_root, os.fsdecode(LOGS.path(session)))
 
     def _checkpoints(self, session: str) -> list[Checkpoint]:
         return list(_checkpoints_of(self.handle.list(session=session)).values())

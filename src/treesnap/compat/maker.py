@@ -28,7 +28,12 @@ from treesnap.compat.maker_result import (
     Result,
     failed,
 )
-from treesnap.compat.sidecar_files import read_sidecar, remove_sidecar, write_sidecar
+from treesnap.compat.sidecar_files import (
+    SidecarPlace,
+    read_sidecar,
+    remove_sidecar,
+    write_sidecar,
+)
 from treesnap.core.diff.trees import is_time_alone
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.handle import Handle
@@ -60,7 +65,7 @@ if TYPE_CHECKING:
 
 SOURCE_TOOL = "maker"
 
-_METADATA_DIRECTORY = ".maker-checkpoints/metadata"
+_METADATA = SidecarPlace(".maker-checkpoints/metadata/*.json")
 
 
 @checked
@@ -307,7 +312,7 @@ def _cleanup(handle: Handle, request: Cleanup) -> Cleaned:
 
 def _metadata_location(checkpoint_id: str) -> str:
     """Returns the path of a checkpoint's metadata file, relative to the working directory."""
-    return f"{_METADATA_DIRECTORY}/{checkpoint_id}.json"
+    return _METADATA.path(checkpoint_id).decode()
 
 
 def _refuse_foreign_metadata(handle: Handle, checkpoint_id: str) -> None:
@@ -347,7 +352,8 @@ def _write_metadata(handle: Handle, request: Create, created: Created) -> None:
     data = (json.dumps(content, indent=2) + "\n").encode()
     write_sidecar(
         handle.context,
-        _metadata_location(created.checkpoint_id).encode(),
+        _METADATA,
+        created.checkpoint_id,
         lambda: data,
         is_sidecar=lambda found: _names_one_of(found, ours),
     )

@@ -1,15 +1,18 @@
 """Sidecar files: small files that an operation leaves in the root for other programs to read.
 
 They are reached as everything in a root is, never through a link, and replaced atomically. They
-are not part of the state that snapshots hold: their writer excludes them from captures.
+are not part of the state that snapshots hold: their writer excludes them from captures. All files
+of one kind have the same name while they are written, so the next writer of any of them replaces
+what a killed one left.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import write_all
@@ -19,9 +22,15 @@ from treesnap.core.model.entities import Change, ChangeKind
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import Context
-from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
+from treesnap.core.worktree.directory import (
+    NO_DIRECTORY,
+    DirectoryChain,
+    open_chain,
+    open_directory,
+)
 
 SIZE_BYTES_MAX = 64 << 20
+_WRITING = b".treesnap-writing"
 OTHER_SUFFIX = b".before-treesnap"
 """Ends the new name of another program's file that was in the place of a sidecar file."""
 
@@ -29,12 +38,13 @@ OTHER_SUFFIX = b".before-treesnap"
 class SidecarPlace:
     """Where sidecar files of one kind lie: below a root, at a path with one part that varies.
 
-    ``pattern`` is relative to the root, and has ``*`` for that part.
+    ``pattern`` is relative to the root, and has ``*`` for that part, or at its beginning.
     """
 
     def __init__(self, pattern: str) -> None:
         self._parts = pattern.encode().split(b"/")
-        self._writing = [*self._parts[:-1], _writing_name(self._parts[-1])]
+        (position,) = (at for at, part in enumerate(self._parts) if part.startswith(b"*"))
+        self._writing = [*self._parts[:position], _WRITING]
         self.excluded = tuple(
             "/" + b"/".join(parts).decode() for parts in (self._parts, self._writing)
         )
@@ -42,7 +52,12 @@ class SidecarPlace:
 
     def path(self, varying: str) -> bytes:
         """Returns the path of one file."""
-        return b"/".join(varying.encode() if part == b"*" else part for part in self._parts)
+        return b"/".join(self._parts).replace(b"*", varying.encode())
+
+    @property
+    def above(self) -> bytes:
+        """The directory below which all of them lie."""
+        return b"/".join(self._writing[:-1])
 
     def holds(self, change: Change) -> bool:
         """Returns whether a change is that of such a file, or of a new directory above one."""
@@ -57,37 +72,43 @@ class SidecarPlace:
 
 def _fit(names: list[bytes], parts: list[bytes]) -> bool:
     return len(names) == len(parts) and all(
-        part in (b"*", name) for name, part in zip(names, parts, strict=True)
+        fnmatchcase(name, part) for name, part in zip(names, parts, strict=True)
     )
-
-
-def _writing_name(name: bytes) -> bytes:
-    """Returns the name that a file has while it is written."""
-    return b"." + name + b".writing"
 
 
 def write_sidecar(
     context: Context,
-    path: bytes,
+    place: SidecarPlace,
+    varying: str,
     content: Callable[[], bytes],
     *,
     is_sidecar: Callable[[bytes], bool],
 ) -> None:
-    """Writes ``content()`` to a file of the root, durably, and makes its directories.
+    """Writes ``content()`` to a file of a place, durably, and makes its directories.
 
     The root is locked meanwhile, so that of several writers the last one has seen the newest
     history. Another program's file in its place is moved aside: :data:`OTHER_SUFFIX` is added to
-    its name. A kill leaves the old file or the new one. Raises Refused where a link or a file
-    stands in the place of a directory.
+    its name. A kill leaves the old file or the new one, and may leave one that is half-written:
+    the next writer replaces that. Raises Refused where a link or a file stands in the place of a
+    directory.
     """
     with (
         opened(context, "write a sidecar file", recover=False) as session,
         locked_root(session, "write a sidecar file"),
         open_chain(context.fs, context.root) as chain,
     ):
-        directory, name = treepath.split(path)
+        directory, name = treepath.split(place.path(varying))
         data = content()
-        _replace(context.fs, _made(context.fs, chain, directory), name, data, is_sidecar)
+        _make_directories(context.fs, chain, directory)
+        parent, last = treepath.split(place.above)
+        with open_directory(context.fs, last, dir_fd=chain.open(parent)) as above:
+            target = chain.open(directory)
+            with _written(context.fs, above, data):
+                found = _content(context.fs, target, name)
+                if found is None or not is_sidecar(found):
+                    _move_aside(context.fs, target, name)
+                context.fs.rename(_WRITING, name, source_dir_fd=above, target_dir_fd=target)
+            context.fs.sync(target)
 
 
 def read_sidecar(context: Context, path: bytes) -> bytes | None:
@@ -113,8 +134,8 @@ def remove_sidecar(context: Context, path: bytes) -> None:
             raise
 
 
-def _made(fs: FileSystem, chain: DirectoryChain, path: bytes) -> int:
-    """Returns a descriptor of a directory, which is made with those above it when absent."""
+def _make_directories(fs: FileSystem, chain: DirectoryChain, path: bytes) -> None:
+    """Makes a directory and those above it where they are absent, durably."""
     names = treepath.components(path)
     for length in range(1, len(names) + 1):
         try:
@@ -130,26 +151,25 @@ def _made(fs: FileSystem, chain: DirectoryChain, path: bytes) -> int:
             raise Refused(
                 f"{quoted(where)} is not a directory", code=ErrorCode.NOT_A_DIRECTORY, path=where
             ) from error
-    return chain.open_names(names)
 
 
-def _replace(
-    fs: FileSystem, directory: int, name: bytes, data: bytes, is_sidecar: Callable[[bytes], bool]
-) -> None:
-    writing = _writing_name(name)
+@contextmanager
+def _written(fs: FileSystem, directory: int, data: bytes) -> Iterator[None]:
+    """Holds a durable file under the name for writing; removes it when the body raises."""
     with suppress(FileNotFoundError):  # left by a writer that was killed
-        fs.unlink(writing, dir_fd=directory)
-    fd = fs.open(writing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=directory)
+        fs.unlink(_WRITING, dir_fd=directory)
+    fd = fs.open(_WRITING, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=directory)
     try:
-        write_all(fs, fd, data)
-        fs.sync_data(fd)
-    finally:
-        fs.close(fd)
-    found = _content(fs, directory, name)
-    if found is None or not is_sidecar(found):
-        _move_aside(fs, directory, name)
-    fs.rename(writing, name, source_dir_fd=directory, target_dir_fd=directory)
-    fs.sync(directory)
+        try:
+            write_all(fs, fd, data)
+            fs.sync_data(fd)
+        finally:
+            fs.close(fd)
+        yield
+    except BaseException:
+        with suppress(OSError):
+            fs.unlink(_WRITING, dir_fd=directory)
+        raise
 
 
 def _content(fs: FileSystem, directory: int, name: bytes) -> bytes | None:
@@ -178,6 +198,6 @@ def _move_aside(fs: FileSystem, directory: int, name: bytes) -> None:
     except FileExistsError as error:
         raise Refused(
             f"{quoted(name)} belongs to another program, and {quoted(name + OTHER_SUFFIX)} exists",
-            code=ErrorCode.NAME_TAKEN,
+            code=ErrorCode.NOT_OURS,
             path=name,
         ) from error

@@ -25,7 +25,7 @@ PATH = b".tool/x/note.json"
 
 def write(handle, text: bytes, is_sidecar=lambda content: content.startswith(b"ours")) -> None:
     """Writes the sidecar file."""
-    write_sidecar(handle.context, PATH, lambda: text, is_sidecar=is_sidecar)
+    write_sidecar(handle.context, PLACE, "x", lambda: text, is_sidecar=is_sidecar)
 
 
 @pytest.fixture
@@ -95,8 +95,9 @@ def test_two_that_are_no_notes_are_too_many(ready, note):
     with pytest.raises(Refused) as caught:
         write(ready, b"ours")
 
-    assert caught.value.code == ErrorCode.NAME_TAKEN
+    assert caught.value.code == ErrorCode.NOT_OURS
     assert note.read_bytes() == b"theirs"
+    assert os.listdir(note.parent.parent) == ["x"]
 
 
 @pytest.mark.parametrize("where", [".tool", ".tool/x"])
@@ -120,7 +121,7 @@ def test_nothing_is_written_through_what_is_no_directory(ready, root, tmp_path, 
 @pytest.mark.parametrize("how", ["symlink", "link", "litter"])
 def test_what_has_the_unfinished_name_is_not_written_to(ready, root, note, how):
     note.parent.mkdir(parents=True)
-    unfinished = note.with_name(".note.json.writing")
+    unfinished = note.parent.with_name(".treesnap-writing")
     if how == "symlink":
         unfinished.symlink_to(root / "one")
     elif how == "link":
@@ -133,16 +134,21 @@ def test_what_has_the_unfinished_name_is_not_written_to(ready, root, note, how):
     assert (root / "one").read_bytes() == b"one"
     assert note.read_bytes() == b"ours"
     assert os.listdir(note.parent) == ["note.json"]
+    assert os.listdir(note.parent.parent) == ["x"]
 
 
-def test_a_kill_leaves_the_old_note_or_the_new_one(ready, make_handle, note):
+def test_a_kill_leaves_the_old_note_or_the_new_one_and_nothing_after_the_next_note(
+    ready, make_handle, note
+):
     write(ready, b"ours 1")
     found = []
     for number in range(1, 100):
         ended = killed(lambda fs: write(make_handle(fs=fs), b"ours 2"), kill_at(number))
         found.append(note.read_bytes())
-        write(ready, b"ours 1")
+        write_sidecar(ready.context, PLACE, "y", lambda: b"ours 3", is_sidecar=bool)
         assert os.listdir(note.parent) == ["note.json"]
+        assert sorted(os.listdir(note.parent.parent)) == ["x", "y"]
+        write(ready, b"ours 1")
         if not ended.was_killed:
             break
 
@@ -160,6 +166,8 @@ def test_an_error_leaves_the_old_note(ready, make_handle, note):
         write(make_handle(fs=failing), b"ours 2")
 
     assert note.read_bytes() == b"ours 1"
+    assert os.listdir(note.parent.parent) == ["x"]
+    assert os.listdir(note.parent) == ["note.json"]
 
 
 def test_a_root_without_snapshots_gets_no_note(handle, root):
@@ -178,7 +186,7 @@ class TestPlace:
     def test_keeps_notes_out_of_captures(self, handle, root, note):
         handle.create(options=CreateOptions(exclude=PLACE.excluded))
         write(handle, b"ours")
-        note.with_name(".note.json.writing").write_bytes(b"")
+        note.parent.with_name(".treesnap-writing").write_bytes(b"")
         note.with_name("other.json").write_bytes(b"")
 
         made = handle.create(options=CreateOptions(exclude=PLACE.excluded))
@@ -191,7 +199,7 @@ class TestPlace:
         [
             (PATH, ChangeKind.MODIFIED, True),
             (PATH, ChangeKind.ADDED, True),
-            (b".tool/x/.note.json.writing", ChangeKind.ADDED, True),
+            (b".tool/.treesnap-writing", ChangeKind.ADDED, True),
             (b".tool/x/y/note.json", ChangeKind.ADDED, False),
             (b".tool/x/other.json", ChangeKind.ADDED, False),
             (b"note.json", ChangeKind.ADDED, False),
