@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import sha256
 from threading import Barrier, Lock
 from typing import Any
 
@@ -74,7 +73,7 @@ class MemoryBlobs:
         check_listing(prefix, after)
         with self._lock:
             found = [
-                BlobInfo(name, len(data), sha256(data).hexdigest())
+                BlobInfo(name, len(data), f"{hash(data):x}")  # computed once for each content
                 for name, data in self.content.items()
             ]
         names = [item for item in found if item.name.startswith(prefix) and item.name > after]

@@ -21,7 +21,7 @@ from threading import Barrier
 
 from treesnap.core.model.errors import ErrorCode, RemoteFailed
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.remote.blobs.base import BlobMissing, Blobs
+from treesnap.remote.blobs.base import BlobMissing, Blobs, Data
 
 _KIND = "probe"
 _INCONCLUSIVE = frozenset({ErrorCode.REMOTE_FAILED, ErrorCode.REMOTE_THROTTLED})
@@ -289,7 +289,11 @@ def _observe(
         if not _is_judged(server):
             rounds += [(effort.large_writers, effort.large_bytes)] * effort.large_races
         writers = [connect() for _ in range(max(count for count, _ in rounds))]
-        races = [_race(writers[:count], reader, names.new(), size) for count, size in rounds]
+        noise = memoryview(os.urandom(len(writers) + max(size for _, size in rounds)))
+        races = [
+            _race(writers[:count], reader, names.new(), [noise[n : n + size] for n in range(count)])
+            for count, size in rounds
+        ]
     return Observations(
         first_create=first,
         second_create=second,
@@ -305,7 +309,7 @@ def _is_judged(server: KnownServer | None) -> bool:
     return server is not None and server.is_atomic is not None
 
 
-def _create(blobs: Blobs, name: str, data: bytes) -> Outcome:
+def _create(blobs: Blobs, name: str, data: Data) -> Outcome:
     try:
         return Outcome.WON if blobs.create(name, data) else Outcome.LOST
     except RemoteFailed as error:
@@ -314,12 +318,11 @@ def _create(blobs: Blobs, name: str, data: bytes) -> Outcome:
         return Outcome.UNCLEAR if error.is_unclear else Outcome.FAILED
 
 
-def _race(writers: Sequence[Blobs], reader: Blobs, name: str, size_bytes: int) -> Race:
+def _race(writers: Sequence[Blobs], reader: Blobs, name: str, bodies: Sequence[memoryview]) -> Race:
     """Lets writers create one blob at the same time."""
-    bodies = [os.urandom(size_bytes) for _ in writers]
     start = Barrier(len(writers))
 
-    def write(blobs: Blobs, body: bytes) -> Outcome:
+    def write(blobs: Blobs, body: memoryview) -> Outcome:
         start.wait()
         return _create(blobs, name, body)
 
@@ -329,7 +332,8 @@ def _race(writers: Sequence[Blobs], reader: Blobs, name: str, size_bytes: int) -
         found = reader.get(name)
     except BlobMissing:
         return Race(outcomes, None)
-    return Race(outcomes, bodies.index(found) if found in bodies else MIXED)
+    stored = (number for number, body in enumerate(bodies) if bytes(body) == found)
+    return Race(outcomes, next(stored, MIXED))
 
 
 def _late_names(writer: Blobs, reader: Blobs, names: _Names) -> int:
