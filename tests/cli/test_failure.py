@@ -130,6 +130,25 @@ def test_bug_is_told_without_a_traceback(unsaid_snap, monkeypatch):
     assert "Traceback" in debugged.err
 
 
+@pytest.mark.parametrize("is_library", [False, True])
+def test_a_clock_that_is_far_off_is_no_bug_of_ours(unsaid_snap, monkeypatch, store, is_library):
+    """As the real clock is past 2262, for Python."""
+    from treesnap.core.handle import Handle
+
+    def time_ns(*_arguments, **_options):
+        raise OverflowError("timestamp too large to convert to C PyTime_t")
+
+    monkeypatch.setattr("time.time_ns", time_ns)
+    if is_library:
+        monkeypatch.setattr(Handle, "create", time_ns)
+
+    result = unsaid_snap("create")
+
+    assert result.code == 1
+    assert result.err.startswith("snap: The clock of this machine is past the year 2262")
+    assert not list(store.glob("snapshots/*/*"))
+
+
 def test_names_in_messages_cannot_act_on_the_terminal(snap):
     snap("create")
 

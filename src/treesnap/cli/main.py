@@ -17,6 +17,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.output import streams
 from treesnap.core.features import Commands, with_features
 from treesnap.core.fs import own_process
+from treesnap.core.model.errors import TreesnapError
 
 _OF_THE_CORE: Commands = {
     "Everyday": {
@@ -196,7 +197,7 @@ def _report(error: BaseException, invocation: Invocation, arguments: Sequence[st
     """Prints an error in the form that was asked for and returns the exit code."""
     if os.environ.get("SNAP_DEBUG"):
         streams.print_traceback(error)
-    described = from_error(error, invocation.program)
+    described = from_error(_cause(error), invocation.program)
     checkpoint_id = getattr(error, "checkpoint_id", None)
     if checkpoint_id is not None:
         again = f"'{invocation.command_text('restore', checkpoint_id[:12])}' goes back"
@@ -207,6 +208,18 @@ def _report(error: BaseException, invocation: Invocation, arguments: Sequence[st
         invocation.output.as_json = True  # parsing may have stopped before it came to --json
     invocation.output.error(described)
     return described.exit_code
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Returns what an error comes from: also libraries fail where the clock is far off."""
+    if isinstance(error, OverflowError):
+        from treesnap.core.ops.context import system_clock_ns
+
+        try:
+            system_clock_ns()
+        except TreesnapError as of_clock:
+            return of_clock
+    return error
 
 
 def prepare_process() -> None:

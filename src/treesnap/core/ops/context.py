@@ -136,6 +136,16 @@ class Session(NamedTuple):
         return PathBudget(self.store.allocated_bytes)
 
 
+def system_clock_ns() -> int:
+    """Returns the time; raises OperationFailed where the system's is more than Python can tell."""
+    try:
+        return time.time_ns()
+    except OverflowError as error:
+        raise OperationFailed(
+            "The clock of this machine is past the year 2262: set it to the right time first"
+        ) from error
+
+
 def context_at(
     root: PathLike,
     store_path: str,
@@ -143,7 +153,7 @@ def context_at(
     monitor: Monitor | None = None,
     wait_s: float = WAIT_DEFAULT_S,
     fs: FileSystem | None = None,
-    clock_ns: Callable[[], int] = time.time_ns,
+    clock_ns: Callable[[], int] = system_clock_ns,
     watcher: ChangeSource | None = None,
 ) -> Context:
     """Returns the context of a root and a store; raises InvalidArgument for an invalid path."""
