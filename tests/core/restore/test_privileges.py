@@ -202,6 +202,26 @@ def test_a_fetched_snapshot_is_restored_without_privileges(remote, tmp_path):
     assert powers(tmp_path / "elsewhere") == {}
 
 
+def test_a_fetched_history_that_is_moved_to_a_directory_stays_from_elsewhere(remote, tmp_path):
+    here = elsewhere(tmp_path)
+    here.create()
+    Remotes(here).add("theirs", remote)
+    newest = Remotes(here).fetch("theirs").newest_id
+    history = next(each for each in here.root_list() if each.fetched)
+    (tmp_path / "moved").mkdir()
+    here.root_move(history.path, tmp_path / "moved")
+    moved = treesnap.open(tmp_path / "moved", tmp_path / "elsewhere-store")
+
+    done = moved.restore(newest)
+
+    check_left_out(tmp_path / "moved", done.privileges)
+    (tmp_path / "moved" / "plain").chmod(0o4755)
+    mine = moved.create().id
+    (tmp_path / "moved" / "plain").unlink()
+    moved.restore(mine)
+    assert powers(tmp_path / "moved") == {"plain": ["4000"]}
+
+
 def test_what_was_there_before_stays(root, remote, tmp_path):
     """Bits of equal files stay, those of files that are replaced go; undo brings them back."""
     here = elsewhere(tmp_path)

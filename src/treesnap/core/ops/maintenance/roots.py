@@ -154,6 +154,9 @@ def move_root(context: Context, old: str, new: str, *, force: bool) -> RootInfo:
             with root.locked("move", context.wait_s):
                 _refuse_other_tree(context, root, path)
                 _forget_empty(context, session.store, there, root.id)
+                if history_at(root.path) is not None:  # which the new path does not say
+                    newest = session.store.snapshots.listing(root.id).next_sequence - 1
+                    root.note_from_elsewhere(newest)
                 root.move(os.fsencode(path))
                 if root.is_interrupted:
                     recover_locked(session._replace(context=_context_of(context, path), root=root))
