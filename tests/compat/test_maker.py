@@ -29,6 +29,8 @@ from maker_blocks import (
 from oracle import difference, record
 from treesnap.compat.maker import carry_out
 from treesnap.compat.maker_result import result_fields
+from treesnap.core.codec.envelope import FileKind, seal
+from treesnap.core.codec.snapshot import SNAPSHOT, encode_snapshot, snapshot_id
 from treesnap.core.model.reserved_tags import facts_of, rollback_count
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -261,6 +263,27 @@ class TestRestore:
         treesnap.open(root, store).create(name="mine")
 
         assert reason(run(restore_block(root, "mine"))) == "checkpoint_not_found"
+
+
+class TestCleanup:
+    @pytest.mark.parametrize("name", ["../../../outside", "a\0b", "\x1b]0;a\x07"])
+    def test_leaves_alone_what_a_stranger_calls_a_checkpoint(self, root, store, run, name):
+        run(create_block(root, "one", "file", task="task1", step=1))
+        (path,) = (store / "snapshots").glob("*/*")
+        record = SNAPSHOT.unseal(path.read_bytes(), str(path))
+        payload = encode_snapshot(record._replace(name=name))
+        made = snapshot_id(payload)
+        path.with_name(f"{2:016x}-{made}").write_bytes(seal(FileKind.SNAPSHOT, payload))
+        outside = root.parent / "outside.json"
+        outside.write_text(json.dumps({"snapshot_id": made}))
+        (root / ".maker-checkpoints" / "metadata").mkdir(parents=True)
+
+        text = run(cleanup_block(root, "CLEANUP_ALL", task="task1"))
+
+        assert status(text) == "CLEANUP_COMPLETE"
+        assert "\x1b" not in text
+        assert [item.id for item in treesnap.open(root, store).list()] == [made]
+        assert outside.exists()
 
 
 class TestJson:

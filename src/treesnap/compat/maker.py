@@ -18,7 +18,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treesnap.compat.machinery import flag_setting
-from treesnap.compat.maker_block import Cleanup, CleanupMode, Create, Restore, parse
+from treesnap.compat.maker_block import (
+    Cleanup,
+    CleanupMode,
+    Create,
+    Restore,
+    is_checkpoint_id,
+    parse,
+)
 from treesnap.compat.maker_result import (
     Cleaned,
     Created,
@@ -374,7 +381,10 @@ def _names_one_of(content: bytes | None, snapshot_ids: Container[str]) -> bool:
 
 
 def _checkpoints(handle: Handle) -> list[Snapshot]:
-    """Returns MAKER's checkpoints, newest first; raises NotFound for a missing directory."""
+    """Returns MAKER's checkpoints, newest first; raises NotFound for a missing directory.
+
+    Those with an id that no block has are a stranger's: it would lead to other files.
+    """
     found = [item for item in handle.list() if facts_of(item).get("source_tool") == SOURCE_TOOL]
     if not found and not handle.context.has_root():
         raise NotFound(
@@ -382,7 +392,7 @@ def _checkpoints(handle: Handle) -> list[Snapshot]:
             code=ErrorCode.ROOT_NOT_FOUND,
             path=handle.root,
         )
-    return [item for item in found if item.name is not None]
+    return [item for item in found if is_checkpoint_id(item.name or "")]
 
 
 def _files_of(snapshot: Snapshot) -> tuple[str, ...]:

@@ -326,9 +326,14 @@ def _value(text: str) -> str:
     return quoted["word"] if quoted is not None and not quoted["rest"] else text
 
 
+def is_checkpoint_id(text: str) -> bool:
+    """Returns whether a block can name a checkpoint so; such an id may be part of a file's name."""
+    return _CHECKPOINT_ID.fullmatch(text) is not None
+
+
 def _checkpoint_id(lines: list[str], *, takes_first: bool) -> str:
     words = [_value(line) for line in lines]
-    found = list(dict.fromkeys(word for word in words if _CHECKPOINT_ID.fullmatch(word)))
+    found = list(dict.fromkeys(filter(is_checkpoint_id, words)))
     if len(found) > 1 and not takes_first:
         raise InvalidArgument(f"[CHECKPOINT_ID] has {len(found)} ids, but must have one")
     if not found:

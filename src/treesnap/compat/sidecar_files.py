@@ -19,7 +19,7 @@ from treesnap.core.fs.durable import write_all
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import Change, ChangeKind
-from treesnap.core.model.errors import ErrorCode, Refused, quoted
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused, quoted
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import Context
 from treesnap.core.worktree.directory import (
@@ -51,8 +51,10 @@ class SidecarPlace:
         """Patterns that keep the files out of captures."""
 
     def path(self, varying: str) -> bytes:
-        """Returns the path of one file."""
-        return b"/".join(self._parts).replace(b"*", varying.encode())
+        """Returns the path of one file; raises InvalidArgument for what is not part of a name."""
+        if "/" in varying:
+            raise InvalidArgument(f"{quoted(varying)} is not part of the name of a file")
+        return treepath.parse(b"/".join(self._parts).replace(b"*", os.fsencode(varying)))
 
     @property
     def above(self) -> bytes:

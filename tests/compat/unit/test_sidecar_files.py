@@ -15,7 +15,7 @@ from treesnap import CreateOptions
 from treesnap.compat.sidecar_files import SidecarPlace, write_sidecar
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.entities import Change, ChangeKind
-from treesnap.core.model.errors import ErrorCode, OperationFailed, Refused
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, OperationFailed, Refused
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem, kill_at
 
@@ -39,6 +39,12 @@ def ready(handle):
 def note(root):
     """Where the note is."""
     return root / os.fsdecode(PATH)
+
+
+@pytest.mark.parametrize("varying", ["..", "../x", "a/../../x", "a\0b", ""])
+def test_a_note_leads_nowhere_else(varying):
+    with pytest.raises(InvalidArgument):
+        PLACE.path(varying)
 
 
 def test_a_note_is_made_with_its_directories(ready, root, note):
