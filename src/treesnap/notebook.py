@@ -10,6 +10,7 @@ Not here: how a result is shown (``presentation``).
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -104,8 +105,11 @@ def _first_line(cell: str) -> str:
 
 
 def _handle() -> Handle:
-    store_path = default_store_path()
-    return open_handle(find_root(current_directory(), store_path), store_path)
+    store_path, here = default_store_path(), current_directory()
+    handle = open_handle(find_root(here, store_path), store_path)
+    is_named = handle.root == os.path.realpath(here)
+    handle.context = handle.context._replace(is_root_named=is_named)
+    return handle
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+import treesnap
+
 READING = [
     ["list"],
     ["list", "--all"],
@@ -214,3 +216,23 @@ def test_a_store_that_may_not_be_looked_at_is_not_called_missing(snap, ordinary_
     store.chmod(0o700)
     assert (result.code, result.json["code"]) == (1, "store-unavailable")
     assert "Permission denied" in result.json["message"]
+
+
+def test_a_root_that_only_a_stranger_names_is_not_restored(tmp_path, run_snap):
+    live, handed, below = tmp_path / "live", tmp_path / "handed", tmp_path / "live" / "below"
+    below.mkdir(parents=True)
+    (live / "file").write_text("theirs")
+    treesnap.open(live, tmp_path / "made").create()
+    shutil.copytree(tmp_path / "made", handed)
+    (live / "file").write_text("mine")
+
+    refused = run_snap("--store", handed, "restore", "latest", "--json", cwd=below)
+    shown = run_snap("--store", handed, "list", cwd=below)
+
+    assert (refused.code, refused.json["code"]) == (3, "root-not-named")
+    assert (shown.code, (live / "file").read_text()) == (0, "mine")
+    for named in (["-C", live], []):
+        (live / "file").write_text("mine")
+        cwd = below if named else live
+        assert run_snap("--store", handed, *named, "restore", "latest", cwd=cwd).code == 0
+        assert (live / "file").read_text() == "theirs"

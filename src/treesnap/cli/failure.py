@@ -136,6 +136,11 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
             "'snap doctor' shows what it waits for, 'snap doctor --forget' gives it up; in a tree "
             "that was moved, 'snap root move OLD' finishes it"
         ),
+        ErrorCode.RESTORE_NOT_OWN: (
+            "if you made this store yourself, and moved or copied it here, 'snap store trust' lets "
+            "the next command finish the restore; 'snap doctor --forget' leaves the files as they "
+            "are"
+        ),
         ErrorCode.PLAN_INTERRUPTED: (
             "'snap plan resume PLAN' continues it, 'snap plan rollback PLAN' rolls it back"
         ),

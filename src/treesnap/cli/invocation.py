@@ -83,15 +83,17 @@ class Invocation:
             monitor.when_restored = ignore_interrupts
         try:
             handle = library.open(root, store_path, monitor=monitor, wait_s=self.wait_s)
-            handle.context = handle.context._replace(may_start_processes=True)
+            is_unsaid = self.directory is None and handle.root != os.path.realpath(
+                start or current_directory()
+            )
+            handle.context = handle.context._replace(
+                may_start_processes=True, is_root_named=not is_unsaid
+            )
             self.output.place = Place(os.fsencode(handle.root), os.fsencode(handle.store_path))
             if not makes_store and (self.store is not None or is_store_given()):
                 require_store(handle.store_path)
             if needs_root and self.directory is not None:
                 require_root(handle.context)
-            is_unsaid = self.directory is None and handle.root != os.path.realpath(
-                start or current_directory()
-            )
             if is_unsaid:
                 self.output.note(f"The root is {handle.root}")
             yield handle

@@ -6,11 +6,14 @@ import os
 import shutil
 import stat
 import tarfile
+from functools import partial
 
 import pytest
 
 import treesnap
+from prepared import trust_stores
 from treesnap.core.handle import Handle
+from treesnap.core.model.errors import ErrorCode, Refused, WarningCode
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.model.results import Privileges
 from treesnap.core.ops import privileges
@@ -379,9 +382,9 @@ def test_a_killed_restore_gives_no_more_than_it_would_have(remote, tmp_path, pri
     assert seen == {"before", "suid"}
 
 
-def test_a_journal_that_was_handed_over_gives_no_privileges(tmp_path):
-    """A stranger can stop a restore with privileges anywhere, and hand over store and files."""
-    root, store = tmp_path / "root", tmp_path / "store"
+def test_a_journal_that_was_handed_over_is_not_obeyed(tmp_path):
+    """A stranger can stop a restore anywhere, and hand over store and files."""
+    root, store, handed = tmp_path / "root", tmp_path / "store", tmp_path / "handed"
     root.mkdir(mode=0o755)
     (root / "suid").write_text("before")
     here = Handle(context_at(root, str(store)))
@@ -406,27 +409,43 @@ def test_a_journal_that_was_handed_over_gives_no_privileges(tmp_path):
         number += 1
         stages = [name for name in os.listdir(root) if name.startswith(".treesnap-restore-")]
         if stages and not is_over:
-            shutil.copytree(store, tmp_path / "handed")
+            shutil.copytree(store, handed)
             shutil.rmtree(root)
             root.mkdir(mode=0o755)
             (root / "suid").write_text("before")
             os.utime(root / "suid", ns=(old.st_atime_ns, old.st_mtime_ns))
             (root / stages[0]).mkdir()
+            before = as_it_is(root)
 
             privileges._captured.clear()  # as in another process
             monitor = CollectingMonitor()
-            Handle(context_at(root, str(tmp_path / "handed"), monitor=monitor)).status()
+            theirs = Handle(context_at(root, str(handed), monitor=monitor))
+            theirs.list()
 
+            assert monitor.codes == [WarningCode.RESTORE_UNFINISHED]
+            for write in (theirs.create, partial(theirs.restore, ref), theirs.undo):
+                with pytest.raises(Refused, match="not proven to be yours") as refusal:
+                    write()
+                assert refusal.value.code == ErrorCode.RESTORE_NOT_OWN
+            (unfinished,) = theirs.doctor().unfinished
+            assert unfinished.blocked
+            assert as_it_is(root) == before
+
+            trust_stores(tmp_path)  # the user says who made it
+            theirs.list()
             assert os.listdir(root) == ["suid"]
-            told = "without privileges" in str(monitor.warnings)
-            assert told == ((root / "suid").read_text() == "suid")
-            assert (root.stat().st_mode & 0o7777, powers(root)) == (0o755, {}), number
             ways.add((root / "suid").read_text())
-            shutil.rmtree(tmp_path / "handed")
+            shutil.rmtree(handed)
         shutil.rmtree(store)
         kept.rename(store)
 
     assert ways == {"before", "suid"}
+
+
+def as_it_is(root):
+    """Returns what tells whether anything in a root was touched."""
+    looks = [path.stat() for path in (root, root / "suid")]
+    return sorted(os.listdir(root)), [(look.st_mode, look.st_ctime_ns) for look in looks]
 
 
 def handle_history(remote, here):

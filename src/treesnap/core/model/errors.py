@@ -84,6 +84,7 @@ class ErrorCode(StrEnum):
     NOT_A_FORK = "not-a-fork"
     FORK_REPLACED = "fork-replaced"
     RESTORE_INTERRUPTED = "restore-interrupted"
+    RESTORE_NOT_OWN = "restore-not-own"
     PLAN_INTERRUPTED = "plan-interrupted"
     PLAN_NOT_COMPLETED = "plan-not-completed"
     PLAN_APPLIED = "plan-applied"

@@ -104,6 +104,9 @@ class Context(NamedTuple):
     says so; a program that uses the library does not expect one."""
     root_links: tuple[Link, ...] = ()
     """The symbolic links that led to the root."""
+    is_root_named: bool = True
+    """Whether the caller named the root. Otherwise the store says that this directory, above the
+    one that was named, is a root."""
 
     def has_root(self) -> bool:
         """Returns whether anything is at the path of the root.

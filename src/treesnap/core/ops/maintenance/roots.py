@@ -41,7 +41,7 @@ from treesnap.core.ops.context import (
 )
 from treesnap.core.ops.known_changes import remove_dead_sockets
 from treesnap.core.ops.origin import origin_in
-from treesnap.core.ops.restore.recover import is_its_tree, recover_locked
+from treesnap.core.ops.restore.recover import is_its_tree, recover_locked, refuse_stranger
 from treesnap.core.store.layout import is_hex
 from treesnap.core.store.lock import is_held
 from treesnap.core.store.roots import Root, history_at, read_journal, registered_records
@@ -152,6 +152,8 @@ def move_root(context: Context, old: str, new: str, *, force: bool) -> RootInfo:
             )
             root = there if was_noticed else find_registered(session.store, old)
             with root.locked("move", context.wait_s):
+                if root.is_interrupted:
+                    refuse_stranger(session._replace(root=root))
                 _refuse_other_tree(context, root, path)
                 _forget_empty(context, session.store, there, root.id)
                 if history_at(root.path) is not None:  # which the new path does not say

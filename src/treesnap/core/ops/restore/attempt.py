@@ -276,17 +276,31 @@ def covered(context: Context) -> Refused:
     )
 
 
+def _refuse_unnamed(session: Session) -> None:
+    """Raises Refused where it may be a stranger who says which directory is the root."""
+    context = session.context
+    if not context.is_root_named and not session.store.is_own:
+        raise Refused(
+            f"That {quoted(context.root)} is the root, only the store {quoted(context.store_path)} "
+            "says, which is not proven to be yours",
+            code=ErrorCode.ROOT_NOT_NAMED,
+            path=context.root,
+        )
+
+
 def restore_to(session: Session, goal: Goal) -> RestoreResult:
     """Makes the root as the goal says. The caller holds the root's lock.
 
-    Raises Refused for a root that is covered by a mount, and Overlapping while another block
-    may go back over the same paths: it would take the restore back without a word.
+    Raises Refused for a root that is covered by a mount, and for one that a stranger may have
+    named. Raises Overlapping while another block may go back over the same paths: it would take
+    the restore back without a word.
 
     With ``force`` everything is read. The way back from a failed step tries first with
     what the cache and a watcher know, because it is common.
     """
     refuse_covered(session)
     if goal.way_back is None:
+        _refuse_unnamed(session)
         refuse_overlap(session, goal.scope)
     fresh = goal.force and goal.way_back is None
     view = _first_view(session, goal)

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from stat import S_IMODE
 from typing import TYPE_CHECKING
 
-from treesnap.core.codec.journal import Commit, Finish, Journal, Subvolume
-from treesnap.core.codec.reader import TreeReader
+from treesnap.core.codec.journal import Commit, Journal
 from treesnap.core.codec.root_files import decode_history
 from treesnap.core.fs.real_path import open_real
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry, Snapshot, SnapshotId
+from treesnap.core.model.entities import Snapshot, SnapshotId
 from treesnap.core.model.errors import (
     Conflict,
     Corrupt,
@@ -54,7 +52,6 @@ from treesnap.core.worktree.apply.stage import (
     remove_stages,
     remove_subvolume_stages,
 )
-from treesnap.core.worktree.attributes import PRIVILEGED
 from treesnap.core.worktree.directory import DirectoryChain
 from treesnap.core.worktree.scan.listing import Revealed
 
@@ -96,11 +93,12 @@ def recover_locked(session: Session) -> Recovery | None:
 
     Returns what was done, or None where there is nothing to do, or nothing can be done because
     the root is absent: the journal then stays until the root is back, or is restored again.
-    Raises Refused where another file system is in the root's place.
+    Raises Refused where another file system is in the root's place, and in a stranger's store.
     """
     journal = read_journal(session.root)
     if journal is None:
         return None
+    refuse_stranger(session)
     recovery = _recover(session, journal)
     if journal.commit is not None and Transaction(session, journal).is_finished():
         _settle(session, journal.commit)
@@ -108,6 +106,17 @@ def recover_locked(session: Session) -> Recovery | None:
         done = recovery.done
         session.monitor.warn(WarningCode.RESTORE_RECOVERED, done[0].upper() + done[1:])
     return recovery
+
+
+def refuse_stranger(session: Session) -> None:
+    """Raises Refused where it may be a stranger who says that a restore was interrupted."""
+    if not session.store.is_own:
+        raise Refused(
+            f"A restore of {quoted(session.root.path)} was interrupted, says the store "
+            f"{quoted(session.store.path)}, which is not proven to be yours",
+            code=ErrorCode.RESTORE_NOT_OWN,
+            path=session.store.path,
+        )
 
 
 def _settle(session: Session, commit: Commit) -> None:
@@ -130,6 +139,7 @@ def look_at(session: Session, journal: Journal) -> tuple[str | None, dict[bytes,
     None where nothing was committed. Raises what recovery would raise. The caller
     holds the root's lock.
     """
+    refuse_stranger(session)
     if journal.commit is None:
         return None, {}
     transaction = Transaction(session, journal)
@@ -225,9 +235,6 @@ def _recover(session: Session, journal: Journal) -> Recovery | None:
         return Recovery(_COMPLETED, commit.target_id)
     with _opened_root(session.context) as root_fd:
         _refuse_other_directory(session.context, root_fd, journal, transaction)
-        if not session.store.is_own:
-            journal = _as_limited(session, root_fd, journal)
-            transaction, commit = Transaction(session, journal), journal.commit
         if commit is not None and transaction.is_finished():
             is_clean = _cleaned_up(session, journal, transaction, root_fd)
             return Recovery(_COMPLETED, commit.target_id) if is_clean else None
@@ -238,44 +245,6 @@ def _recover(session: Session, journal: Journal) -> Recovery | None:
             return Completion(session, journal).run(root_fd)
     transaction.give_up()
     return Recovery("removed what an interrupted restore had prepared; the tree is as before it")
-
-
-def _as_limited(session: Session, root_fd: int, journal: Journal) -> Journal:
-    """Returns a journal that a stranger may have written, without power over directories.
-
-    A directory keeps its owner. It gets no privileged attribute and no set-user-ID or set-group-ID
-    bit that it lacks, and the root no other bit either.
-    """
-    xattrs = TreeReader(session.store.get).xattrs
-    with DirectoryChain(session.fs, root_fd) as chain:
-
-        def limited(path: bytes, entry: Entry) -> Entry | None:
-            fd = chain.find(path)
-            if fd is None:
-                return None
-            if any(name.startswith(PRIVILEGED) for name, _ in xattrs(entry)):
-                entry = entry._replace(xattrs=None)
-            status = session.fs.fstat(fd)
-            allowed = S_IMODE(status.st_mode) | (0o1777 if path else 0)
-            return entry._replace(mode=entry.mode & allowed, uid=status.st_uid, gid=status.st_gid)
-
-        before, commit = journal.root_before, journal.commit
-        tops = ((top.path, limited(top.path, top.before)) for top in journal.subvolumes)
-        if commit is not None:
-            finishes = (
-                (each.path, limited(each.path, each.old), each.new and limited(each.path, each.new))
-                for each in commit.directories
-            )
-            commit = commit._replace(
-                directories=tuple(
-                    Finish(path, old, new) for path, old, new in finishes if old is not None
-                )
-            )
-        return journal._replace(
-            root_before=before and limited(treepath.ROOT, before),
-            subvolumes=tuple(Subvolume(path, entry) for path, entry in tops if entry is not None),
-            commit=commit,
-        )
 
 
 def _cleaned_up(session: Session, journal: Journal, transaction: Transaction, root_fd: int) -> bool:
