@@ -243,3 +243,28 @@ def test_a_roll_back_that_a_mount_of_the_root_on_itself_refused_is_told_of(handl
     assert "A roll-back failed in " in found.resolution
     handle.restore(found.target_id)
     assert (root / "file").read_text() == "before"
+
+
+def test_a_roll_back_that_failed_on_a_full_disk_is_told_of_as_such(handle):
+    root, reserve = Path(handle.root), Path(handle.store_path, "collector", "reserve-0")
+    with mounting() as mounter:
+        no_room = Fault(
+            errno=errno.ENOSPC,
+            methods=frozenset({"write"}),
+            where=lambda call: (root / "spoiled").exists() and reserve.exists(),
+            lasting=True,
+        )
+        fs = FaultyFileSystem(no_room)
+        full = treesnap.Handle(context_at(root, handle.store_path, fs=fs))
+
+        @full.rollback_on_error("risky")
+        def spoil() -> None:
+            (root / "spoiled").write_text("half done")
+            mounter.bind(root, root)
+            raise InterruptedError
+
+        with pytest.raises(treesnap.Refused):
+            spoil()
+
+        (found,) = handle.doctor().unfinished
+        assert "A roll-back failed in " in found.resolution

@@ -79,14 +79,15 @@ class Claim:
     def leave(self, context: Context, reason: str) -> None:
         """Lets go of a snapshot to which the roll-back failed, and notes that and the reason.
 
-        Without room for the note, the next command only sees that this process let go.
+        Where not even the store's reserve gives room for the note, the next command only sees that
+        this process let go.
         """
-        if self.hold is not None and self.is_ours:
+        hold, self.hold = self.hold, None
+        if hold is not None and self.is_ours:
             layout = Layout(context.store_path)
             record = HoldRecord(0, f"{self._operation}: {reason}"[:_REASON_MAX], self._scope)
-            left = self.hold.leave
-            Reserve(context.fs, layout).back(lambda: left(layout, record))
-        self.hold = None
+            with hold, suppress(OSError):
+                Reserve(context.fs, layout).back(lambda: hold.replace(layout, record))
 
     def take(
         self,

@@ -145,10 +145,9 @@ class LockedRecord(Generic[T]):
         """
         return unlink_if_present(self._fs, self.path)
 
-    def leave(self, layout: Layout, record: T) -> None:
-        """Closes the record, and leaves another one in its place if that is possible."""
-        with self, suppress(OSError):
-            write_record(self._fs, layout, self.path, self._format, record)
+    def replace(self, layout: Layout, record: T) -> None:
+        """Puts another record in its place, which no process has locked; raises OSError."""
+        write_record(self._fs, layout, self.path, self._format, record)
 
     def release(self) -> None:
         """Removes the record if that is possible, and closes it."""
