@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +95,19 @@ class TestCommand:
         (work,) = handle.doctor().unfinished
         assert "No garbage was collected, because snapshots are damaged" in work.resolution
         assert "automatic maintenance" in place.snap("doctor").out
+
+
+def test_where_no_process_can_be_started_none_was_interrupted(handle, count, monkeypatch):
+    def refuse(*_words, **_options):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    handle.context = handle.context._replace(may_start_processes=True)
+
+    handle.create(kind=SnapshotKind.RUN)
+
+    assert count() == KEPT
+    assert handle.doctor().unfinished == ()
 
 
 def test_the_library_starts_no_process(place, handle, count):

@@ -278,14 +278,18 @@ def _leave(session: Session, sequence: int) -> bool | None:
                 )
             with suppress(OSError):  # on a full disk a kill leaves no trace
                 _note(fs, fd, _INTERRUPTED)
-            subprocess.Popen(  # noqa: S603 - our own program, without a shell
-                words,
-                stdin=fd,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
-            )
+            try:
+                subprocess.Popen(  # noqa: S603 - our own program, without a shell
+                    words,
+                    stdin=fd,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except OSError:
+                _note(fs, fd, "")  # none was interrupted
+                raise
         finally:
             fs.close(fd)  # not unlocked: the process has the same lock
     except (OSError, Corrupt):
