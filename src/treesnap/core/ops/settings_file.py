@@ -1,14 +1,15 @@
-"""The TOML files that settings are in: what is read of them, and what is wrong with one."""
+"""The TOML files that settings are in: read, written, and what is wrong with one."""
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from treesnap.core.fs.base import ReadingFileSystem
-from treesnap.core.fs.durable import read_file
+from treesnap.core.fs.base import FileSystem, ReadingFileSystem
+from treesnap.core.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, quoted
 from treesnap.core.model.quantities import size_text
 
@@ -33,13 +34,20 @@ def load(fs: ReadingFileSystem, path: str) -> str:
         raise invalid(path, f"it is not UTF-8: {error.reason}") from error
 
 
-def require_readable(path: str, text: str) -> None:
-    """Raises InvalidArgument for a text that :func:`load` would refuse, before it is written."""
+def save(fs: FileSystem, path: str, text: str, *, temporary: str) -> None:
+    """Puts a text into a file, or removes the file for a text without words, durably.
+
+    Raises InvalidArgument for a text that :func:`load` would refuse, before it is written.
+    """
     if len(text.encode()) > _FILE_SIZE_MAX:
         raise InvalidArgument(
             f"The settings in {quoted(path)} would be larger than {size_text(_FILE_SIZE_MAX)}",
             path=path,
         )
+    if text.strip():
+        replace_file(fs, path, text.encode(), temporary=temporary)
+    elif unlink_if_present(fs, path):
+        sync_directory(fs, os.path.dirname(path))
 
 
 def document_of(fs: ReadingFileSystem, path: str) -> dict[str, Any]:

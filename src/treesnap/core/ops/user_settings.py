@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import ensure_directories, is_there, replace_file, unlink_if_present
+from treesnap.core.fs.durable import ensure_directories, is_there
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.errors import InvalidArgument, printable, quoted
@@ -23,7 +23,7 @@ from treesnap.core.ops.settings_file import (
     invalid,
     load,
     named,
-    require_readable,
+    save,
 )
 from treesnap.core.store.lock import held
 from treesnap.core.store.ownership import WRITABLE_BY_OTHERS
@@ -214,9 +214,4 @@ def _change(fs: FileSystem, path: str, changes: Mapping[str, str | None]) -> Non
             table[name or key] = value
         if name and not table:
             document.pop(table_name)
-    text = tomlkit.dumps(document)
-    require_readable(path, text)
-    if not text.strip():
-        unlink_if_present(fs, path)
-        return
-    replace_file(fs, path, text.encode(), temporary=os.path.dirname(path))
+    save(fs, path, tomlkit.dumps(document), temporary=os.path.dirname(path))

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from treesnap.core.fs.base import ReadingFileSystem
-from treesnap.core.fs.durable import replace_file, unlink_if_present
 from treesnap.core.model.errors import InvalidArgument, StoreMissing
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import format_duration, format_size, parse_duration, parse_size
@@ -26,7 +25,7 @@ from treesnap.core.ops.settings_file import (
     invalid,
     load,
     named,
-    require_readable,
+    save,
 )
 from treesnap.core.ops.user_settings import SHOWN_NAMES, change_of_user, is_of_user, user_values
 from treesnap.core.store.lock import locked_roots
@@ -266,9 +265,4 @@ def _change(session: Session, path: str, name: str, value: str | None) -> None:
         parsed = KEYS[name].parse(value)
         is_text = KEYS[name].stored in (str, (str, int))
         table[last] = value if is_text else list(parsed) if type(parsed) is tuple else parsed
-    text = tomlkit.dumps(document)
-    require_readable(path, text)
-    if not text.strip():
-        unlink_if_present(fs, path)
-        return
-    replace_file(fs, path, text.encode(), temporary=session.store.layout.temporary)
+    save(fs, path, tomlkit.dumps(document), temporary=session.store.layout.temporary)
