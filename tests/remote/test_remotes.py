@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -46,11 +47,12 @@ from treesnap.core.model.ids import object_id
 from treesnap.core.store.maintenance.retention import Policy
 from treesnap.remote import Remotes
 from treesnap.remote.blobs.base import Blobs
+from treesnap.remote.blobs.directory import DirectoryBlobs
 from treesnap.remote.collector import PARTIAL_EPOCHS
 from treesnap.remote.connection import open_blobs
 from treesnap.remote.keys import MasterKeys, Secret, new_slot
 from treesnap.remote.sealing import generation_of
-from treesnap.testing.doubles import FaultyFileSystem, Killed, kill_at
+from treesnap.testing.doubles import Fault, FaultyFileSystem, Killed, Kind, kill_at
 
 RAW_KEY = "5a" * 32
 SECRET_TEXT = b"the roses are in bloom"
@@ -698,6 +700,24 @@ def test_unknown_names_are_not_found(handle, place, tmp_path):
     assert missing.value.code == ErrorCode.REMOTE_NOT_FOUND
     assert none.value.code == ErrorCode.HISTORY_NOT_FOUND
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_remote_that_cannot_be_set_up_leaves_no_directory(handle, tmp_path, is_there):
+    place = tmp_path / "disk"
+    if is_there:
+        (place / "photos").mkdir(parents=True)
+
+    def opener(url, *, make=False):
+        full = Fault(kinds=frozenset({Kind.WRITE}), errno=errno.ENOSPC, number=3, lasting=True)
+        return DirectoryBlobs(FaultyFileSystem(full), url, make=make)
+
+    with pytest.raises(RemoteFailed) as failed:
+        Remotes(handle, opener=opener).add("disk", str(place), encrypted=False)
+
+    assert failed.value.code == ErrorCode.REMOTE_FULL
+    assert place.exists() is is_there
+    assert not is_there or os.listdir(place) == ["photos"]
 
 
 def test_a_clone_refuses_a_directory_that_holds_something(handle, garden, place, tmp_path):

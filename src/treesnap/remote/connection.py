@@ -13,7 +13,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
 
@@ -123,6 +123,16 @@ def open_blobs(url: str, *, make: bool = False) -> Blobs:
     from treesnap.remote.blobs.bucket import BucketBlobs, parse_bucket_url
 
     return BucketBlobs(parse_bucket_url(url))
+
+
+def removed_if_unused(url: str) -> AbstractContextManager[None]:
+    """When the body fails to set a remote up, removes a directory that was made for it."""
+    directory = directory_of(url)
+    if directory is None:
+        return nullcontext()
+    from treesnap.remote.blobs import directory as directories
+
+    return directories.removed_if_unused(LocalFileSystem(), real_target(directory))
 
 
 def limited(opener: Opener, bytes_per_s: float) -> Opener:

@@ -74,6 +74,7 @@ from treesnap.remote.connection import (
     directory_of,
     open_blobs,
     read_format,
+    removed_if_unused,
     set_up,
 )
 from treesnap.remote.fetch import Fetched, fetch
@@ -328,29 +329,30 @@ class Remotes:
                 _refuse_inside(session, url)
                 if not encrypts:
                     refuse_foreign_remote(url)
-            blobs = self._opener(url, make=True)
-            try:
-                collection, has_ranges = _suited_for(
-                    url, blobs, self._opener, only_collector=only_collector
-                )
-            except BaseException:
-                blobs.close()
-                raise
-            secret = self._secret_of(known)
-            with set_up(url, blobs, secret, collection, encrypts=encrypts) as connection:
-                format_ = connection.format
-                if encrypted is not None and encrypted != format_.is_encrypted:
-                    words = "is encrypted" if format_.is_encrypted else "is not encrypted"
-                    raise Refused(
-                        f"The remote {quoted(url)} exists and {words}",
-                        code=ErrorCode.REMOTE_NAME_TAKEN,
+            with removed_if_unused(url):
+                blobs = self._opener(url, make=True)
+                try:
+                    collection, has_ranges = _suited_for(
+                        url, blobs, self._opener, only_collector=only_collector
                     )
-                if only_collector and format_.collection is not Collection.ONE:
-                    raise Refused(
-                        f"The remote {quoted(url)} exists, and was not set up for one collector",
-                        code=ErrorCode.REMOTE_NAME_TAKEN,
-                    )
-                number, _ = connection.protocol.read_state()
+                except BaseException:
+                    blobs.close()
+                    raise
+                secret = self._secret_of(known)
+                with set_up(url, blobs, secret, collection, encrypts=encrypts) as connection:
+                    format_ = connection.format
+                    if encrypted is not None and encrypted != format_.is_encrypted:
+                        words = "is encrypted" if format_.is_encrypted else "is not encrypted"
+                        raise Refused(
+                            f"The remote {quoted(url)} exists and {words}",
+                            code=ErrorCode.REMOTE_NAME_TAKEN,
+                        )
+                    if only_collector and format_.collection is not Collection.ONE:
+                        raise Refused(
+                            f"The remote {quoted(url)} exists, and was not set up for one collector",
+                            code=ErrorCode.REMOTE_NAME_TAKEN,
+                        )
+                    number, _ = connection.protocol.read_state()
             known = known._replace(
                 remote_id=format_.remote_id,
                 is_encrypted=format_.is_encrypted,

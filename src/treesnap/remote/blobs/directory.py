@@ -35,6 +35,7 @@ from functools import partial
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import ensure_directories, read_all, unlink_if_present, write_all
 from treesnap.core.fs.os_errors import is_full
+from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model.errors import ErrorCode, RemoteFailed, quoted
 from treesnap.remote.blobs.base import (
     BLOB_SIZE_MAX,
@@ -406,6 +407,35 @@ class DirectoryBlobs:
             path=self.path,
             endpoint=self.path,
         )
+
+
+@contextmanager
+def removed_if_unused(fs: FileSystem, path: str) -> Iterator[None]:
+    """When the body fails to set a remote up in a directory, removes the empty ones that it made.
+
+    Those are for kinds of blobs, and the directory itself.
+    """
+    before: Sequence[str] | None = None
+    with suppress(OSError):
+        before = fs.list_names(path)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            _remove_unused(fs, path, before)
+        raise
+
+
+def _remove_unused(fs: FileSystem, path: str, before: Sequence[str] | None) -> None:
+    with opened_real(fs, path) as fd:
+        names = fs.list_names(fd)
+        if _FORMAT in names:
+            return
+        for kind in filter(_KIND.fullmatch, set(names).difference(before or ())):
+            with suppress(OSError):  # it holds something, or is no directory
+                fs.remove_directory(kind, dir_fd=fd)
+    if before is None:
+        fs.remove_directory(path)
 
 
 class _Unfinished:
