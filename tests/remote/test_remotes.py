@@ -702,6 +702,29 @@ def test_unknown_names_are_not_found(handle, place, tmp_path):
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (lambda content: None, ErrorCode.REMOTE_MISSING),
+        (lambda content: content[:-1] + bytes([content[-1] ^ 1]), ErrorCode.REMOTE_DAMAGED),
+    ],
+)
+def test_a_push_of_nothing_notices_that_the_format_is_gone_or_damaged(handle, place, spoil, code):
+    """The key slot of last time opens the remote without it."""
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    opened(handle, place).push()
+    spoiled = spoil(place.content.pop("format"))
+    if spoiled is not None:
+        place.content["format"] = spoiled
+
+    with pytest.raises(TreesnapError) as failed:
+        opened(handle, place).push()
+
+    assert failed.value.code == code
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_remote_that_cannot_be_set_up_leaves_no_directory(handle, tmp_path, is_there):
     place = tmp_path / "disk"

@@ -202,6 +202,17 @@ class Connection:
                         return True
         return False
 
+    def check_format(self) -> None:
+        """Looks whether the remote's format is still the one that is known; costs a request.
+
+        Opening it by the key slot of last time does not look. Raises Corrupt, UnsupportedFormat,
+        RemoteFailed where there is none, and Refused for that of another remote.
+        """
+        format_ = read_format(self.url, self._blobs)
+        if format_ is None:
+            raise _no_remote(self.url)
+        _require_same(self.url, format_, self.format)
+
     # ------------------------------------------------------------------------- keys
 
     def slots(self) -> list[KeyInfo]:

@@ -349,7 +349,8 @@ class Remotes:
                         )
                     if only_collector and format_.collection is not Collection.ONE:
                         raise Refused(
-                            f"The remote {quoted(url)} exists, and was not set up for one collector",
+                            f"The remote {quoted(url)} exists, and was not set up for one "
+                            "collector",
                             code=ErrorCode.REMOTE_NAME_TAKEN,
                         )
                     number, _ = connection.protocol.read_state()
@@ -474,6 +475,8 @@ class Remotes:
                 )
             ids = tuple(map(snapshot_id, payloads))
             if not payloads:
+                # All that the caller learns is that the remote is whole: so more of it is read.
+                remote.connection.check_format()
                 requests = 0 if dry_run else None
                 return PushResult(remote.name, history_id, ids, Uploaded(), requests)
             source = LocalObjects(session.store)
