@@ -29,7 +29,7 @@ from treesnap.core.worktree.directory import DirectoryChain
 from treesnap.core.worktree.scan.file_reader import ObjectSink, blames_file
 from treesnap.core.worktree.scan.ignore import Exclusions
 from treesnap.core.worktree.scan.listing import count_names
-from treesnap.core.worktree.scan.scanner import Directory, Scanner, ScanSettings, Stored
+from treesnap.core.worktree.scan.scanner import Directory, Scanner, ScanSettings, Stored, Visit
 from treesnap.core.worktree.scan.statcache import RowGatherer, StatCacheBuilder
 
 FILES_MIN = 20_000
@@ -301,7 +301,9 @@ class _SharedCapture:
             )
             self._chain = DirectoryChain(self._walk.fs, self._root_fd)
         try:
-            directory = self._walk.enter(self._chain, item.path, item.exclusions)
+            name = treepath.split(item.path)[1]
+            visit = Visit(item.path, name, item.exclusions)
+            directory = self._walk.enter(self._chain.open(item.path), visit)
         except OSError as error:
             if not blames_file(error):
                 raise

@@ -46,6 +46,7 @@ from treesnap.core.model.entities import (
     Skipped,
     SkipReason,
     Totals,
+    Xattrs,
 )
 from treesnap.core.model.errors import Corrupt, InvalidArgument, WarningCode, quoted
 from treesnap.core.model.events import LargeFileProgress, Monitor
@@ -236,26 +237,63 @@ class Scanner:
         return root.entry(stored.tree_id), stored.totals
 
     def enter_root(self, root_fd: int) -> Directory:
-        """Returns the root, looked at; raises OSError."""
+        """Enters the root; raises OSError."""
         settings = self.settings
         exclusions = Exclusions(settings.rules, heeds_files=settings.heeds_ignore_files)
         paths = settings.scope
         scope = path_tree(whole=paths) if paths is not None and b"" not in paths else None
+        visit = Visit(b"", b"", exclusions, scope, self._changed, settings.revealed)
         try:
-            return Directory(
-                self,
-                root_fd,
-                b"",
-                b"",
-                exclusions,
-                scope,
-                self._changed,
-                is_fresh=True,
-                revealed=settings.revealed,
-            )
+            return self.enter(root_fd, visit)
         except OSError as error:
             error.filename = error.filename or settings.root
             raise
+
+    def enter(self, fd: int, visit: Visit) -> Directory:
+        """Enters an open directory; raises OSError.
+
+        look at the directory itself
+        find its cached row
+        list its names             or look at those that may have changed; heed its ignore file
+        compare with the row
+        capture what differs       or go on with the row when nothing does
+        note its hard links
+        """
+        stat = self.fs.fstat(fd)
+        xattrs = capture_xattrs(self.fs, self.sink, fd) if visit.is_fresh else None
+        cached = self._find_row(visit)
+        listing, looked = self._list_names(fd, visit, cached)
+        directory = Directory(self, visit, stat, xattrs, cached, listing, looked)
+        directory.compare(visit.changed)
+        directory.capture(fd, listing)
+        directory.note_links()
+        return directory
+
+    def _find_row(self, visit: Visit) -> tuple[Row, RowPlace] | None:
+        """Returns the cached row of a directory of which everything is captured, and its place."""
+        is_cached = visit.scope is None and visit.revealed is None
+        return self.cache.find(visit.path) if self.cache is not None and is_cached else None
+
+    def _list_names(
+        self, fd: int, visit: Visit, cached: tuple[Row, RowPlace] | None
+    ) -> tuple[DirectoryListing, frozenset[bytes] | None]:
+        """Looks at all names of a directory, or at those that may have changed.
+
+        Returns the latter too, or None for all. Puts the rules of the directory in force.
+        """
+        path, exclusions, changed = visit.path, visit.exclusions, visit.changed
+        listing, looked = None, None
+        if changed is not None and cached is not None:
+            listing = list_changed(self.fs, fd, path, cached[0], changed, exclusions)
+        if listing is not None and changed is not None:
+            looked = frozenset(changed.names)
+        else:
+            listing = list_directory(self.fs, fd, path, exclusions, visit.scope, visit.revealed)
+        if listing.rule is not None:
+            self.note_rule(listing.rule)
+        for code, message in listing.warnings:
+            self.monitor.warn(code, message)
+        return listing, looked
 
     def finish(self, chain: DirectoryChain, top: Directory, names: list[bytes]) -> Stored:
         """Walks what is below a directory, which has a path of ``names``, and leaves it."""
@@ -287,14 +325,6 @@ class Scanner:
         names.pop()
         stack[-1].add_child(directory, stored)
         return None
-
-    def enter(self, chain: DirectoryChain, path: bytes, exclusions: Exclusions) -> Directory:
-        """Returns a directory of which nothing is known, looked at; raises OSError.
-
-        ``exclusions`` are those of the directory above it.
-        """
-        name = treepath.split(path)[1]
-        return Directory(self, chain.open(path), path, name, exclusions, None, None, is_fresh=True)
 
     @property
     def own_rules(self) -> list[IgnoreRules]:
@@ -395,62 +425,54 @@ class Stored(NamedTuple):
     """The cached sums, or None without a row."""
 
 
+class Visit(NamedTuple):
+    """A directory to enter, and what is known of it before."""
+
+    path: bytes
+    name: bytes
+    exclusions: Exclusions
+    """What is excluded in the directory above it."""
+    scope: PathTree | None = None
+    """What alone is captured of it, or None for everything."""
+    changed: PathTree | None = None
+    """What may have changed in it, or None when that is not known."""
+    revealed: PathTree | None = None
+    """The paths in it that are looked at although they are excluded."""
+    is_fresh: bool = True
+    """Whether its own metadata may be new."""
+
+
 class Directory:
     """One directory on the way down: what was seen in it, and what is captured of it.
 
-    Making it looks at its names and captures those that differ. The walk then enters what is
-    in ``subdirectories``, gives back each with :meth:`add_child`, and calls :meth:`leave`.
+    :meth:`Scanner.enter` makes it. The walk then enters what is in ``subdirectories``, gives back
+    each with :meth:`add_child`, and calls :meth:`leave`.
     """
 
     def __init__(
         self,
         walk: Scanner,
-        fd: int,
-        path: bytes,
-        name: bytes,
-        exclusions: Exclusions,
-        scope: PathTree | None,
-        changed: PathTree | None,
-        *,
-        is_fresh: bool,
-        revealed: PathTree | None = None,
+        visit: Visit,
+        stat: os.stat_result,
+        xattrs: Xattrs | ObjectId | None,
+        cached: tuple[Row, RowPlace] | None,
+        listing: DirectoryListing,
+        looked: frozenset[bytes] | None,
     ) -> None:
-        """Looks at a directory, open as ``fd``; ``is_fresh`` says that its metadata may be new.
-
-        ``revealed`` are the paths in it that are looked at although they are excluded. Each of
-        the five steps needs those before it.
-        """
-        # First: what the directory is, and what the cache knows of it.
+        """Takes what was seen of a directory; nothing is captured, reused or left out yet."""
         self._walk = walk
         self._progress = LargeFileProgress(walk.monitor)
-        self.path = path
-        self.name = name
-        self._scope = scope
-        self._revealed = revealed
-        self._stat = walk.fs.fstat(fd)
-        self._xattrs = capture_xattrs(walk.fs, walk.sink, fd) if is_fresh else None
-        is_cached = walk.cache is not None and scope is None and revealed is None
-        found = walk.cache.find(path) if walk.cache is not None and is_cached else None
-        self._row: Row | None = found[0] if found is not None else None
-        self._place: RowPlace | None = found[1] if found is not None else None
-
-        # Second: nothing has been captured, reused or left out yet.
-        self.subdirectories: list[bytes] = []
-        """What is still to be entered, in reverse order."""
-        self._entries: dict[bytes, Entry] = {}
-        """What was captured or reused, when the directory is not the same."""
-        self._old: dict[bytes, Entry] | None = None
-        self._skipped: list[tuple[bytes, int]] = []
-        self._racy: set[bytes] = set()
-        self._fresh: set[bytes] = set()
-        """Subdirectories whose own metadata must be read again."""
-        self._reused: set[bytes] = set()
-        """Subdirectories that are not entered, because nothing in them changed."""
-        self._children: dict[bytes, Stored] = {}
-        self._has_changed_children = False
-
-        # Third: look at the names, which may put rules of the directory in force.
-        listing, self._looked = self._look(fd, exclusions, changed)
+        self.path = visit.path
+        self.name = visit.name
+        self._scope = visit.scope
+        self._revealed = visit.revealed
+        self._stat = stat
+        self._xattrs = xattrs
+        self._row: Row | None = None
+        self._place: RowPlace | None = None
+        if cached is not None:
+            self._row, self._place = cached
+        self._looked = looked
         self.exclusions = listing.exclusions
         """What is excluded in it."""
         self._excluded = listing.revealed
@@ -465,12 +487,30 @@ class Directory:
         self._written = names_of(walk.settings.written, listing.observations)
         """Names of files that may have changed with no sign of it: they are read now."""
 
-        # Fourth: compare with the row, and decide what to look at below.
+        self._changed: PathTree | None = None
+        """What to look at below, or None for everything."""
+        self._is_same = False
+        """Whether all names were observed just as the row says."""
+        self.subdirectories: list[bytes] = []
+        """What is still to be entered, in reverse order."""
+        self._entries: dict[bytes, Entry] = {}
+        """What was captured or reused, when the directory is not the same."""
+        self._old: dict[bytes, Entry] | None = None
+        self._skipped: list[tuple[bytes, int]] = []
+        self._racy: set[bytes] = set()
+        self._fresh: set[bytes] = set()
+        """Subdirectories whose own metadata must be read again."""
+        self._reused: set[bytes] = set()
+        """Subdirectories that are not entered, because nothing in them changed."""
+        self._children: dict[bytes, Stored] = {}
+        self._has_changed_children = False
+
+    def compare(self, changed: PathTree | None) -> None:
+        """Compares what was seen with the row, and decides what to look at below."""
         row = self._row
-        if changed is not None and scope is None:
+        if changed is not None and self._scope is None:
             changed.is_whole |= row is None or row.rules != self.exclusions.fingerprint
         self._changed = None if changed is not None and changed.is_whole else changed
-        """What to look at below, or None for everything."""
         self._is_same = (
             row is not None
             and row.observations == self._packed
@@ -478,43 +518,25 @@ class Directory:
             and not (self._mapped or self._written)
             and not any(self._looked is None or name in self._looked for name in row.racy)
         )
-        """Whether all names were observed just as the row says."""
 
-        # Fifth: go on with the row, or capture what differs from it.
-        if row is not None and self._is_same:
-            self._reuse(row)
+    def capture(self, fd: int, listing: DirectoryListing) -> None:
+        """Captures the names that differ from the row, or goes on with that when none does."""
+        if self._row is not None and self._is_same:
+            self._reuse(self._row)
         else:
-            if walk.recorder is not None:
-                walk.recorder[path] = self._packed
+            if self._walk.recorder is not None:
+                self._walk.recorder[self.path] = self._packed
             self._capture_names(fd, dict(listing.hidden))
-        for linked_name, device, inode, link_count in self._linked:
-            entry = self._entries.get(linked_name)
-            if entry is None or not entry.is_skipped:
-                walk.links.add(device, inode, link_count, treepath.join(path, linked_name))
         files = len(self._observations) - len(self.subdirectories)
         self._progress.advance(files, sum(item[2] for item in self._observations))
 
-    def _look(
-        self, fd: int, exclusions: Exclusions, changed: PathTree | None
-    ) -> tuple[DirectoryListing, frozenset[bytes] | None]:
-        """Looks at all names of the directory, or at those that may have changed.
-
-        Returns the latter too, or None for all.
-        """
-        walk, listing, looked = self._walk, None, None
-        if changed is not None and self._row is not None:
-            listing = list_changed(walk.fs, fd, self.path, self._row, changed, exclusions)
-        if listing is not None and changed is not None:
-            looked = frozenset(changed.names)
-        else:
-            listing = list_directory(
-                walk.fs, fd, self.path, exclusions, self._scope, self._revealed
-            )
-        if listing.rule is not None:
-            walk.note_rule(listing.rule)
-        for code, message in listing.warnings:
-            walk.monitor.warn(code, message)
-        return listing, looked
+    def note_links(self) -> None:
+        """Notes the files with several names, but those that are left out."""
+        for name, device, inode, link_count in self._linked:
+            entry = self._entries.get(name)
+            if entry is None or not entry.is_skipped:
+                path = treepath.join(self.path, name)
+                self._walk.links.add(device, inode, link_count, path)
 
     def _reuse(self, row: Row) -> None:
         """Goes on with a directory whose names are all as they were."""
@@ -685,17 +707,16 @@ class Directory:
         try:
             if len(names) > DEPTH_MAX:
                 raise OSError(errno.ENAMETOOLONG, "It is too deep")
-            return Directory(
-                self._walk,
-                chain.open_names(names),
+            visit = Visit(
                 path,
                 name,
                 exclusions,
                 scope if scope is not None and not scope.is_whole else None,
                 self._changed.at(name) if self._changed is not None else None,
+                revealed,
                 is_fresh=name in self._fresh,
-                revealed=revealed,
             )
+            return self._walk.enter(chain.open_names(names), visit)
         except FileNotFoundError:
             self._racy.add(name)
         except OSError as error:
