@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from treesnap.core.codec.reader import Get, TreeReader, read_content
 from treesnap.core.codec.tree import Put, put_tree
@@ -36,6 +36,7 @@ from treesnap.core.model.entities import (
     Snapshot,
     SnapshotId,
     SnapshotKind,
+    SnapshotRecord,
     Totals,
     Xattrs,
 )
@@ -121,62 +122,93 @@ def merge(
     def publish(_: object) -> MergeOutcome:
         store, root = session.store, session.root
         with Writer(store) as writer:
-            trees = TreeReader(writer.get)
-            sides = _Sides(trees, writer.put, session.path_budget)
-            for snapshot in (mine, theirs, *bases):
-                sides.add(snapshot.record.root, load_groups(snapshot.record.links, writer.get))
-            sides.require(request.paths)
-            now_ns = session.context.clock_ns()
-            for snapshot in request.merged_before:
-                groups = load_groups(snapshot.record.links, writer.get)
-                sides.advance_base(snapshot.record.root, groups, writer.get)
-            work = _Merge(writer.get, writer.put, trees, request, now_ns, session.path_budget())
-            work.conflicts += sides.align(request)
-            work.run(*sides.roots)
-            top, totals = applied(
-                sides.roots[0], work.taken, work.metadata, work.missing, trees, writer.put
-            )
-            others = [
-                subset_groups(groups, lambda path: _is_wanted(path, request.paths))
-                for groups in sides.groups[1:]
-            ]
-            groups = _groups(trees, top, [sides.groups[0], *others])
-            record = mine.record._replace(
-                root=top,
-                links=store_groups(set(groups.values()), writer.put),
-                totals=totals,
-                created_at_ns=now_ns,
-                kind=request.kind,
-                unstable=(),
-                parent=mine.id,
-                added_bytes=None,
-                host=os.uname().nodename,
-                label=request.label,
-                name=None,
-                session=None,
-                step=None,
-                tags={**request.tags, **elsewhere_tags(session, mine, theirs, *bases)},
-                attachment=None,
-            )
-            conflicts = tuple(sorted(set(work.conflicts)))
-            too_large = tuple(sorted(work.too_large))
-            left_out = tuple(sorted(work.left_out))
-            changes = compared(
-                State(mine.record.root, trees, load_groups(mine.record.links, writer.get)),
-                State(top, trees, groups),
-                None,
-                session.path_budget(),
-            )
-            is_refused = bool(conflicts) and request.rule is ConflictRule.REFUSE
-            is_same = (top, record.links) == (mine.record.root, mine.record.links)
+            outcome, record = _merged(session, writer, (mine, theirs, *bases), request)
+            is_refused = bool(outcome.conflicts) and request.rule is ConflictRule.REFUSE
+            is_same = (record.root, record.links) == (mine.record.root, mine.record.links)
             if request.dry_run or is_refused or (is_same and not request.keeps_record):
-                return MergeOutcome(None, conflicts, changes, too_large, left_out)
+                return outcome
             sequence = store.snapshots.listing(root.id).next_sequence
             _, name = writer.publish(record, root.id, sequence)
-        merged = store.snapshots.load(root.id, name)
-        return MergeOutcome(merged, conflicts, changes, too_large, left_out)
+        return outcome._replace(snapshot=store.snapshots.load(root.id, name))
 
     return retry_overtaken("the merge", publish)
+
+
+def _merged(
+    session: Session, writer: Writer, snapshots: Sequence[Snapshot], request: MergeRequest
+) -> tuple[MergeOutcome, SnapshotRecord]:
+    """Stores the merged tree of some snapshots: mine, theirs, then the bases.
+
+    take the trees
+    advance the base           past what was merged before
+    align directories          that a side moved
+    walk the trees             side by side, where they differ
+    store the directories      that hold something new
+    join the hard links
+
+    Returns the record of that, and the outcome as long as it is not published.
+    """
+    trees = TreeReader(writer.get)
+    sides = _Sides(trees, writer.put, session.path_budget)
+    for snapshot in snapshots:
+        sides.add(snapshot.record.root, load_groups(snapshot.record.links, writer.get))
+    sides.require(request.paths)
+    now_ns = session.context.clock_ns()
+    for snapshot in request.merged_before:
+        merged = load_groups(snapshot.record.links, writer.get)
+        sides.advance_base(snapshot.record.root, merged, writer.get)
+    work = _Merge(writer.get, writer.put, trees, request, now_ns, session.path_budget())
+    work.conflicts += sides.align(request)
+    work.run(*sides.roots)
+    top, totals = applied(
+        sides.roots[0], work.taken, work.metadata, work.missing, trees, writer.put
+    )
+    others = [
+        subset_groups(groups, lambda path: _is_wanted(path, request.paths))
+        for groups in sides.groups[1:]
+    ]
+    groups = _groups(trees, top, [sides.groups[0], *others])
+    before = snapshots[0].record
+    record = before._replace(
+        root=top,
+        links=store_groups(set(groups.values()), writer.put),
+        totals=totals,
+        created_at_ns=now_ns,
+        **_metadata(session, snapshots, request),
+    )
+    changes = compared(
+        State(before.root, trees, load_groups(before.links, writer.get)),
+        State(top, trees, groups),
+        None,
+        session.path_budget(),
+    )
+    outcome = MergeOutcome(
+        None,
+        conflicts=tuple(sorted(set(work.conflicts))),
+        changes=changes,
+        too_large=tuple(sorted(work.too_large)),
+        left_out=tuple(sorted(work.left_out)),
+    )
+    return outcome, record
+
+
+def _metadata(
+    session: Session, snapshots: Sequence[Snapshot], request: MergeRequest
+) -> dict[str, Any]:
+    """Returns the fields of a merge's record that its trees do not decide."""
+    return {
+        "kind": request.kind,
+        "unstable": (),
+        "parent": snapshots[0].id,
+        "added_bytes": None,
+        "host": os.uname().nodename,
+        "label": request.label,
+        "name": None,
+        "session": None,
+        "step": None,
+        "tags": {**request.tags, **elsewhere_tags(session, *snapshots)},
+        "attachment": None,
+    }
 
 
 def merged_id(snapshot: Snapshot) -> SnapshotId | None:
