@@ -20,6 +20,7 @@ from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import ErrorCode, Refused
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.maintenance.roots import forget_root
+from treesnap.core.ops.run.checkpoint import held_snapshot
 from treesnap.core.store.maintenance.retention import Policy
 from treesnap.core.store.store import Store
 from treesnap.remote import Remotes
@@ -271,3 +272,66 @@ def test_a_kill_at_any_call_of_forgetting_leaves_the_pin_of_another_root(shared)
         handle(shared, "one").gc()
         assert common(shared).pinned
     assert kills > 5
+
+
+def fetched(base: Path) -> tuple[Handle, str]:
+    """Fetches the history of another machine; returns a handle on one, and a REF there."""
+    here = handle(base, "one")
+    other = base / "other"
+    other.mkdir()
+    (other / "plants").write_text("tulips")
+    theirs = treesnap.open(other, base / "desk")
+    theirs.create()
+    Remotes(theirs).add("disk", str(base / "disk"))
+    Remotes(theirs).push()
+    Remotes(here).add("disk", str(base / "disk"))
+    return here, Remotes(here).fetch("disk", "other").ref
+
+
+def test_a_fetched_snapshot_is_deleted_where_it_is(shared):
+    here, ref = fetched(shared)
+    here.pin(ref)
+    with pytest.raises(Refused):
+        here.delete(ref)
+    here.unpin(ref)
+    own = here.list()[-1].id
+    with (
+        held_snapshot(handle(shared, "two").context, here.resolve(ref).id, "step"),
+        pytest.raises(treesnap.Busy),
+    ):
+        here.delete(ref)
+
+    gone = here.delete(ref, own)
+
+    assert [item.id for item in gone] == [ref.rpartition("@")[2], own]
+    assert own not in {item.id for item in here.list()}
+    for left in (ref, ref.rpartition("@")[0]):
+        with pytest.raises(treesnap.NotFound):
+            here.resolve(left)
+    assert here.verify(read_data=True).problems == ()
+
+
+class Beside(WrappedFileSystem):
+    """Calls something once, before the lock of all roots is taken."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__()
+        self._actions = [action]
+
+    def around(self, call: Call) -> object:
+        if call.method == "open" and call.path.endswith("/roots/lock") and self._actions:
+            self._actions.pop()()
+        return call.proceed()
+
+
+def test_what_is_said_of_a_fetched_snapshot_does_not_outlast_it(shared):
+    here, ref = fetched(shared)
+    history_id = next(item.id for item in here.root_list() if item.fetched)
+
+    def forget_history() -> None:
+        with suppress(treesnap.Busy):
+            forget_root(here.context, history_id, force=True)
+
+    handle(shared, "one", fs=Beside(forget_history)).tag(ref, {"customer": "Ada"})
+
+    assert here.verify().problems == ()

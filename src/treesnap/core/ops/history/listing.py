@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.entities import Retag, Snapshot, SnapshotId, SnapshotList, SnapshotState
@@ -24,7 +25,7 @@ from treesnap.core.model.reserved_tags import is_checkpoint, refuse_reserved, ro
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.references import Filter, by_beginning, resolve_in, unknown
-from treesnap.core.store.roots import needed_snapshots
+from treesnap.core.store.roots import Root, needed_snapshots, registered_records
 from treesnap.core.store.snapshots import SnapshotName
 
 
@@ -114,6 +115,7 @@ def resolve(
 def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
     """Removes snapshots, all or none, and returns them.
 
+    Each goes from the root that a reference names: a history that was fetched is a root of its own.
     One that cannot be read, because it is damaged or of a newer version, is named by its id or the
     beginning of it, and is a warning as well.
     """
@@ -121,37 +123,33 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
         with (
             opened(context, "delete snapshots", writing=True, recover=False) as session,
             locked_root(session, "delete", touches_tree=False),
+            ExitStack() as locks,
         ):
-            needed = needed_snapshots(session.root)
-            held = session.root.holds()
-            chosen: dict[SnapshotId, Snapshot] = {}
-            names: dict[SnapshotId, SnapshotName] = {}
+            roots = {session.root.id: session.root}
+            going: dict[str, dict[SnapshotId, SnapshotName]] = {session.root.id: {}}
+            chosen: dict[tuple[str, SnapshotId], Snapshot] = {}
             newer: set[SnapshotId] = set()
             for ref in refs:
                 try:
                     snapshot = resolve_in(session, ref)
-                    chosen[snapshot.id] = snapshot
-                    names[snapshot.id] = SnapshotName(snapshot.sequence, snapshot.id)
+                    if snapshot.root_id not in roots:
+                        home = _home_locked(session, snapshot, "delete")
+                        roots[snapshot.root_id] = locks.enter_context(home)
+                    name = SnapshotName(snapshot.sequence, snapshot.id)
+                    going.setdefault(snapshot.root_id, {})[snapshot.id] = name
+                    chosen[snapshot.root_id, snapshot.id] = snapshot
                 except Corrupt as error:
                     unread = by_beginning(session.store.snapshots.names(session.root.id), ref)
-                    names[unread.id] = unread
+                    going[session.root.id][unread.id] = unread
                     if isinstance(error, NewerVersion):
                         newer.add(unread.id)
-            for identity in names:
-                if session.store.snapshots.state(identity).pinned:
-                    raise Refused(f"Snapshot {identity[:12]} is pinned", code=ErrorCode.PINNED)
-                if identity in needed:
-                    raise Refused(
-                        f"Snapshot {identity[:12]} is needed to finish an interrupted restore",
-                        code=ErrorCode.RESTORE_INTERRUPTED,
-                    )
-                if identity in held:
-                    record = held[identity][0]
-                    user = f"process {record.process_id}" if record is not None else "a process"
-                    purpose = record.purpose if record is not None else "needs"
-                    raise Busy(f"Snapshot {identity[:12]} is what {user} {purpose}")
-            session.store.snapshots.remove(session.root.id, list(names.values()))
-            damaged_ids = [each for each in names if each not in chosen and each not in newer]
+            for root_id, names in going.items():
+                _refuse_needed(session, roots[root_id], names)
+            for root_id, names in going.items():
+                session.store.snapshots.remove(root_id, list(names.values()))
+            own_id = session.root.id
+            unread_ids = [each for each in going[own_id] if (own_id, each) not in chosen]
+            damaged_ids = [each for each in unread_ids if each not in newer]
             for identity in damaged_ids:
                 context.monitor.warn(
                     WarningCode.DAMAGED_SNAPSHOT_DELETED,
@@ -165,6 +163,45 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
             return SnapshotList(chosen.values(), damaged_ids, sorted(newer))
     except StoreMissing as error:
         raise unknown(refs[0] if refs else "") from error
+
+
+@contextmanager
+def _home_locked(session: Session, snapshot: Snapshot, operation: str) -> Iterator[Root]:
+    """Yields the root that has a snapshot, locked; raises NotFound where it is gone by then."""
+    if snapshot.root_id == session.root.id:
+        yield session.root
+        return
+    root = session.store.root_by_id(snapshot.root_id)
+    with root.locked(operation, session.context.wait_s):
+        session.store.snapshots.load(root.id, SnapshotName(snapshot.sequence, snapshot.id))
+        yield root
+
+
+def _refuse_needed(session: Session, root: Root, identities: Iterable[SnapshotId]) -> None:
+    """Raises Refused for snapshots that are pinned, or that an interrupted restore needs.
+
+    Raises Busy for those to which a process may go back: of a history that was fetched, in any
+    root. The caller holds the root's lock.
+    """
+    store = session.store
+    needed, held = needed_snapshots(root), root.holds()
+    if root.id != session.root.id:
+        records = registered_records(session.fs, store.layout)
+        holding = (store.root_by_id(record.id, record.path) for record in records)
+        held |= {identity: found for each in holding for identity, found in each.holds().items()}
+    for identity in identities:
+        if store.snapshots.state(identity).pinned:
+            raise Refused(f"Snapshot {identity[:12]} is pinned", code=ErrorCode.PINNED)
+        if identity in needed:
+            raise Refused(
+                f"Snapshot {identity[:12]} is needed to finish an interrupted restore",
+                code=ErrorCode.RESTORE_INTERRUPTED,
+            )
+        if identity in held:
+            record = held[identity][0]
+            user = f"process {record.process_id}" if record is not None else "a process"
+            purpose = record.purpose if record is not None else "needs"
+            raise Busy(f"Snapshot {identity[:12]} is what {user} {purpose}")
 
 
 def set_pinned(context: Context, ref: str, *, pinned: bool) -> Snapshot:
@@ -216,7 +253,8 @@ def _with_state(
             locked_root(session, verb, touches_tree=False),
         ):
             snapshot = resolve_in(session, ref)
-            state = session.store.snapshots.change_state(snapshot.id, change)
+            with _home_locked(session, snapshot, verb):
+                state = session.store.snapshots.change_state(snapshot.id, change)
             return snapshot._replace(state=state)
     except StoreMissing as error:
         raise unknown(ref) from error
