@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -360,6 +361,58 @@ def test_where_a_later_fork_fails_those_before_are_named(world, tmp_path):
     assert [*made] == [("forks-made", f"1 fork made before: {str(tmp_path / 'one')!r}")]
     assert at(world, tmp_path / "one").verify(read_data=True).ok
     assert not (tmp_path / "two").exists()
+
+
+class Beside(WrappedFileSystem):
+    """Does something once, before a fork makes its first directory, or renames its tree."""
+
+    def __init__(self, method: str, action: Callable[[], object]) -> None:
+        super().__init__(UnsyncedFileSystem())
+        self._method = method
+        self._actions = [action]
+
+    def around(self, call):
+        if call.method == self._method and self._actions:
+            is_staged = ".treesnap-" in call.paths[-1]
+            if ".treesnap-" in call.path and is_staged == (self._method == "make_directory"):
+                self._actions.pop()()
+        return call.proceed()
+
+
+@pytest.mark.parametrize("method", ["make_directory", "rename"])
+def test_two_forks_to_one_place_are_one(world, tmp_path, method):
+    """The other one begins first, and comes to its base when this one is done, or nearly."""
+    place, errors = tmp_path / "fork", []
+    may_go_on, has_begun = Event(), Event()
+
+    def wait() -> None:
+        has_begun.set()
+        assert may_go_on.wait(60)
+
+    def fork_beside() -> None:
+        try:
+            at(world, world.root, fs=Beside("make_directory", wait)).fork("first", [place])
+        except Refused as error:
+            errors.append(error.code)
+
+    other = Thread(target=fork_beside)
+    other.start()
+    assert has_begun.wait(60)
+
+    def let_it_go_on() -> None:
+        may_go_on.set()
+        other.join()
+
+    fs = Beside("rename", let_it_go_on) if method == "rename" else UnsyncedFileSystem()
+    made = at(world, world.root, fs=fs).fork("second", [place]).forks[0]
+    let_it_go_on()
+
+    assert errors == [ErrorCode.ROOT_TAKEN]
+    fork = at(world, place)
+    assert [item.id for item in fork.list()] == [made.base_id]
+    assert fork.status().changes == ()
+    assert fork.origin().base_id == made.base_id
+    assert sorted(os.listdir(tmp_path)) == ["fork", "root", "store"]
 
 
 class Sharing(WrappedFileSystem):

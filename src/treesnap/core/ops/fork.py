@@ -154,11 +154,15 @@ def _refuse(session: Session, place: str) -> None:
         )
     root = session.store.root(os.fsencode(place))
     if root.is_registered() or session.store.snapshots.names(root.id):
-        raise Refused(
-            f"The store has a history of {quoted(place)} already",
-            code=ErrorCode.ROOT_TAKEN,
-            path=place,
-        )
+        raise _taken(place)
+
+
+def _taken(place: str | bytes) -> Refused:
+    return Refused(
+        f"The store has a history of {quoted(place)} already",
+        code=ErrorCode.ROOT_TAKEN,
+        path=place,
+    )
 
 
 def _is_below(path: str, directory: str) -> bool:
@@ -315,7 +319,7 @@ class _Forking:
             has_cache = step_ns <= PRECISE_GRANULARITY_NS
             if has_cache:
                 time.sleep(step_ns / 1e9)  # so that a change from now on has another time
-            published.append(self._publish(path, builder if has_cache else None))
+            published.append(self._publish(export, path, builder if has_cache else None))
 
         export = Export(session, state, fork=path, participant=build, before_rename=publish)
         try:
@@ -330,8 +334,13 @@ class _Forking:
             root.note_identity()
         return Fork(path, root.id, base.id, *build.counts)
 
-    def _publish(self, path: bytes, builder: StatCacheBuilder | None) -> tuple[Root, Snapshot]:
-        """Registers the root at a path and publishes its base, pinned; then its stat cache."""
+    def _publish(
+        self, export: Export, path: bytes, builder: StatCacheBuilder | None
+    ) -> tuple[Root, Snapshot]:
+        """Registers the root at a path and publishes its base, pinned; then its stat cache.
+
+        Raises Refused where another process has made a fork there meanwhile.
+        """
         session = self._session
         store, origin = session.store, session.root
         with origin.locked("fork", session.context.wait_s):
@@ -340,6 +349,9 @@ class _Forking:
             root = store.root(path)
             root.register()
             with root.locked("fork", session.context.wait_s):
+                if store.snapshots.names(root.id):
+                    raise _taken(path)
+                export.owns_root = True
                 self._copy_settings(root)
                 base = retry_overtaken("the fork", lambda _: self._publish_base(root))
                 store.snapshots.change_state(base.id, lambda state: state._replace(pinned=True))

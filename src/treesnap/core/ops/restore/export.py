@@ -88,6 +88,8 @@ _WHOLE = b"-whole"
 _PARENTS = b"parents"
 """The name in a stage of the topmost parent of the target that is not there."""
 _UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT})
+_OCCUPIED = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
+"""What renaming a directory to what another process has put there raises."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 
@@ -131,11 +133,15 @@ def refuse_occupied(target_path: str) -> None:
     if not os.path.lexists(target_path):
         return
     if os.path.islink(target_path) or not os.path.isdir(target_path) or os.listdir(target_path):
-        raise Refused(
-            f"The target {quoted(target_path)} exists and is not an empty directory",
-            code=ErrorCode.TARGET_NOT_EMPTY,
-            path=target_path,
-        )
+        raise _occupied(target_path)
+
+
+def _occupied(target_path: str) -> Refused:
+    return Refused(
+        f"The target {quoted(target_path)} exists and is not an empty directory",
+        code=ErrorCode.TARGET_NOT_EMPTY,
+        path=target_path,
+    )
 
 
 class Export:
@@ -167,6 +173,8 @@ class Export:
         self._degraded: list[bytes] = []
         self.is_committed = False
         """Whether the tree is at the target."""
+        self.owns_root = False
+        """Whether the root of a fork was registered for this tree, and goes where it fails."""
 
     def write(self, target_path: str) -> None:
         """Builds the tree beside the target, with its absent parents, and renames it there."""
@@ -197,7 +205,12 @@ class Export:
                 self._build(parent_fd, stage_fd, whole, [os.fsencode(name) for name in names[1:]])
             finally:
                 fs.close(stage_fd)
-            fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
+            try:
+                fs.rename(whole, names[0], source_dir_fd=parent_fd, target_dir_fd=parent_fd)
+            except OSError as error:
+                if error.errno in _OCCUPIED:
+                    raise _occupied(target_path) from error
+                raise
             self.is_committed = True
             fs.sync(parent_fd)
             self._session.monitor.begin(Phase.TIDY, None, None)
@@ -338,7 +351,7 @@ class Export:
     ) -> None:
         """Removes what is left beside the target, then the record; warns when it cannot."""
         try:
-            if self._fork is not None and not self.is_committed:
+            if self._fork is not None and self.owns_root and not self.is_committed:
                 with suppress(NotFound):
                     forget_fork(self._session, self._fork)
             _remove_stage(self._fs, place_fd, os.path.basename(stage_path), in_place=in_place)
