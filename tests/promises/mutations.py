@@ -420,16 +420,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a decoder lets an error of another kind out",
-        "core/codec/root_files.py",
-        (
-            (
-                (
-                    "        except InvalidArgument as error:\n"
-                    '            raise Corrupt(f"Stored restore'
-                ),
-                ('        except Corrupt as error:\n            raise Corrupt(f"Stored restore'),
-            ),
-        ),
+        "core/codec/fields.py",
+        (("except InvalidArgument as error:", "except KeyError as error:"),),
         {
             "P9": (
                 "core/unit/codec/test_fuzz.py::test_the_invalid_argument_of_a_path_never_leaves_a_decoder",

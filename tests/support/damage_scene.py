@@ -12,7 +12,7 @@ from pathlib import Path
 import oracle
 from treesnap.core.codec.envelope import FileKind, seal
 from treesnap.core.codec.message import pack
-from treesnap.core.codec.root_files import EXPORT_STAGE_PREFIX, ExportRecord, encode_export
+from treesnap.core.codec.root_files import EXPORT, EXPORT_STAGE_PREFIX, ExportRecord
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.ops.context import context_at
@@ -281,7 +281,7 @@ def _leave_behind(scene: Scene) -> None:
     shutil.copy(snapshot, scene.store / "pending" / slot.name)
     record = next(scene.store.glob("roots/*/root"))
     stage = os.fsencode(scene.base / os.fsdecode(EXPORT_STAGE_PREFIX + b"0123456789abcdef"))
-    export = seal(FileKind.EXPORT, encode_export(ExportRecord(stage)))
+    export = seal(FileKind.EXPORT, EXPORT.encode(ExportRecord(stage)))
     record.with_name("export-0123456789abcdef").write_bytes(export)
 
 

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from treesnap.core.codec.envelope import FileKind, Format
 from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
-from treesnap.core.codec.snapshot import is_snapshot_id
 from treesnap.core.model.entities import SnapshotId
-from treesnap.core.model.ids import checksum
+from treesnap.core.model.ids import checksum, is_snapshot_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.plans.plan import (
     DEPTH_MAX,

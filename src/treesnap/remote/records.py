@@ -8,14 +8,28 @@ state that names them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from treesnap.core.codec.envelope import FileKind, Format
-from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
-from treesnap.core.model.errors import Corrupt, ErrorCode
+from treesnap.core.codec.fields import (
+    BYTES,
+    SIZE,
+    TEXT,
+    FieldKind,
+    Table,
+    array,
+    optional,
+    parsed,
+    row,
+    single,
+    split_ids,
+    where,
+    word,
+)
+from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument
 from treesnap.core.model.ids import ID_SIZE
 from treesnap.core.model.named_tuple import NamedTuple
 
@@ -151,169 +165,65 @@ def damage_of_remote() -> Iterator[None]:
         raise
 
 
-def _ids(values: tuple[Any, ...], size: int, what: str) -> tuple[bytes, ...]:
-    """Returns ids from a stored array."""
-    require(
-        all(type(value) is bytes and len(value) == size for value in values), what, "an id is odd"
-    )
-    return values
+def _ids(size: int) -> FieldKind:
+    return where(BYTES, lambda value: len(value) == size, "is an odd id")
 
 
-def _texts(names: Iterable[RemoteName]) -> tuple[str, ...]:
-    return tuple(map(str, names))
+def _name(folder: Folder) -> FieldKind:
+    """Returns the kind of names of files in a folder."""
+
+    def parse(text: str) -> RemoteName:
+        name = RemoteName.parse(text)
+        if name is None or name.folder is not folder:
+            raise InvalidArgument(f"it names no file in {folder}/")
+        return name
+
+    return parsed(TEXT, parse, str)
 
 
-def _name(text: Any, folder: Folder, what: str) -> RemoteName:
-    name = RemoteName.parse(text) if type(text) is str else None
-    if name is None or name.folder is not folder:
-        raise Corrupt(f"Stored {what} is not valid: it names no file in {folder}/")
-    return name
+_FILE_ID = _ids(FILE_ID_SIZE)
+_NUMBER = where(SIZE, lambda number: number <= NUMBER_MAX, "is out of range")
+_PACKS = array(_name(Folder.PACKS))
+_HISTORY = row(HistoryName, id=_FILE_ID, forked_from=optional(_FILE_ID))
 
 
-def _names(fields: Fields, key: str, folder: Folder, what: str) -> tuple[RemoteName, ...]:
-    return tuple(_name(text, folder, what) for text in fields.get(key, tuple))
+def _problem_of_state(state: RemoteState) -> str | None:
+    is_in_order = state.floor <= state.closing <= state.epoch
+    return None if is_in_order else "its epochs are not in order"
 
 
-def _fields(payload: bytes, what: str) -> Fields:
-    fields = Fields(unpack(payload, what, LONG_ARRAY_LENGTH_MAX), what)
-    fields.require_version(1)
-    return fields
+_STATE = Table(
+    RemoteState,
+    "remote state",
+    names={"index_parts": "index", "catalog_parts": "catalog"},
+    problem_of=_problem_of_state,
+    epoch=_NUMBER,
+    closing=SIZE,
+    floor=SIZE,
+    condemned=_PACKS,
+    index_parts=array(_name(Folder.INDEX)),
+    catalog_parts=array(_name(Folder.CATALOG)),
+    removed=array(_FILE_ID),
+    token=_FILE_ID,
+)
 
 
-def encode_state(state: RemoteState) -> bytes:
-    """Returns the payload of a state."""
-    return pack(
-        {
-            "version": 1,
-            "epoch": state.epoch,
-            "closing": state.closing,
-            "floor": state.floor,
-            "condemned": _texts(state.condemned),
-            "index": _texts(state.index_parts),
-            "catalog": _texts(state.catalog_parts),
-            "removed": state.removed,
-            "token": state.token,
-        }
-    )
+def _problem_of_commit(commit: RemoteCommit) -> str | None:
+    """Returns what is wrong with a commit, whose rows are not looked at."""
+    epochs = {name.number for name in commit.packs}
+    return "its packs have several epochs" if len(epochs) > 1 else None
 
 
-def decode_state(payload: bytes) -> RemoteState:
-    """Returns the state of a payload, or raises Corrupt."""
-    what = "remote state"
-    fields = _fields(payload, what)
-    epoch, closing, floor = (fields.size(key) for key in ("epoch", "closing", "floor"))
-    require(floor <= closing <= epoch <= NUMBER_MAX, what, "its epochs are not in order")
-    (token,) = _ids((fields.get("token", bytes),), FILE_ID_SIZE, what)
-    return RemoteState(
-        epoch,
-        closing,
-        floor,
-        _names(fields, "condemned", Folder.PACKS, what),
-        _names(fields, "index", Folder.INDEX, what),
-        _names(fields, "catalog", Folder.CATALOG, what),
-        _ids(fields.get("removed", tuple), FILE_ID_SIZE, what),
-        token,
-    )
-
-
-def _history_row(history: HistoryName) -> tuple[Any, ...]:
-    return tuple(history)
-
-
-def _decode_history(row: Any, what: str) -> HistoryName:
-    require(type(row) is tuple and len(row) == 3, what, "a history is not whole")
-    identity, name, forked_from = row
-    require(type(name) is str, what, "the name of a history is not text")
-    _ids((identity,) if forked_from is None else (identity, forked_from), FILE_ID_SIZE, what)
-    return HistoryName(identity, name, forked_from)
-
-
-def _snapshots(values: tuple[Any, ...], what: str) -> tuple[bytes, ...]:
-    require(all(type(value) is bytes for value in values), what, "a snapshot is not bytes")
-    return values
-
-
-def encode_commit(commit: RemoteCommit) -> bytes:
-    """Returns the payload of a commit."""
-    return pack(
-        {
-            "version": 1,
-            "history": _history_row(commit.history),
-            "snapshots": commit.snapshots,
-            "packs": _texts(commit.packs),
-            "rows": commit.rows,
-        }
-    )
-
-
-def decode_commit(payload: bytes) -> RemoteCommit:
-    """Returns the commit of a payload, or raises Corrupt. Its rows are not looked at."""
-    what = "commit"
-    fields = _fields(payload, what)
-    packs = _names(fields, "packs", Folder.PACKS, what)
-    require(len({name.number for name in packs}) <= 1, what, "its packs have several epochs")
-    return RemoteCommit(
-        _decode_history(fields.get("history", tuple), what),
-        _snapshots(fields.get("snapshots", tuple), what),
-        packs,
-        fields.get("rows", bytes),
-    )
-
-
-def encode_deletion(deletion: Deletion) -> bytes:
-    """Returns the payload of a deletion."""
-    return pack({"version": 1, "commit": str(deletion.commit), "snapshots": deletion.snapshots})
-
-
-def decode_deletion(payload: bytes) -> Deletion:
-    """Returns the deletion of a payload, or raises Corrupt."""
-    what = "deletion"
-    fields = _fields(payload, what)
-    return Deletion(
-        _name(fields.get("commit", str), Folder.COMMITS, what),
-        _ids(fields.get("snapshots", tuple), 32, what),
-    )
-
-
-def encode_catalog(entries: tuple[CommitEntry, ...]) -> bytes:
-    """Returns the payload of a part of the catalog."""
-    rows = (
-        (str(entry.name), _history_row(entry.history), entry.snapshots, entry.kept)
-        for entry in entries
-    )
-    return pack({"version": 1, "commits": tuple(rows)})
-
-
-def decode_catalog(payload: bytes) -> tuple[CommitEntry, ...]:
-    """Returns the part of a payload, or raises Corrupt."""
-    what = "catalog"
-    entries = []
-    for row in _fields(payload, what).get("commits", tuple):
-        require(type(row) is tuple and len(row) == 4, what, "a commit is not whole")
-        name, history, snapshots, kept = row
-        require(type(snapshots) is tuple and type(kept) is tuple, what, "a commit is not whole")
-        entries.append(
-            CommitEntry(
-                _name(name, Folder.COMMITS, what),
-                _decode_history(history, what),
-                _snapshots(snapshots, what),
-                _ids(kept, FILE_ID_SIZE, what),
-            )
-        )
-    return tuple(entries)
-
-
-def encode_index_part(part: RemoteIndexPart) -> bytes:
-    """Returns the payload of a part of the index."""
-    return pack({"version": 1, "packs": _texts(part.packs), "rows": part.rows})
-
-
-def decode_index_part(payload: bytes) -> RemoteIndexPart:
-    """Returns the part of a payload, or raises Corrupt. Its rows are not looked at."""
-    fields = _fields(payload, "remote index")
-    return RemoteIndexPart(
-        _names(fields, "packs", Folder.PACKS, "remote index"), fields.get("rows", bytes)
-    )
+_COMMIT = Table(
+    RemoteCommit, "commit", problem_of=_problem_of_commit, history=_HISTORY, packs=_PACKS
+)
+_DELETION = Table(
+    Deletion, "deletion", commit=_name(Folder.COMMITS), snapshots=array(_ids(ID_SIZE))
+)
+_CATALOG = array(
+    row(CommitEntry, name=_name(Folder.COMMITS), history=_HISTORY, kept=array(_FILE_ID))
+)
+_INDEX = Table(RemoteIndexPart, "remote index", packs=_PACKS)
 
 
 class Collection(StrEnum):
@@ -348,46 +258,26 @@ class KnownRemote(NamedTuple):
     """Whether the server sends no parts of files."""
 
 
-def encode_known_remote(remote: KnownRemote) -> bytes:
-    """Returns the payload of what a store remembers of a remote."""
-    return pack(
-        {
-            "version": 1,
-            "url": remote.url,
-            "id": remote.remote_id,
-            "encrypted": remote.is_encrypted,
-            "collection": remote.collection.value,
-            "collects": remote.may_collect,
-            "state": remote.state_number,
-            "command": remote.secret_command or "",
-            "file": remote.secret_file or "",
-            "appends": remote.appends_only,
-            "whole": remote.reads_whole,
-        }
-    )
-
-
-def decode_known_remote(payload: bytes) -> KnownRemote:
-    """Returns what a payload says, or raises Corrupt."""
-    what = "remote"
-    fields = _fields(payload, what)
-    collection = fields.get("collection", str)
-    require(collection in frozenset(Collection), what, "its collection is unknown")
-    remote = KnownRemote(
-        url=fields.get("url", str),
-        remote_id=fields.get("id", bytes),
-        is_encrypted=fields.get("encrypted", bool),
-        collection=Collection(collection),
-        may_collect=fields.get("collects", bool),
-        state_number=fields.get("state", int),
-        secret_command=fields.get("command", str) or None,
-        appends_only=fields.get("appends", bool),
-        reads_whole=fields.get("whole", bool),
-        secret_file=fields.get("file", str) or None,
-    )
-    require(len(remote.remote_id) == FILE_ID_SIZE, what, "an id has another length")
-    require(0 <= remote.state_number <= NUMBER_MAX, what, "a number is out of range")
-    return remote
+_TEXT_OR_EMPTY = parsed(TEXT, lambda text: text or None, lambda text: text or "")
+_KNOWN_REMOTE = Table(
+    KnownRemote,
+    "remote",
+    names={
+        "remote_id": "id",
+        "is_encrypted": "encrypted",
+        "may_collect": "collects",
+        "state_number": "state",
+        "secret_command": "command",
+        "secret_file": "file",
+        "appends_only": "appends",
+        "reads_whole": "whole",
+    },
+    remote_id=_FILE_ID,
+    collection=word(Collection),
+    state_number=_NUMBER,
+    secret_command=_TEXT_OR_EMPTY,
+    secret_file=_TEXT_OR_EMPTY,
+)
 
 
 class PushedHistory(NamedTuple):
@@ -401,38 +291,19 @@ class PushedHistory(NamedTuple):
     """Ids of snapshots that are here and were removed there, so that no push brings them back."""
 
 
-def encode_pushed(pushed: PushedHistory) -> bytes:
-    """Returns the payload of a pushed history."""
-    return pack(
-        {
-            "version": 1,
-            "history": _history_row(pushed.history),
-            "commits": b"".join(pushed.commits),
-            "pruned": b"".join(pushed.pruned),
-        }
-    )
+_PUSHED = Table(
+    PushedHistory,
+    "pushed history",
+    history=_HISTORY,
+    commits=split_ids(FILE_ID_SIZE),
+    pruned=split_ids(ID_SIZE),
+)
 
 
-def decode_pushed(payload: bytes) -> PushedHistory:
-    """Returns the pushed history of a payload, or raises Corrupt."""
-    what = "pushed history"
-    fields = _fields(payload, what)
-    return PushedHistory(
-        _decode_history(fields.get("history", tuple), what),
-        _split(fields.get("commits", bytes), FILE_ID_SIZE, what),
-        _split(fields.get("pruned", bytes), ID_SIZE, what),
-    )
-
-
-def _split(ids: bytes, size: int, what: str) -> tuple[bytes, ...]:
-    require(len(ids) % size == 0, what, "an id has another length")
-    return tuple(ids[start : start + size] for start in range(0, len(ids), size))
-
-
-REMOTE = Format(FileKind.REMOTE, encode_known_remote, decode_known_remote)
-PUSHED = Format(FileKind.PUSHED, encode_pushed, decode_pushed)
-REMOTE_STATE = Format(FileKind.REMOTE_STATE, encode_state, decode_state, FILE_SIZE_MAX)
-COMMIT = Format(FileKind.COMMIT, encode_commit, decode_commit, COMMIT_SIZE_MAX)
-DELETION = Format(FileKind.DELETION, encode_deletion, decode_deletion, FILE_SIZE_MAX)
-CATALOG = Format(FileKind.CATALOG, encode_catalog, decode_catalog, FILE_SIZE_MAX)
-REMOTE_INDEX = Format(FileKind.REMOTE_INDEX, encode_index_part, decode_index_part, FILE_SIZE_MAX)
+REMOTE = Format.of(FileKind.REMOTE, _KNOWN_REMOTE)
+PUSHED = Format.of(FileKind.PUSHED, _PUSHED)
+REMOTE_STATE = Format.of(FileKind.REMOTE_STATE, _STATE, FILE_SIZE_MAX)
+COMMIT = Format.of(FileKind.COMMIT, _COMMIT, COMMIT_SIZE_MAX)
+DELETION = Format.of(FileKind.DELETION, _DELETION, FILE_SIZE_MAX)
+CATALOG = Format(FileKind.CATALOG, *single("catalog", commits=_CATALOG), FILE_SIZE_MAX)
+REMOTE_INDEX = Format.of(FileKind.REMOTE_INDEX, _INDEX, FILE_SIZE_MAX)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporting import STAGE_NAME, records, warnings, write_record
-from treesnap.core.codec.root_files import ExportRecord, encode_export
+from treesnap.core.codec.root_files import EXPORT, ExportRecord
 from world import World
 
 WHOLE_NAME = STAGE_NAME + "-whole"
@@ -36,7 +36,7 @@ def test_whatever_a_power_cut_has_kept_is_removed(world, place, names):
         (place / name / "sub").mkdir(parents=True)
         (place / name / "sub" / "file").write_text("built")
         (place / name).chmod(0o500)
-    write_record(world, encode_export(ExportRecord(os.fsencode(place / STAGE_NAME))))
+    write_record(world, EXPORT.encode(ExportRecord(os.fsencode(place / STAGE_NAME))))
 
     assert len(warnings(world, lambda handle: handle.create())) == 1
     assert os.listdir(place) == []
@@ -52,7 +52,7 @@ def test_what_is_no_tree_beside_the_place_of_a_record_is_left_alone(world, place
         path.symlink_to(tmp_path / "elsewhere")
     else:
         path.write_text("precious")
-    write_record(world, encode_export(ExportRecord(os.fsencode(place / STAGE_NAME))))
+    write_record(world, EXPORT.encode(ExportRecord(os.fsencode(place / STAGE_NAME))))
 
     warnings(world, lambda handle: handle.create())
 
@@ -68,7 +68,7 @@ def test_a_tree_of_another_user_without_a_directory_of_ours_is_left_to_them(worl
     for name in theirs:
         (place / name).mkdir(exist_ok=True)
         os.chown(place / name, NOBODY_ID, NOBODY_ID)
-    write_record(world, encode_export(ExportRecord(os.fsencode(place / STAGE_NAME))))
+    write_record(world, EXPORT.encode(ExportRecord(os.fsencode(place / STAGE_NAME))))
 
     assert warnings(world, lambda handle: handle.create()) == []
     assert set(os.listdir(place)) == {WHOLE_NAME, *theirs}

@@ -17,7 +17,7 @@ import pytest
 from exporting import STAGE_NAME, records, warnings, write_record
 from oracle import difference, record
 from treesnap.core.codec.message import pack
-from treesnap.core.codec.root_files import ExportRecord, encode_export
+from treesnap.core.codec.root_files import EXPORT, ExportRecord
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import create_locked
 from treesnap.core.fs.local import LocalFileSystem
@@ -125,7 +125,7 @@ def test_of_several_each_is_removed(world, place, tmp_path):
     other = tmp_path / "other"
     left = kill_export(world, place)
     shutil.copytree(place, other)
-    write_record(world, encode_export(ExportRecord(os.fsencode(other / left))))
+    write_record(world, EXPORT.encode(ExportRecord(os.fsencode(other / left))))
 
     assert len(warnings(world, lambda handle: handle.status())) == 2
     assert os.listdir(place) == os.listdir(other) == []
@@ -215,7 +215,7 @@ def test_no_link_is_followed(world, place, tmp_path, kind):
     else:
         (place / "above").symlink_to(elsewhere)
         path = place / "above" / STAGE_NAME
-    write_record(world, encode_export(ExportRecord(os.fsencode(path))))
+    write_record(world, EXPORT.encode(ExportRecord(os.fsencode(path))))
 
     warnings(world, lambda handle: handle.create())
 

@@ -140,7 +140,7 @@ ENCODED: dict[str, bytes] = {
     "snapshot": snapshot.encode_snapshot(RECORD),
     "snapshot with a plan": snapshot.encode_snapshot(RECORD._replace(attachment=ATTACHMENT)),
     "snapshot state": snapshot.encode_state(SnapshotState(pinned=True, tags={"a": "1"})),
-    "history": root_files.encode_history(root_files.RestoreHistory((MOMENT,), ())),
+    "history": root_files.HISTORY.encode(root_files.RestoreHistory((MOMENT,), ())),
     "journal": journal.encode_journal(JOURNAL),
     "journal with a plan": journal.encode_journal(
         JOURNAL._replace(commit=JOURNAL.commit._replace(attachment=ATTACHMENT, privileged=True))

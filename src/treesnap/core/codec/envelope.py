@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from treesnap.core.model.errors import (
     Corrupt,
@@ -28,6 +28,9 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from treesnap.core.codec.fields import Table
 
 MAGIC = b"TREESNAP"
 HEADER_SIZE = 16
@@ -109,6 +112,11 @@ class Format(NamedTuple, Generic[T]):
     decode: Callable[[bytes], T]
     size_max: int = SEALED_SIZE_MAX
     """Bytes of the largest file that its reader takes."""
+
+    @classmethod
+    def of(cls, kind: FileKind, table: Table[T], size_max: int = SEALED_SIZE_MAX) -> Format[T]:
+        """Returns the format of the records of a table."""
+        return cls(kind, table.encode, table.decode, size_max)
 
     def payload(self, record: T) -> bytes:
         """Returns the bytes of a record; raises InvalidArgument unless they read back equal."""

@@ -22,10 +22,11 @@ from typing import Any
 
 from treesnap.core.codec.envelope import FileKind, Format
 from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
-from treesnap.core.codec.snapshot import attachment_field, decode_attachment, is_snapshot_id
+from treesnap.core.codec.snapshot import attachment_field, decode_attachment
 from treesnap.core.codec.tree import decode_entry
 from treesnap.core.model.entities import Attachment, Entry, SnapshotId
 from treesnap.core.model.errors import Corrupt, InvalidArgument
+from treesnap.core.model.ids import is_snapshot_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.treepath import is_valid_name, parse, parse_scope
 

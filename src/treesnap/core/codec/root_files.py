@@ -7,23 +7,29 @@ holds, and restores to other directories. Of plans only what they protect is kno
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from treesnap.core.codec.envelope import FileKind, Format
-from treesnap.core.codec.journal import STAGE_PREFIX
-from treesnap.core.codec.message import (
-    LONG_ARRAY_LENGTH_MAX,
-    Fields,
-    decode_time,
-    pack,
-    refused,
-    require,
-    unpack,
+from treesnap.core.codec.fields import (
+    BYTES,
+    FLAG,
+    SCOPE,
+    SIZE,
+    TEXT,
+    TIME,
+    Table,
+    array,
+    omitted,
+    optional,
+    parsed,
+    row,
+    single,
+    where,
 )
-from treesnap.core.codec.snapshot import PLAN_ATTACHMENT, is_snapshot_id
+from treesnap.core.codec.journal import STAGE_PREFIX
+from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
+from treesnap.core.codec.snapshot import PLAN_ATTACHMENT
 from treesnap.core.model.entities import SnapshotId
-from treesnap.core.model.errors import Corrupt, InvalidArgument
-from treesnap.core.model.ids import ID_SIZE
+from treesnap.core.model.ids import ID_SIZE, is_snapshot_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.treepath import parse_scope
 
@@ -59,51 +65,10 @@ class RestoreHistory(NamedTuple):
         return self._replace(undo=(*self.undo, before)[-HISTORY_LENGTH_MAX:], redo=self.redo[:-1])
 
 
-def encode_history(history: RestoreHistory) -> bytes:
-    """Returns the payload of a history file."""
-    undo, redo = (tuple(map(_moment_row, stack)) for stack in (history.undo, history.redo))
-    return pack({"version": 1, "undo": undo, "redo": redo})
-
-
-def decode_history(payload: bytes) -> RestoreHistory:
-    """Returns the history of a payload, or raises Corrupt."""
-    fields = Fields(unpack(payload, "restore history", LONG_ARRAY_LENGTH_MAX), "restore history")
-    fields.require_version(1)
-    return RestoreHistory(
-        tuple(_decode_moment(row) for row in fields.get("undo", tuple)),
-        tuple(_decode_moment(row) for row in fields.get("redo", tuple)),
-    )
-
-
-HISTORY = Format(FileKind.HISTORY, encode_history, decode_history)
-
-
-def _moment_row(moment: Moment) -> tuple[Any, ...]:
-    return tuple(moment) if moment.is_absent else tuple(moment[:2])
-
-
-def _decode_moment(row: Any) -> Moment:
-    require(
-        type(row) is tuple
-        and (len(row) == 2 or (len(row) == 3 and row[2] is True))
-        and type(row[0]) is str
-        and is_snapshot_id(row[0])
-        and (row[1] is None or type(row[1]) is tuple),
-        "restore history",
-        "a moment is not whole",
-    )
-    scope = row[1]
-    if scope is not None:
-        require(
-            all(type(path) is bytes for path in scope),
-            "restore history",
-            "a path is not a byte string",
-        )
-        try:
-            parse_scope(scope)
-        except InvalidArgument as error:
-            raise Corrupt(f"Stored restore history is not valid: {error}") from error
-    return Moment(SnapshotId(row[0]), scope, len(row) == 3)
+_MOMENTS = array(row(Moment, scope=optional(SCOPE), is_absent=omitted(FLAG, absent=False)))
+HISTORY = Format.of(
+    FileKind.HISTORY, Table(RestoreHistory, "restore history", undo=_MOMENTS, redo=_MOMENTS)
+)
 
 
 class NameTable(NamedTuple):
@@ -168,36 +133,12 @@ class Gap(NamedTuple):
     """Why, as a sentence."""
 
 
-def encode_gaps(gaps: tuple[Gap, ...]) -> bytes:
-    """Returns the payload of a list of gaps, oldest first."""
-    return pack({"version": 1, "gaps": tuple(map(tuple, gaps))})
-
-
-def decode_gaps(payload: bytes) -> tuple[Gap, ...]:
-    """Returns the gaps of a payload, or raises Corrupt."""
-    what = "list of gaps"
-    fields = Fields(unpack(payload, what), what)
-    fields.require_version(1)
-    rows = fields.get("gaps", tuple)
-    require(len(rows) <= GAPS_LENGTH_MAX, what, "it is too long")
-    return tuple(map(_decode_gap, rows))
-
-
-def _decode_gap(row: Any) -> Gap:
-    what = "list of gaps"
-    require(type(row) is tuple and len(row) == len(Gap._fields), what, "a gap is not whole")
-    time_ns, *rest = row
-    gap = Gap(decode_time(time_ns, what), *rest)
-    texts = [gap.host, gap.session, gap.key, gap.phase, gap.reason]
-    if gap.tool is not None:
-        texts.append(gap.tool)
-    require(all(type(text) is str for text in texts), what, "a word of a gap is not text")
-    return gap
-
-
+_GAPS = where(
+    array(row(Gap, time_ns=TIME)), lambda gaps: len(gaps) <= GAPS_LENGTH_MAX, "are too many"
+)
 GAPS_FILE = "gaps"
 """The name of the file that keeps them."""
-GAPS = Format(FileKind.GAPS, encode_gaps, decode_gaps)
+GAPS = Format(FileKind.GAPS, *single("list of gaps", gaps=_GAPS))
 
 
 HOLD_SIZE_MAX = 16 << 20
@@ -226,34 +167,15 @@ class HoldRecord(NamedTuple):
         return "reads" if self.scope == () else "goes back to if it fails"
 
 
-def encode_hold(record: HoldRecord) -> bytes:
-    """Returns the payload of a record."""
-    process_id, operation, scope, namespace = record
-    fields = {"process": process_id, "operation": operation, "scope": scope}
-    if namespace is not None:
-        fields["namespace"] = namespace
-    return pack({"version": 1, **fields})
-
-
-def decode_hold(payload: bytes) -> HoldRecord:
-    """Returns the record of a payload, or raises Corrupt."""
-    fields = Fields(unpack(payload, "hold"), "hold")
-    fields.require_version(1)
-    scope = fields.optional("scope", tuple)
-    require(all(type(path) is bytes for path in scope or ()), "hold", "a path is not bytes")
-    try:
-        checked_scope = parse_scope(scope) if scope else scope
-    except InvalidArgument as error:
-        raise refused("hold", error.message) from error
-    return HoldRecord(
-        process_id=fields.size("process"),
-        operation=fields.get("operation", str),
-        scope=checked_scope,
-        namespace=fields.optional("namespace", str),
-    )
-
-
-HOLD = Format(FileKind.HOLD, encode_hold, decode_hold, HOLD_SIZE_MAX)
+_HOLD = Table(
+    HoldRecord,
+    "hold",
+    names={"process_id": "process"},
+    process_id=SIZE,
+    scope=optional(parsed(array(BYTES), lambda paths: parse_scope(paths) if paths else paths)),
+    namespace=omitted(TEXT),
+)
+HOLD = Format.of(FileKind.HOLD, _HOLD, HOLD_SIZE_MAX)
 
 
 EXPORT_STAGE_PREFIX = STAGE_PREFIX + b"to-"
@@ -280,37 +202,19 @@ class ExportRecord(NamedTuple):
     """Of a fork: where it is to be. It is a root of the store before it is there."""
 
 
-def encode_export(record: ExportRecord) -> bytes:
-    """Returns the payload of a record."""
-    known = {name: value for name, value in record._asdict().items() if value is not None}
-    return pack({"version": 1, **known})
-
-
-def decode_export(payload: bytes) -> ExportRecord:
-    """Returns the record of a payload, or raises Corrupt."""
-    fields = Fields(unpack(payload, "export record"), "export record")
-    fields.require_version(1)
-    path = fields.get("stage_path", bytes)
+def _problem_of_export(record: ExportRecord) -> str | None:
+    path, fork = record.stage_path, record.fork
     digits = os.path.basename(path).removeprefix(EXPORT_STAGE_PREFIX)
-    require(
-        path.startswith(b"/")
-        and os.path.normpath(path) == path
-        and b"\0" not in path
-        and len(digits) == 16
-        and not set(digits) - _DIGITS,
-        "export record",
-        "its staging directory is not possible",
-    )
-    fork = fields.optional("fork", bytes)
-    require(
-        fork is None or (fork.startswith(b"/") and b"\0" not in fork),
-        "export record",
-        "the path of its fork is not absolute",
-    )
-    return ExportRecord(path, fields.get("in_place", bool), fork)
+    is_plain = path.startswith(b"/") and os.path.normpath(path) == path and b"\0" not in path
+    if not is_plain or len(digits) != 16 or set(digits) - _DIGITS:
+        return "its staging directory is not possible"
+    if fork is not None and not (fork.startswith(b"/") and b"\0" not in fork):
+        return "the path of its fork is not absolute"
+    return None
 
 
-EXPORT = Format(FileKind.EXPORT, encode_export, decode_export, EXPORT_SIZE_MAX)
+_EXPORT = Table(ExportRecord, "export record", fork=omitted(BYTES), problem_of=_problem_of_export)
+EXPORT = Format.of(FileKind.EXPORT, _EXPORT, EXPORT_SIZE_MAX)
 EXPORT_MOVES_NAME = b"moves"
 """A file that is there in the staging directory while names are moved out of it."""
 
@@ -336,32 +240,20 @@ class ExportMoves(NamedTuple):
     mtime_ns: int
 
 
-def encode_moves(record: ExportMoves) -> bytes:
-    """Returns the payload of a list of moves."""
-    return pack({"version": 1, **record._asdict()})
+def _is_name(name: bytes) -> bool:
+    return name not in (b"", b".", b"..") and not set(name) & set(b"/\0")
 
 
-def decode_moves(payload: bytes) -> ExportMoves:
-    """Returns the list of a payload, or raises Corrupt."""
-    what = "list of moves"
-    fields = Fields(unpack(payload, what, LONG_ARRAY_LENGTH_MAX), what)
-    fields.require_version(1)
-    moves = []
-    for item in fields.get("moves", tuple):
-        require(type(item) is tuple and len(item) == 2, what, "an item is not a name and an inode")
-        name, inode = item
-        is_name = type(name) is bytes and name not in (b"", b".", b"..")
-        require(is_name and not set(name) & set(b"/\0"), what, "a name is not possible")
-        require(type(inode) is int, what, "an inode is not a number")
-        moves.append(Move(name, inode))
-    mode = fields.size("mode")
-    require(mode <= 0o7777, what, "its mode is not possible")
-    return ExportMoves(
-        tuple(moves), mode, fields.size("uid"), fields.size("gid"), fields.time("mtime_ns")
-    )
-
-
-EXPORT_MOVES = Format(FileKind.EXPORT_MOVES, encode_moves, decode_moves)
+_MOVES = Table(
+    ExportMoves,
+    "list of moves",
+    moves=array(row(Move, name=where(BYTES, _is_name, "is not possible"))),
+    mode=where(SIZE, lambda mode: mode <= 0o7777, "is not possible"),
+    uid=SIZE,
+    gid=SIZE,
+    mtime_ns=TIME,
+)
+EXPORT_MOVES = Format.of(FileKind.EXPORT_MOVES, _MOVES)
 
 
 class Protection(NamedTuple):

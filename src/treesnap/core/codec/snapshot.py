@@ -30,7 +30,7 @@ from treesnap.core.model.entities import (
     SnapshotState,
 )
 from treesnap.core.model.errors import Corrupt, InvalidArgument
-from treesnap.core.model.ids import ID_SIZE, object_id
+from treesnap.core.model.ids import is_snapshot_id, object_id
 from treesnap.core.model.treepath import parse, parse_scope
 
 RECORD_SIZE_MAX = 64 << 20
@@ -184,11 +184,6 @@ def decode_attachment(fields: Fields, what: str) -> Attachment | None:
 
 
 SNAPSHOT = Format(FileKind.SNAPSHOT, encode_snapshot, decode_snapshot, RECORD_SIZE_MAX)
-
-
-def is_snapshot_id(text: str) -> bool:
-    """Returns whether a text is a whole snapshot id."""
-    return len(text) == 2 * ID_SIZE and not set(text) - set("0123456789abcdef")
 
 
 def _bytes(value: Any) -> bytes:

@@ -50,6 +50,11 @@ def expanded(seed: bytes, size: int) -> bytes:
     return blake3(seed).digest(length=size)
 
 
+def is_snapshot_id(text: str) -> bool:
+    """Returns whether a text is a whole snapshot id."""
+    return len(text) == 2 * ID_SIZE and not set(text) - set("0123456789abcdef")
+
+
 def root_id(real_path: bytes) -> str:
     """Returns the 32 hex digits that identify a root in a store."""
     return blake3(b"treesnap root\0" + real_path).hexdigest(length=16)

@@ -41,7 +41,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from treesnap.core.codec.envelope import FileKind, Format
-from treesnap.core.codec.message import Fields, pack, require, unpack
+from treesnap.core.codec.fields import BYTES, SIZE, Table, array, parsed, single, where
 from treesnap.core.codec.pack import PACK_ID_SIZE
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem
 from treesnap.core.model.errors import Busy, Corrupt, NewerVersion
@@ -67,33 +67,18 @@ def read_state(fs: ReadingFileSystem, layout: Layout) -> CollectorState:
     return read_record(fs, layout.collector_state, COLLECTION) or CollectorState()
 
 
-def _encode_state(state: CollectorState) -> bytes:
-    return pack({"epoch": state.epoch, "condemned": tuple(sorted(state.condemned))})
-
-
-def _decode_state(payload: bytes) -> CollectorState:
-    fields = Fields(unpack(payload, "collector state", 1 << 20), "collector state")
-    condemned = fields.get("condemned", tuple)
-    require(
-        all(type(item) is bytes and len(item) == PACK_ID_SIZE for item in condemned),
-        "collector state",
-        "a pack id is not possible",
-    )
-    epoch = fields.size("epoch")
-    require(epoch <= _EPOCH_MAX, "collector state", "its epoch is not possible")
-    return CollectorState(epoch=epoch, condemned=frozenset(condemned))
-
-
-def _encode_size(size_bytes: int) -> bytes:
-    return pack({"size_bytes": size_bytes})
-
-
-def _decode_size(payload: bytes) -> int:
-    return Fields(unpack(payload, "size"), "size").size("size_bytes")
-
-
-COLLECTION = Format(FileKind.COLLECTION, _encode_state, _decode_state)
-COLLECTED_SIZE = Format(FileKind.COLLECTED_SIZE, _encode_size, _decode_size, 1 << 10)
+_PACK_ID = where(BYTES, lambda identity: len(identity) == PACK_ID_SIZE, "is not the id of a pack")
+_STATE = Table(
+    CollectorState,
+    "collector state",
+    version=None,
+    epoch=where(SIZE, lambda epoch: epoch <= _EPOCH_MAX, "is not possible"),
+    condemned=parsed(array(_PACK_ID), frozenset, lambda ids: tuple(sorted(ids))),
+)
+COLLECTION = Format.of(FileKind.COLLECTION, _STATE)
+COLLECTED_SIZE = Format(
+    FileKind.COLLECTED_SIZE, *single("size", version=None, size_bytes=SIZE), 1 << 10
+)
 
 
 def write_state(fs: FileSystem, layout: Layout, state: CollectorState) -> None:

@@ -43,10 +43,10 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "chunk list": chunklist.decode_list,
     "snapshot": snapshot.decode_snapshot,
     "snapshot state": snapshot.decode_state,
-    "history": root_files.decode_history,
+    "history": root_files.HISTORY.decode,
     "journal": journal.decode_journal,
     "name table": root_files.decode_names,
-    "gaps": root_files.decode_gaps,
+    "gaps": root_files.GAPS.decode,
     "row": lambda data: statcache.decode_row(memoryview(data)),
     "observations": statcache.decode_observations,
     "hard links": lambda data: links(data),  # noqa: PLW0108 - it is defined below

@@ -176,9 +176,9 @@ CASES = {
         snapshot.encode_state,
     ),
     "history": Case(
-        root_files.decode_history,
-        ours.histories().map(root_files.encode_history),
-        root_files.encode_history,
+        root_files.HISTORY.decode,
+        ours.histories().map(root_files.HISTORY.encode),
+        root_files.HISTORY.encode,
     ),
     "name table": Case(
         root_files.decode_names,
@@ -186,22 +186,22 @@ CASES = {
         root_files.encode_names,
     ),
     "gaps": Case(
-        root_files.decode_gaps,
-        ours.gap_lists().map(root_files.encode_gaps),
-        root_files.encode_gaps,
+        root_files.GAPS.decode,
+        ours.gap_lists().map(root_files.GAPS.encode),
+        root_files.GAPS.encode,
     ),
     "journal": Case(
         journal.decode_journal, ours.journals().map(journal.encode_journal), journal.encode_journal
     ),
     "export record": Case(
-        root_files.decode_export,
-        ours.export_records().map(root_files.encode_export),
-        root_files.encode_export,
+        root_files.EXPORT.decode,
+        ours.export_records().map(root_files.EXPORT.encode),
+        root_files.EXPORT.encode,
     ),
     "list of moves": Case(
-        root_files.decode_moves,
-        ours.export_moves().map(root_files.encode_moves),
-        root_files.encode_moves,
+        root_files.EXPORT_MOVES.decode,
+        ours.export_moves().map(root_files.EXPORT_MOVES.encode),
+        root_files.EXPORT_MOVES.encode,
     ),
     "sealed": Case(
         lambda data: envelope.unseal(data, FileKind.ROOT, "here"),
@@ -379,7 +379,7 @@ def test_the_invalid_argument_of_a_path_never_leaves_a_decoder():
     bad = packed({"version": 1, "undo": (("0" * 64, (b"..",)),), "redo": ()})
 
     with pytest.raises(Corrupt) as caught:
-        root_files.decode_history(bad)
+        root_files.HISTORY.decode(bad)
 
     assert not isinstance(caught.value, InvalidArgument)
     assert checksum(b"", 4) == checksum(b"", 32)[:4]

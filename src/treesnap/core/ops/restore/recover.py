@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from treesnap.core.codec.journal import Commit, Journal
-from treesnap.core.codec.root_files import decode_history
+from treesnap.core.codec.root_files import HISTORY
 from treesnap.core.fs.real_path import open_real
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import Snapshot, SnapshotId
@@ -121,7 +121,7 @@ def refuse_stranger(session: Session) -> None:
 
 def _settle(session: Session, commit: Commit) -> None:
     """Forgets the steps that a finished restore has gone back from, as that would have done."""
-    history = decode_history(commit.history)
+    history = HISTORY.decode(commit.history)
     scopes = [
         moment.scope
         for moment in (*history.undo[-1:], *history.redo[-1:])

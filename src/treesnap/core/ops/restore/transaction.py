@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from treesnap.core.codec.envelope import Format
 from treesnap.core.codec.journal import JOURNAL, Commit, Journal, Subvolume
 from treesnap.core.codec.reader import TreeReader
-from treesnap.core.codec.root_files import ATTACHMENTS, HISTORY, decode_history
+from treesnap.core.codec.root_files import ATTACHMENTS, HISTORY
 from treesnap.core.fs.durable import Prepared
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import opened_real
@@ -315,7 +315,7 @@ class Transaction:
         """Writes history and attachment under temporary names: publishing them needs no space."""
         root, attachment = self._session.root, commit.attachment
         with ExitStack() as stack:
-            decoded = decode_history(commit.history)
+            decoded = HISTORY.decode(commit.history)
             history = self._backed(lambda: root.prepare("history", HISTORY, decoded))
             stack.callback(history.discard)
             changed = None
@@ -399,7 +399,7 @@ class Transaction:
         """
         try:
             found = self._session.root.read("history", HISTORY)
-            return found == decode_history(self._open_commit.history)
+            return found == HISTORY.decode(self._open_commit.history)
         except Corrupt:
             return False
 
