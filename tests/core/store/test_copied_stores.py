@@ -58,3 +58,47 @@ def test_packs_of_a_copy_have_names_of_their_own(tmp_path: Path):
     assert {name: found.get(name) for name in packs} == packs
     assert len(found) == len(packs) + 1
     assert {path.name for path in copy.glob("packs/*")} == set(found)
+
+
+@pytest.mark.parametrize("place", ["snapshots", "roots"])
+def test_a_copy_takes_nothing_through_a_link_of_a_strangers_store(tmp_path: Path, place):
+    root, store, copy = (tmp_path / name for name in ("root", "store", "copy"))
+    root.mkdir()
+    handle = treesnap.open(root, store)
+    handle.create()
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "config.toml").write_text("secret")
+    name = "a" * 32
+    (store / place / name).symlink_to(secret)
+
+    made = handle.store_copy(copy)
+
+    assert made.unreadable == (f"{place}/{name}",)
+    assert not (copy / place / name).exists()
+    assert treesnap.open(root, copy).verify(read_data=True).ok
+
+
+@pytest.mark.parametrize("size_bytes", [1 << 20, 1 << 38])
+def test_a_copy_has_the_holes_of_the_original(tmp_path: Path, size_bytes):
+    root, store, copy = (tmp_path / name for name in ("root", "store", "copy"))
+    root.mkdir()
+    handle = treesnap.open(root, store)
+    identity = handle.create().id
+    handle.pin(identity)
+    state = store / "states" / ("a" * 64)
+    state.write_bytes(b"data")
+    with state.open("r+b") as file:
+        file.truncate(size_bytes)
+        file.seek(size_bytes // 2)
+        file.write(b"more data")
+
+    handle.store_copy(copy)
+
+    found = copy / "states" / state.name
+    assert found.stat().st_size == size_bytes
+    assert found.stat().st_blocks <= state.stat().st_blocks
+    with found.open("rb") as file:
+        assert file.read(4) == b"data"
+        file.seek(size_bytes // 2)
+        assert file.read(9) == b"more data"

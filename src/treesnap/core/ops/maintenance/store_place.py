@@ -85,6 +85,7 @@ from treesnap.core.store.ownership import WRITABLE_BY_OTHERS, is_controlled, not
 from treesnap.core.store.roots import registered_records
 from treesnap.core.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store, store_id
 from treesnap.core.worktree.apply.removal import remove_directories, remove_paths
+from treesnap.core.worktree.directory import NO_DIRECTORY
 
 _PIECE_SIZE = 1 << 20
 _ATTEMPTS = 10
@@ -625,18 +626,31 @@ class _Copier:
         self.unreadable: list[str] = []
 
     def directory(self, name: str) -> None:
-        """Makes a directory like the original; what went away meanwhile has none."""
+        """Makes a directory like the original; none where that went away, or is a link."""
         with suppress(FileNotFoundError):
             status = self._fs.lstat(os.path.join(self._source, name))
+            if not stat.S_ISDIR(status.st_mode):
+                return
             path = os.path.join(self._target, name)
             with suppress(FileExistsError):
                 self._fs.make_directory(path)
             self._give(path, status)
 
     def names(self, name: str) -> list[str]:
+        """Returns the names in a directory; none in what is absent, or none.
+
+        A stranger's store may have a link there, which leads to other files of this user.
+        """
+        path = os.path.join(self._source, name)
         try:
-            return sorted(self._fs.list_names(os.path.join(self._source, name)))
+            with opened_file(self._fs, path, os.O_RDONLY | os.O_DIRECTORY) as directory:
+                return sorted(self._fs.list_names(directory))
         except FileNotFoundError:
+            return []
+        except OSError as error:
+            if error.errno not in NO_DIRECTORY:
+                raise
+            self.unreadable.append(name)
             return []
 
     def file(self, name: str, begin: int = 0) -> bool:
@@ -668,31 +682,54 @@ class _Copier:
         path = os.path.join(self._target, name)
         with opened_file(self._fs, path, os.O_WRONLY | os.O_CREAT) as target:
             self._fs.truncate(target, begin)
-            done = begin
-            while done < status.st_size:
-                size = min(_PIECE_SIZE, status.st_size - done)
-                try:
-                    data = self._fs.read_at(source, size, done)
-                except OSError as error:
-                    if name not in self.unreadable[-1:]:
-                        self.unreadable.append(name)
-                    if not is_unreadable(error):
-                        break
-                    data = read_readable_at(self._fs, source, size, done)
-                if not data:
+            end = status.st_size
+            for start, stop in _data_ranges(self._fs, source, begin, end):
+                if not self._write_range(name, source, target, start, stop):
+                    end = 0
                     break
-                write_all_at(self._fs, target, data, done)
-                done += len(data)
-                self._monitor.advance(0, len(data))
+            end = min(end, self._fs.fstat(source).st_size)
+            if end > self._fs.fstat(target).st_size:
+                self._fs.truncate(target, end)  # it ends with a hole
+            size_bytes = self._fs.fstat(target).st_size
         self._give(path, status)
         self.files += 1
-        self.size_bytes += done
+        self.size_bytes += size_bytes
         self._monitor.advance(1, 0)
+
+    def _write_range(self, name: str, source: int, target: int, start: int, stop: int) -> bool:
+        """Copies some bytes of a file; returns False where it ends before, or cannot be read."""
+        while start < stop:
+            size = min(_PIECE_SIZE, stop - start)
+            try:
+                data = self._fs.read_at(source, size, start)
+            except OSError as error:
+                if name not in self.unreadable[-1:]:
+                    self.unreadable.append(name)
+                if not is_unreadable(error):
+                    return False
+                data = read_readable_at(self._fs, source, size, start)
+            if not data:
+                return False
+            write_all_at(self._fs, target, data, start)
+            start += len(data)
+            self._monitor.advance(0, len(data))
+        return True
 
     def _give(self, path: str, status: os.stat_result) -> None:
         """Gives what root copies to the owner of the original."""
         if os.geteuid() == 0:
             self._fs.change_owner(path, status.st_uid, status.st_gid)
+
+
+def _data_ranges(fs: ReadingFileSystem, fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields where a file has data, not holes, between two positions.
+
+    A collection on a full disk leaves holes in packs; those of a stranger's store may be of any
+    size.
+    """
+    while begin < end and (start := fs.next_data(fd, begin)) is not None and start < end:
+        begin = min(end, fs.next_hole(fd, start))
+        yield start, begin
 
 
 def _copy(session: Session, path: str) -> StoreCopy:
