@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ from treesnap.agents.hook import record
 from treesnap.agents.sessions import agent_session, agent_sessions, newest_by_host, note_gap
 from treesnap.core.codec.root_files import GAPS, GAPS_LENGTH_MAX, Gap
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.entities import Snapshot, SnapshotKind
 from treesnap.core.model.errors import NotFound
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, context_at
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.ops.watching import watched
+from treesnap.core.store.snapshots import SnapshotLog
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END
@@ -169,6 +171,35 @@ def test_the_session_with_the_newest_step_comes_first(context):
     assert agent_session(context, "s2").steps[0].number == 1
     with pytest.raises(NotFound, match="the session 's3' of an agent"):
         agent_session(context, "s3")
+
+
+class Counted(str):
+    """A name that counts how often one is compared with another."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_many_sessions_are_told_apart_in_one_pass(context, monkeypatch):
+    step = record(context, event(context, TURN)).result.snapshot
+    names = [f"s{number}" for number in range(500)]
+
+    def readable(*_args: object, **_options: object) -> Iterator[Snapshot]:
+        for name in names:
+            yield step._replace(record=step.record._replace(session=Counted(name)))
+
+    monkeypatch.setattr(SnapshotLog, "readable", readable)
+
+    found = agent_sessions(context)
+
+    assert [len(session.steps) for session in found] == [1] * len(names)
+    assert Counted.compared <= 10 * len(names)
 
 
 def test_the_newest_session_is_known_although_the_clock_was_set_back(context):

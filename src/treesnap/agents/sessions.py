@@ -8,6 +8,7 @@ not captured is a *gap*, in a small file of the root.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import suppress
 from itertools import islice
 
@@ -55,13 +56,13 @@ def agent_sessions(context: Context) -> tuple[AgentSession, ...]:
     gaps.sort(key=lambda gap: gap.time_ns, reverse=True)
     hosts = {gap.session: gap.host for gap in gaps}
     hosts |= {step.snapshot.record.session or "": step.host for step in steps}
+    steps_of, gaps_of = defaultdict[str, list[AgentStep]](list), defaultdict[str, list[Gap]](list)
+    for step in steps:
+        steps_of[step.snapshot.record.session or ""].append(step)
+    for gap in gaps:
+        gaps_of[gap.session].append(gap)
     sessions = [
-        AgentSession(
-            name,
-            host,
-            tuple(step for step in steps if step.snapshot.record.session == name),
-            tuple(gap for gap in gaps if gap.session == name),
-        )
+        AgentSession(name, host, tuple(steps_of[name]), tuple(gaps_of[name]))
         for name, host in hosts.items()
     ]
     newest_ns = steps[0].snapshot.record.created_at_ns if steps else -1
