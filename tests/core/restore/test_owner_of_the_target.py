@@ -19,11 +19,14 @@ from mounting import mounting
 from other_user import OTHER_ID, Other, as_the_other, replace_by
 from sampling import sized
 from state import differences, tree_state
+from treesnap.core.fs.durable import opened_file
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.ops.context import context_at
 from treesnap.core.worktree.apply.removal import remove_below
-from treesnap.testing.doubles import UnsyncedFileSystem, WrappedFileSystem
+from treesnap.testing.children import killed
+from treesnap.testing.doubles import Fault, UnsyncedFileSystem, WrappedFileSystem
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user")
 
@@ -60,7 +63,18 @@ class Place:
         self.theirs = base / "theirs"
         self.theirs.mkdir()
         os.chown(self.theirs, OTHER_ID, OTHER_ID)
+        self.put_mine_there()
         self._swaps = 0
+
+    def put_mine_there(self) -> None:
+        """Makes a directory of the superuser in that of the other user."""
+        (self.theirs / "mine" / "sub").mkdir(parents=True)
+        (self.theirs / "mine" / "sub" / "kept").write_text("kept")
+
+    def check(self, number: int) -> None:
+        """Fails if anything that the other user may not change was changed."""
+        assert differences(tree_state(self.victim), self.before) == [], number
+        assert len(list(self.theirs.rglob("kept"))) == 1, number
 
     def handle(self, fs: WrappedFileSystem | None = None) -> Handle:
         """Returns a handle of the superuser."""
@@ -90,6 +104,16 @@ class Place:
                     self._swap_below(path)
         return bool(stages)
 
+    def put_mine(self, is_first: bool) -> bool:
+        """Puts the superuser's directory in its place."""
+        stages = self.stages()
+        if is_first and stages:
+            self.swap(
+                stages[-1],
+                lambda fd, name: os.rename("mine", name, src_dir_fd=fd, dst_dir_fd=fd),
+            )
+        return bool(stages)
+
     def _swap_below(self, path: Path) -> None:
         path.chmod(0o777)
         for below in path.iterdir():
@@ -104,7 +128,11 @@ class Place:
 
 
 TARGETS = {"beside": "new", "below": "new/a/b"}
-ACTS = {"links": Place.put_links, "directories": Place.put_own}
+ACTS = {
+    "links": Place.put_links,
+    "directories": Place.put_own,
+    "the superuser's": Place.put_mine,
+}
 
 
 def ended(action: Callable[[], object]) -> str:
@@ -129,7 +157,7 @@ def test_a_restore_elsewhere_changes_nothing_else(tmp_path, target, act):
         fs = Other(number, lambda first, place=place: ACTS[act](place, first))
         to = place.theirs / TARGETS[target]
         ends.add(ended(lambda fs=fs, place=place, to=to: place.handle(fs).restore("wanted", to=to)))
-        assert differences(tree_state(place.victim), place.before) == [], number
+        place.check(number)
         left = fs.left
         shutil.rmtree(place.base)
 
@@ -137,8 +165,32 @@ def test_a_restore_elsewhere_changes_nothing_else(tmp_path, target, act):
     assert len(ends) > 1
 
 
+@pytest.mark.parametrize("has_swapped", [False, True])
+def test_what_a_killed_one_left_there_is_named_and_stays(tmp_path, has_swapped):
+    place = Place(tmp_path / "place")
+    at_rename = Fault(methods=frozenset({"rename"}), where=lambda call: "n0" in call.path)
+    ended = killed(
+        lambda fs: place.handle(fs).restore("wanted", to=place.theirs / "new"), at_rename
+    )
+    assert ended.was_killed, ended.error
+    (left,) = place.stages()
+    if has_swapped:
+        place.put_mine(is_first=True)
+    handle = place.handle()
+    monitor = CollectingMonitor()
+    handle.context = handle.context._replace(monitor=monitor)
+
+    handle.create()
+    handle.create()
+
+    place.check(0)
+    assert left.exists()
+    (said,) = [line for line in monitor.warnings if str(left) in line]
+    assert f"which belongs to user {OTHER_ID}" in said
+
+
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", ["links", "directories"])
 def test_nor_does_one_in_a_mount_point(tmp_path, act):
     """There each name is moved up by itself, and a directory gets its mode after that."""
     number, left = 0, 0
@@ -164,6 +216,25 @@ def test_nor_does_one_in_a_mount_point(tmp_path, act):
             assert differences(tree_state(place.victim), place.before) == [], number
         left = fs.left
         shutil.rmtree(place.base)
+
+
+@pytest.mark.parametrize("way", ["tmpfs", "bind"])
+def test_nothing_of_what_is_mounted_is_removed(tmp_path, way):
+    """The directory above a mount point can be moved into one that is about to be removed."""
+    there, disk = tmp_path / "stage" / "sub" / "disk", tmp_path / "disk"
+    there.mkdir(parents=True)
+    disk.mkdir()
+    with (
+        mounting() as mounter,
+        opened_file(UnsyncedFileSystem(), str(tmp_path / "stage"), os.O_RDONLY) as fd,
+    ):
+        mounter.tmpfs(there) if way == "tmpfs" else mounter.bind(disk, there)
+        (there / "kept").write_text("kept")
+
+        with pytest.raises(OSError, match="mounted"):
+            remove_below(UnsyncedFileSystem(), fd)
+
+        assert (there / "kept").read_text() == "kept"
 
 
 @pytest.mark.parametrize("act", ["exchange", "replace"])

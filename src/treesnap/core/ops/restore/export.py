@@ -38,7 +38,7 @@ from treesnap.core.codec.root_files import (
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file, read_all, write_all
 from treesnap.core.fs.os_errors import error_text
-from treesnap.core.fs.real_path import opened_real
+from treesnap.core.fs.real_path import OPEN_DIRECTORY, opened_real
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import ChangeKind, Entry
 from treesnap.core.model.errors import (
@@ -52,6 +52,7 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.events import Phase
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import is_fork_base
 from treesnap.core.model.results import RestoreResult
 from treesnap.core.ops.context import Context, Session
@@ -64,9 +65,10 @@ from treesnap.core.ops.restore.plan import (
     warn_of_degraded,
 )
 from treesnap.core.ops.tree_state import State, empty_state, require_paths
-from treesnap.core.ops.trust import real_target
+from treesnap.core.ops.trust import real_target, refuse_foreign_place
 from treesnap.core.store.records import LockedRecord
 from treesnap.core.worktree.apply.preconditions import conflict
+from treesnap.core.worktree.apply.removal import remove_below
 from treesnap.core.worktree.apply.stage import (
     Item,
     Participant,
@@ -74,7 +76,6 @@ from treesnap.core.worktree.apply.stage import (
     TreeSource,
     make_private_directory,
     new_stage_name,
-    remove_stage,
 )
 from treesnap.core.worktree.attributes import apply_metadata, apply_owner
 from treesnap.core.worktree.directory import DirectoryChain, open_directory
@@ -171,6 +172,8 @@ class Export:
         self._participant = participant
         self._before_rename = before_rename
         self._degraded: list[bytes] = []
+        self._made: dict[bytes, os.stat_result] = {}
+        """The directories that were made beside the target, or in it, by name."""
         self.is_committed = False
         """Whether the tree is at the target."""
         self.owns_root = False
@@ -201,6 +204,7 @@ class Export:
                 error.filename = parent  # the name of the stage would tell people nothing
                 raise
             try:
+                self._made[stage_name] = fs.fstat(stage_fd)
                 whole = stage_name + _WHOLE
                 self._build(parent_fd, stage_fd, whole, [os.fsencode(name) for name in names[1:]])
             finally:
@@ -231,6 +235,7 @@ class Export:
                         fs.change_times(place_fd, before.st_mtime_ns)
                     raise
                 try:
+                    self._made[stage_name] = fs.fstat(stage_fd)
                     fs.change_times(place_fd, before.st_mtime_ns)
                     self._fill_from(stage_fd, place_fd, before)
                 finally:
@@ -307,12 +312,17 @@ class Export:
         self._put(stage_fd, [Item(root, b"", (b"n0",))])
         with open_directory(fs, b"n0", stage_fd) as tree_fd:
             top = _put_below(fs, stage_fd, b"n0", below)
+            self._made[whole] = fs.lstat(top, dir_fd=stage_fd)
             fs.rename(top, whole, source_dir_fd=stage_fd, target_dir_fd=parent_fd)
             fs.change_mode(tree_fd, root.mode)
             self._session.monitor.begin(Phase.SYNC, None, None)
             fs.sync_file_system(tree_fd)
             if self._before_rename is not None:
                 self._before_rename(tree_fd)
+
+    def _is_made(self, name: bytes, found: os.stat_result) -> bool:
+        made = self._made.get(name)
+        return made is not None and os.path.samestat(made, found)
 
     @contextmanager
     def _recorded(
@@ -354,7 +364,11 @@ class Export:
             if self._fork is not None and self.owns_root and not self.is_committed:
                 with suppress(NotFound):
                     forget_fork(self._session, self._fork)
-            _remove_stage(self._fs, place_fd, os.path.basename(stage_path), in_place=in_place)
+            name = os.path.basename(stage_path)
+            _remove_stage(self._fs, place_fd, name, self._is_made, in_place=in_place)
+            if name not in self._made:  # it could be made, and not be opened
+                with suppress(OSError):
+                    self._fs.remove_directory(name, dir_fd=place_fd)
             if record is not None:
                 record.remove()
         except (OSError, TreesnapError) as error:
@@ -402,27 +416,26 @@ def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, inode: int, *, to
             fs.change_mode(fd, entry.mode)
 
 
-def _empty_again(fs: FileSystem, place_fd: int, stage_name: bytes) -> int:
+def _empty_again(fs: FileSystem, place_fd: int, stage_fd: int) -> int:
     """Moves back what was moved up into a directory, if there is a list of that.
 
     Returns the modification time that the directory has to have in the end. A list that a
     power cut left damaged was not synced, and then nothing was moved.
     """
-    mtime_ns = fs.fstat(place_fd).st_mtime_ns
-    with open_directory(fs, stage_name, place_fd) as stage_fd:
-        record = _listed_moves(fs, stage_fd)
-        if record is None:
-            return mtime_ns
-        for number, (name, inode) in enumerate(record.moves):
-            with suppress(FileNotFoundError):
-                if fs.lstat(name, dir_fd=place_fd).st_ino == inode:
-                    _open_up(fs, place_fd, name)
-                    back = b"b%d" % number
-                    fs.rename_to_absent(name, back, source_dir_fd=place_fd, target_dir_fd=stage_fd)
-        apply_owner(fs, place_fd, record.uid, record.gid)
-        fs.change_mode(place_fd, record.mode)
-        fs.sync_file_system(place_fd)
-        return record.mtime_ns
+    record = _listed_moves(fs, stage_fd)
+    if record is None:
+        return fs.fstat(place_fd).st_mtime_ns
+    for number, (name, inode) in enumerate(record.moves):
+        with suppress(FileNotFoundError):
+            if fs.lstat(name, dir_fd=place_fd).st_ino == inode:
+                with _opened_up(fs, place_fd, name, _any):
+                    pass
+                back = b"b%d" % number
+                fs.rename_to_absent(name, back, source_dir_fd=place_fd, target_dir_fd=stage_fd)
+    apply_owner(fs, place_fd, record.uid, record.gid)
+    fs.change_mode(place_fd, record.mode)
+    fs.sync_file_system(place_fd)
+    return record.mtime_ns
 
 
 def _listed_moves(fs: FileSystem, stage_fd: int) -> ExportMoves | None:
@@ -451,52 +464,85 @@ def _existing_parent(target_path: str) -> tuple[str, list[str]]:
 
 
 def _remove_stage(
-    fs: FileSystem, parent_fd: int, stage_name: bytes, *, in_place: bool
+    fs: FileSystem,
+    parent_fd: int,
+    stage_name: bytes,
+    is_made: Callable[[bytes, os.stat_result], bool],
+    *,
+    in_place: bool,
 ) -> bool | None:
     """Removes what an export made, durably; returns whether there was anything.
 
     That is the directory in which a tree was built, and the tree; a power cut may leave
     either. None means that one exists, but belongs to another user. The tree may have any owner
-    while the directory is there and ours; alone it must be ours itself.
+    while the directory is there and ours; alone it must be ours itself. ``is_made`` returns whether
+    a directory of the name is the one that was made: a user who may rename things there may have
+    put another one of ours in its place.
     """
     whole = stage_name + _WHOLE
-    owner = _open_up(fs, parent_fd, stage_name)
-    if owner not in (None, os.geteuid()):
-        return None
-    whole_owner = _open_up(fs, parent_fd, whole)
-    if owner is None and whole_owner is None:
-        return False
-    if owner is None and whole_owner != os.geteuid():
-        return None
-    if whole_owner is not None:
-        remove_stage(fs, parent_fd, whole)
-    if owner is not None and in_place:
-        mtime_ns = _empty_again(fs, parent_fd, stage_name)
-        remove_stage(fs, parent_fd, stage_name)
-        fs.change_times(parent_fd, mtime_ns)
-    elif owner is not None:
-        remove_stage(fs, parent_fd, stage_name)
+    with (
+        _opened_up(fs, parent_fd, stage_name, is_made) as stage,
+        _opened_up(fs, parent_fd, whole, is_made) as tree,
+    ):
+        if stage is not None and stage.owner_id != os.geteuid():
+            return None
+        if stage is None and tree is None:
+            return False
+        if stage is None and tree is not None and tree.owner_id != os.geteuid():
+            return None
+        if tree is not None:
+            with opened_file(fs, b".", OPEN_DIRECTORY, tree.place_fd) as fd:
+                remove_below(fs, fd)
+            fs.remove_directory(whole, dir_fd=parent_fd)
+        if stage is not None:
+            with opened_file(fs, b".", OPEN_DIRECTORY, stage.place_fd) as fd:
+                mtime_ns = _empty_again(fs, parent_fd, fd) if in_place else None
+                remove_below(fs, fd)
+            fs.remove_directory(stage_name, dir_fd=parent_fd)
+            if mtime_ns is not None:
+                fs.change_times(parent_fd, mtime_ns)
     fs.sync(parent_fd)
     return True
 
 
-def _open_up(fs: FileSystem, parent_fd: int, name: bytes) -> int | None:
-    """Makes a directory of this user writable; returns its owner.
+def _any(_name: bytes, _status: os.stat_result) -> bool:
+    return True
 
-    None means that there is no directory of that name; a link does not count.
+
+class _Opened(NamedTuple):
+    place_fd: int
+    """Only what is below it can be reached by this."""
+    owner_id: int
+
+
+@contextmanager
+def _opened_up(
+    fs: FileSystem,
+    parent_fd: int,
+    name: bytes,
+    is_wanted: Callable[[bytes, os.stat_result], bool],
+) -> Iterator[_Opened | None]:
+    """Yields a directory, which is made writable if it is this user's.
+
+    None means that there is no directory of that name, or none that is wanted; a link does not
+    count.
     """
     try:
-        fd = fs.open(name, _LOOK, dir_fd=parent_fd)
+        place_fd = fs.open(name, _LOOK, dir_fd=parent_fd)
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        yield None
+        return
     try:
-        stat = fs.fstat(fd)
-        mode = stat_module.S_IMODE(stat.st_mode)
-        if mode & 0o700 != 0o700 and stat.st_uid == os.geteuid():
-            fs.change_mode(fd, mode | 0o700)
-        return stat.st_uid
+        found = fs.fstat(place_fd)
+        if not is_wanted(name, found):
+            yield None
+            return
+        mode = stat_module.S_IMODE(found.st_mode)
+        if mode & 0o700 != 0o700 and found.st_uid == os.geteuid():
+            fs.change_mode(place_fd, mode | 0o700)
+        yield _Opened(place_fd, found.st_uid)
     finally:
-        fs.close(fd)
+        fs.close(place_fd)
 
 
 def sweep_exports(session: Session, names: Sequence[str]) -> None:
@@ -504,7 +550,8 @@ def sweep_exports(session: Session, names: Sequence[str]) -> None:
 
     Those that are still running, and those of other users, are left alone. Follows no link, and
     removes only directories of this user whose names say what they are: the store may come from
-    anywhere.
+    anywhere. In a directory of another user the superuser removes nothing: that user may have given
+    the name to another directory of the superuser.
     """
     for name in names:
         try:
@@ -537,6 +584,11 @@ def _sweep(session: Session, record: LockedRecord[ExportRecord]) -> None:
     directory = os.path.dirname(stage_path)
     if found.in_place and not is_fixed(context.fs, os.fsdecode(directory)):
         return  # not mounted at present
+    try:
+        refuse_foreign_place("directory", os.fsdecode(stage_path))
+    except Refused:
+        record.remove()
+        raise
     is_removed: bool | None = False
     if os.path.realpath(directory) == directory:
         with (
@@ -546,7 +598,7 @@ def _sweep(session: Session, record: LockedRecord[ExportRecord]) -> None:
             name = os.path.basename(stage_path)
             if found.fork is not None:
                 _forget_unfinished(session, found.fork, parent_fd, name + _WHOLE)
-            is_removed = _remove_stage(context.fs, parent_fd, name, in_place=found.in_place)
+            is_removed = _remove_stage(context.fs, parent_fd, name, _any, in_place=found.in_place)
     if is_removed is None:
         return
     record.remove()

@@ -9,13 +9,19 @@ import os
 import stat as stat_module
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from errno import EBUSY
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file
 from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.model import treepath
 from treesnap.core.worktree.apply.preconditions import blaming
-from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
+from treesnap.core.worktree.directory import (
+    NO_DIRECTORY,
+    DirectoryChain,
+    current_path,
+    open_directory,
+)
 
 HELPED_REMOVALS_MIN = 1024
 """One process removes fewer files of a directory by itself."""
@@ -52,10 +58,12 @@ def _remove(fs: FileSystem, chain: DirectoryChain, path: bytes) -> None:
 def remove_below(fs: FileSystem, fd: int) -> None:
     """Removes everything in a directory, read-only directories included.
 
-    Follows no link and needs no memory beyond one directory per level. Other processes
-    help where a directory holds many files: freeing their space takes longer than the names.
+    Follows no link, and removes nothing of what is mounted there: raises OSError. Needs no memory
+    beyond one directory per level. Other processes help where a directory holds many files: freeing
+    their space takes longer than the names.
     """
     pending: list[tuple[list[bytes], bool]] = [([], False)]
+    mount_id: int | None = None
     with DirectoryChain(fs, fd) as chain:
         while pending:
             names, is_empty = pending.pop()
@@ -63,9 +71,13 @@ def remove_below(fs: FileSystem, fd: int) -> None:
                 parent = chain.open_names(names[:-1])
                 fs.remove_directory(names[-1], dir_fd=parent)
                 continue
+            here = _opened_writable(fs, chain, names)
             if names:
+                mount_id = fs.mount_id(fd) if mount_id is None else mount_id
+                if fs.mount_id(here) != mount_id:
+                    raise OSError(EBUSY, "A file system is mounted there", current_path(fs, here))
                 pending.append((names, True))
-            below = _remove_files(fs, _opened_writable(fs, chain, names))
+            below = _remove_files(fs, here)
             pending.extend(([*names, name], False) for name in below)
 
 
