@@ -104,6 +104,21 @@ def test_path_of_an_error_that_is_not_utf8_is_given_as_bytes_too():
     assert (fields["path"], fields["path_bytes"]) == ("a\\xff", "Yf8=")
 
 
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        (errors.HeldByMount, "'snap umount DIR' ends a mount"),
+        (errors.MountStopped, "'kill -CONT PID' lets its process go on"),
+        (errors.Busy, "--wait SECONDS waits longer"),
+    ],
+)
+def test_no_advice_is_to_wait_for_a_mount(kind, way):
+    described = failure.from_error(kind("A mount needs it"))
+
+    assert (described.code, described.exit_code) == ("busy", 6)
+    assert way in described.hint
+
+
 def test_system_error_shows_the_path_once():
     named = failure.from_error(OSError(2, "No such file", "a\x1bb"))
     message = failure.from_error(errors.OperationFailed("Cannot read 'a'", path=b"a"))

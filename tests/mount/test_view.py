@@ -8,9 +8,10 @@ import stat
 
 import pytest
 
+from treesnap.cli.failure import from_error
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import SnapshotKind
-from treesnap.core.model.errors import Busy, NotFound
+from treesnap.core.model.errors import Busy, HeldByMount, NotFound
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import context_at
 from treesnap.mount import HistoryView
@@ -217,13 +218,16 @@ def test_ten_thousand_ids_are_listed_without_reading_a_record(handle, root, tmp_
         assert all(stat.S_ISDIR(item.file_type) for item in found)
 
 
-def test_a_hold_of_a_reader_hinders_deletions_alone(view, handle):
+def test_a_hold_of_a_reader_hinders_deletions_and_moves_of_the_store_alone(view, handle, tmp_path):
     identity = handle.resolve("latest").id
     newer = handle.create().id
     assert content(view, b"/ids/" + identity.encode() + b"/file") == b"first"
 
-    with pytest.raises(Busy, match=r"is what process \d+ reads"):
+    with pytest.raises(HeldByMount, match=r"is what process \d+ reads") as held:
         handle.delete(identity)
+    assert "'snap umount DIR'" in from_error(held.value).hint
+    with pytest.raises(HeldByMount):
+        handle.store_move(tmp_path / "elsewhere")
     with handle.rollback_on_error("step"):
         pass
     handle.delete(newer)

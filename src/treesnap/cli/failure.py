@@ -12,8 +12,10 @@ import click
 
 from treesnap.core.model.errors import (
     ErrorCode,
+    HeldByMount,
     KeysRotated,
     MergeConflict,
+    MountStopped,
     NotOnRemote,
     RemoteNotNamed,
     TreesnapError,
@@ -258,6 +260,13 @@ _REMOTE_NOT_NAMED = (
     "if that address is yours, 'snap config safe-remote.URL true' says so for it; 'snap store "
     "trust' is for a store that you made yourself, and moved or copied here"
 )
+_HELD_BY_MOUNT = (
+    "'snap umount DIR' ends a mount of the history; 'findmnt -t fuse.treesnap' lists them"
+)
+_MOUNT_STOPPED = (
+    "'kill -CONT PID' lets its process go on, 'kill -KILL PID' ends it; 'snap umount DIR' then "
+    "clears what it left"
+)
 _NOT_ON_REMOTE = "'snap remote snapshots {}' shows the snapshots of this history"
 _NOT_AT_ADDRESS = (
     "'snap remote add NAME URL' gives the remote a name, 'snap remote snapshots NAME' then shows "
@@ -322,6 +331,10 @@ def _hint(error: TreesnapError, program: str) -> str | None:
     if isinstance(error, NotOnRemote):
         there = _NOT_ON_REMOTE.format(error.history) if error.history else _NOT_AT_ADDRESS
         return _for_program(there, program)
+    if isinstance(error, HeldByMount):
+        return _for_program(_HELD_BY_MOUNT, program)
+    if isinstance(error, MountStopped):
+        return _for_program(_MOUNT_STOPPED, program)
     if isinstance(error, RemoteNotNamed):
         return _for_program(_REMOTE_NOT_NAMED, program)
     return hint_of(error.code, program)

@@ -21,7 +21,14 @@ from contextlib import suppress
 
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.fs.os_errors import reported
-from treesnap.core.model.errors import Busy, ErrorCode, NotFound, OperationFailed, Refused, quoted
+from treesnap.core.model.errors import (
+    ErrorCode,
+    MountStopped,
+    NotFound,
+    OperationFailed,
+    Refused,
+    quoted,
+)
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.ops.context import WAIT_DEFAULT_S, Context, absolute
 from treesnap.core.ops.trust import real_target
@@ -162,7 +169,7 @@ def _run(command: Sequence[str], path: str, wait_s: float) -> tuple[int, str]:
         process.stderr.close()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_ANSWER_S)
-        raise Busy(
+        raise MountStopped(
             f"The process that serves the history at {quoted(path)} does not answer; it may be "
             "suspended",
             path=path,

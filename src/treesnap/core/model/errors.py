@@ -14,6 +14,8 @@
     │   └── UnsupportedFormat          use the version that made this store
     │       └── NewerVersion           use a newer version: one file is of it
     ├── Busy                           wait, or stop the process that holds it
+    │   ├── HeldByMount                unmount the history: a mount does not end by itself
+    │   └── MountStopped               let the process that serves the mount go on, or end it
     ├── Corrupt                        verify the store, repair it
     │   └── GenerationMissing          read the remote's key slots again
     ├── OperationFailed (OSError kin)  read the message; nothing was changed
@@ -296,6 +298,14 @@ class Busy(TreesnapError):
     """Another process holds what this operation needs, and the wait ran out."""
 
     code = ErrorCode.BUSY
+
+
+class HeldByMount(Busy):
+    """A snapshot that the operation needs alone is read through a mount of the history."""
+
+
+class MountStopped(Busy):
+    """The process that serves a mount of the history does not answer, as when it is suspended."""
 
 
 class Corrupt(TreesnapError):

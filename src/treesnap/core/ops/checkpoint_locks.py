@@ -19,7 +19,7 @@ from treesnap.core.fs.process_files import process_namespace
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.interruption import pause
 from treesnap.core.model.entities import Snapshot, SnapshotId
-from treesnap.core.model.errors import Busy, StorageFull, WarningCode, quoted
+from treesnap.core.model.errors import Busy, HeldByMount, StorageFull, WarningCode, quoted
 from treesnap.core.model.treepath import is_within
 from treesnap.core.ops.context import Context, Session, own_marks
 from treesnap.core.store.layout import Layout
@@ -135,6 +135,17 @@ def _no_way_back(what: str, path: str) -> StorageFull:
         f"The disk of the {what} has no room to roll the step back, so it was not begun",
         path=path,
     )
+
+
+def kept_by(what: str, record: HoldRecord | None) -> Busy:
+    """Returns the error about a snapshot that a process needs.
+
+    ``what`` begins its message, and ends with what the process does something with.
+    """
+    if record is None:
+        return Busy(f"{what} a process needs")
+    kind = HeldByMount if record.scope == () else Busy
+    return kind(f"{what} process {record.process_id} {record.purpose}")
 
 
 def refuse_overlap(session: Session, scope: tuple[bytes, ...] | None) -> None:

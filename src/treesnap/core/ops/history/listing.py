@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.entities import Retag, Snapshot, SnapshotId, SnapshotList, SnapshotState
 from treesnap.core.model.errors import (
-    Busy,
     Corrupt,
     ErrorCode,
     InvalidArgument,
@@ -23,6 +22,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.reserved_tags import is_checkpoint, refuse_reserved, rolled_back
 from treesnap.core.ops.access import locked_root, opened
+from treesnap.core.ops.checkpoint_locks import kept_by
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.references import Filter, by_beginning, resolve_in, unknown
 from treesnap.core.store.roots import Root, needed_snapshots, registered_records
@@ -198,10 +198,7 @@ def _refuse_needed(session: Session, root: Root, identities: Iterable[SnapshotId
                 code=ErrorCode.RESTORE_INTERRUPTED,
             )
         if identity in held:
-            record = held[identity][0]
-            user = f"process {record.process_id}" if record is not None else "a process"
-            purpose = record.purpose if record is not None else "needs"
-            raise Busy(f"Snapshot {identity[:12]} is what {user} {purpose}")
+            raise kept_by(f"Snapshot {identity[:12]} is what", held[identity][0])
 
 
 def set_pinned(context: Context, ref: str, *, pinned: bool) -> Snapshot:

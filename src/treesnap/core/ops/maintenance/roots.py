@@ -30,6 +30,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.reserved_tags import is_fork_base
 from treesnap.core.model.results import RootDirectory, RootInfo
 from treesnap.core.ops.access import opened
+from treesnap.core.ops.checkpoint_locks import kept_by
 from treesnap.core.ops.context import (
     Context,
     Session,
@@ -238,9 +239,7 @@ def _refuse_in_use(session: Session) -> None:
             path=root.path,
         )
     for record in chain.from_iterable(root.holds().values()):
-        user = f"process {record.process_id}" if record is not None else "a process"
-        purpose = record.purpose if record is not None else "needs"
-        raise Busy(f"{what} has a snapshot that {user} {purpose}")
+        raise kept_by(f"{what} has a snapshot that", record)
     for name, user in (("plans-lock", "a plan"), (os.path.join("watch", "lock"), "'watch'")):
         if is_held(session.fs, root.file(name)):
             raise Busy(f"{what} is in use by {user}")

@@ -66,6 +66,7 @@ from treesnap.core.model.events import Phase
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import StoreCopy, StoreInfo, StoreMove, VerifyResult
 from treesnap.core.ops.access import opened
+from treesnap.core.ops.checkpoint_locks import kept_by
 from treesnap.core.ops.context import Context, Session, absolute
 from treesnap.core.ops.maintenance.store_links import (
     arrive,
@@ -424,9 +425,7 @@ def _refuse_use(session: Session) -> None:
             continue
         root = session.store.root_by_id(root_id)
         for hold in chain.from_iterable(root.holds().values()):
-            user = f"process {hold.process_id}" if hold is not None else "a process"
-            purpose = hold.purpose if hold is not None else "needs"
-            raise Busy(f"The root {quoted(root.path)} has a snapshot that {user} {purpose}")
+            raise kept_by(f"The root {quoted(root.path)} has a snapshot that", hold)
         names = fs.list_names(layout.root_directory(root_id))
         exports = set(root.export_names(names))
         for name in names:
