@@ -30,6 +30,7 @@ from oracle import difference, record
 from serving import (
     CLIENT,
     FELL_BACK,
+    LIAR,
     become_client,
     children_of,
     client,
@@ -37,8 +38,9 @@ from serving import (
     status_of,
 )
 from treesnap import __version__
-from treesnap.cli.fork_client import HELLO, READY, encode_request, identity
+from treesnap.cli.fork_client import READY, identity
 from treesnap.cli.start import store_for_server
+from treesnap.core.companion.channel import HELLO, encode_call, send
 from treesnap.core.model.errors import OperationFailed
 from treesnap.core.ops.context import MARKS_VARIABLE, default_store_path
 
@@ -417,12 +419,6 @@ def other_rights() -> list[list[str]]:
     ]
 
 
-LIAR = CLIENT.replace(
-    "from treesnap", "treesnap.cli.fork_client.rights_of = lambda *_: 0; from treesnap"
-)
-"""A client that does not look at the rights of the server's child."""
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("by", other_rights(), ids=" ".join)
 @pytest.mark.parametrize("program", [CLIENT, LIAR], ids=["client", "child"])
@@ -564,8 +560,16 @@ def test_a_command_that_is_killed_with_its_server_is_reported(place, tmp_path, h
 
 def ready(connection: socket.socket) -> None:
     process_fd = os.pidfd_open(os.getpid())
-    socket.send_fds(connection, [READY], [process_fd])
+    send(connection, READY, [process_fd])
     os.close(process_fd)
+
+
+def alone(connection: socket.socket) -> None:
+    send(connection, READY)
+
+
+def no_message(connection: socket.socket) -> None:
+    send(connection, b"X")
 
 
 def nothing_more_is_read(connection: socket.socket) -> None:
@@ -581,8 +585,8 @@ STEPS = {
     "greeted": (FELL_BACK, [HELLO]),
     "greeted wrongly": (FELL_BACK, [b"X"]),
     "read": (FELL_BACK, [HELLO, request_or_go]),
-    "refused": (FELL_BACK, [HELLO, request_or_go, b"X"]),
-    "ready without a child": (FELL_BACK, [HELLO, request_or_go, READY]),
+    "refused": (FELL_BACK, [HELLO, request_or_go, no_message]),
+    "ready without a child": (FELL_BACK, [HELLO, request_or_go, alone]),
     "ready and gone": (FELL_BACK, [HELLO, request_or_go, nothing_more_is_read, ready]),
     "told to go": (-signal.SIGKILL, [HELLO, request_or_go, ready, request_or_go]),
 }
@@ -724,7 +728,7 @@ def test_the_store_is_where_commands_look_for_it(monkeypatch, variables):
 
 def test_a_request_names_the_version(monkeypatch):
     assert __version__.encode() in identity()
-    assert identity() in encode_request(identity())
+    assert identity() in encode_call(identity(), [], {})
 
 
 def test_a_command_that_a_block_starts_belongs_to_it(place, server):

@@ -28,7 +28,6 @@ from command_line import (
     watch_status,
 )
 from treesnap.core.codec.watch import Asked, Question, encode_question
-from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.ops.known_changes import ask
 
 pytestmark = pytest.mark.usefixtures("filled")
@@ -251,9 +250,9 @@ def test_hears_again_after_it_had_too_many_files_open(snap, detach, watch_path):
 
     resource.prlimit(process_id, resource.RLIMIT_NOFILE, (3, limits[1]))
     with suppress(TimeoutError):  # the kernel may have a number for this one already
-        ask(LocalFileSystem(), directory, question, timeout_s=1)
+        ask(directory, question, patience_s=1)
     with pytest.raises(TimeoutError):
-        ask(LocalFileSystem(), directory, question, timeout_s=0.1)
+        ask(directory, question, patience_s=0.1)
     resource.prlimit(process_id, resource.RLIMIT_NOFILE, limits)
 
     assert watch_status(snap)["process_id"] == process_id

@@ -116,9 +116,8 @@ TAKERS = [
     "core/store/quarantine.py",
     "core/store/snapshots.py",
     # Sockets and cookies, which are of no value.
-    "cli/fork_server.py",
+    "core/companion/listener.py",
     "core/ops/known_changes.py",
-    "core/watch/service.py",
     "core/worktree/watcher.py",
     # Users' files.
     "agents/install/settings_file.py",

@@ -15,17 +15,22 @@ from typing import Any, NoReturn
 
 import treesnap.cli.main
 from calling import become
-from treesnap.cli import fork_client, fork_server, start
+from treesnap.cli import fork_server, start
 from treesnap.cli.fork_client import end_server
+from treesnap.core.companion import channel
 
 FELL_BACK = 77
 """The exit code of a client that would do its command itself."""
 CLIENT = (
-    "import os, sys, types, treesnap.cli.fork_client; treesnap.cli.fork_client.PATIENCE_S = 60; "
+    "import os, sys, types; from treesnap.core.companion import channel; channel.PATIENCE_S = 60; "
     "sys.modules['treesnap.cli.main'] = types.SimpleNamespace("
     f"main=lambda **_: os._exit({FELL_BACK})); "
     "from treesnap.cli.start import main; main()"
 )
+LIAR = CLIENT.replace(
+    "; from treesnap.cli", "; channel.rights_of = lambda *_: 0; from treesnap.cli"
+)
+"""A client that does not look at the rights of the other process."""
 TIMEOUT_S = 60
 
 
@@ -68,7 +73,7 @@ def serving(
         os.closerange(3, 1 << 10)
         sys.orig_argv[:] = [sys.executable, *sys.argv]
         sys.path[:] = [path for path in sys.path if "tests" not in Path(path).parts]
-        fork_server.PATIENCE_S = TIMEOUT_S
+        channel.PATIENCE_S = TIMEOUT_S
         fork_server.CHILDREN_MAX = children_max
         fork_server.serve(str(store), idle_s)
         os._exit(0)
@@ -96,7 +101,7 @@ def serving(
 def become_client() -> None:
     """Makes a child of a test the client that a new interpreter would be."""
     sys.orig_argv[:] = [sys.executable, *sys.argv]
-    fork_client.PATIENCE_S = TIMEOUT_S  # machines may be busy
+    channel.PATIENCE_S = TIMEOUT_S  # machines may be busy
     treesnap.cli.main.main = lambda **_: os._exit(FELL_BACK)
     start.main()
 

@@ -2,7 +2,7 @@
 
 The server forks a child for each client, and the child runs the command. In order:
 
-1. The client connects; the child greets it. The client compares the rights of both.
+1. The client connects; the child says hello. The client compares the rights of both.
 2. The client sends its words, its variables and its standard streams. The child compares the
    rights as well, becomes like the client, and says that it is ready.
 3. The client tells it to go. From here on the command runs, and runs once.
@@ -11,39 +11,32 @@ The server forks a child for each client, and the child runs the command. In ord
 Whatever goes wrong before the third step, the client does its command itself. Afterwards it passes
 signals on, and ends as the child did. If it is killed, the server kills the child.
 
-With each message the kernel says which process sent it. Each side opens the directory of the other
-in ``/proc``, looks there, and takes a later message of the same process as the proof that it
-looked at the right one: an ended process cannot send, and its number may belong to another.
-
 Imports nothing that takes long: ``socket`` and ``signal`` take longer than this module does.
 """
 
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # typeshed has only the slow one
-import _socket as socket
 import os
+import select
 import sys
 
 import treesnap
+from treesnap.core.companion.channel import connected, encode_call, opened_peer, received, send
 from treesnap.core.ending_signals import ENDING
-from treesnap.core.own_program import python_words
+from treesnap.core.own_program import python_words, start_in_background
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from _socket import socket
     from typing import NoReturn
 
     from treesnap.core.ops.context import Context
 
-HELLO = b"H"
 READY = b"R"
 GO = b"G"
-SIZE_BYTES = 4
-"""Of the numbers in messages: the size of a request, and a wait status."""
+STATUS_BYTES = 4
 STREAMS = 3
-PATIENCE_S = 1.0
-"""How long the other side may take before a command has begun; it may be suspended."""
 END_PATIENCE_S = 1.0
 """How long the server may take to say how a child ended; it may be suspended then, too."""
 IDLE_S = 600.0
@@ -51,17 +44,6 @@ IDLE_S = 600.0
 _PROGRAM = (
     "import sys; from treesnap.cli.fork_server import serve; serve(sys.argv[1], float(sys.argv[2]))"
 )
-_CREDENTIALS_SIZE = 12
-_RIGHTS = (
-    b"Uid:",
-    b"Gid:",
-    b"Groups:",
-    b"Cap",
-    b"NoNewPrivs:",
-    b"Seccomp",
-)
-"""Lines of a process's status that decide what it may do; see proc_pid_status(5)."""
-_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 
 
 def run_in_server(directory: str) -> None:
@@ -69,17 +51,18 @@ def run_in_server(directory: str) -> None:
 
     Returns if no server runs it; then nothing was done. The directory is where the server listens.
     """
-    connection = connected(directory)
-    if connection is None:
+    try:
+        connection, child = connected(directory)
+    except OSError:
         return
     try:
-        child_fd = _prepared_child(connection)
+        child_fd = _prepared_child(connection, child)
     except OSError:
         connection.close()
         return
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING, signal.SIGTSTP])
     try:
-        connection.send(GO)
+        send(connection, GO)
     except OSError:  # the child has ended, and has done nothing
         connection.close()
         os.close(child_fd)
@@ -88,60 +71,6 @@ def run_in_server(directory: str) -> None:
     _pass_signals_on(child_fd)
     signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     _end_as_child(connection, child_fd)
-
-
-def connected(directory: str, name: str = "socket") -> socket.socket | None:
-    """Returns a connection to the server that listens in a directory, or None."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # A store from elsewhere must not lead to another server.
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        directory_fd = os.open(directory, flags)
-        try:
-            connection.settimeout(PATIENCE_S)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            # Addresses of sockets have at most 107 bytes, and stores may lie deep.
-            connection.connect(f"/proc/self/fd/{directory_fd}/{name}")
-        finally:
-            os.close(directory_fd)
-    except OSError:
-        connection.close()
-        return None
-    return connection
-
-
-def read_facts(directory: str, name: str) -> bytes:
-    """Returns the content of a file in the directory of a process; raises OSError."""
-    fd = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return b"".join(iter(lambda: os.read(fd, 1 << 16), b""))
-    finally:
-        os.close(fd)
-
-
-def rights_of(directory: str, status: bytes) -> tuple[object, ...]:
-    """Returns what decides what a process may do and see, and which user it is.
-
-    The directory is that of the process in ``/proc``, and the status what it says there.
-    """
-    lines = [line for line in status.splitlines() if line.startswith(_RIGHTS)]
-    spaces = [os.readlink(f"{directory}/ns/{name}") for name in _NAMESPACES]
-    top = os.stat(f"{directory}/root")
-    label: bytes | int | None
-    try:
-        label = read_facts(directory, "attr/current")
-    except OSError as error:  # no security module has labels
-        label = error.errno
-    return lines, spaces, top.st_dev, top.st_ino, label
-
-
-def received(connection: socket.socket, size_bytes: int) -> tuple[bytes, int, bytes]:
-    """Returns a message, the process that sent it, and the descriptors in it; raises OSError."""
-    room = socket.CMSG_SPACE(_CREDENTIALS_SIZE) + socket.CMSG_SPACE(STREAMS * 4)
-    message, ancillary, _, _ = connection.recvmsg(size_bytes, room, socket.MSG_CMSG_CLOEXEC)
-    found = {kind: data for _, kind, data in ancillary}
-    sender = int.from_bytes(found.get(socket.SCM_CREDENTIALS, b"")[:4], sys.byteorder)
-    return message, sender, found.get(socket.SCM_RIGHTS, b"")
 
 
 def identity() -> bytes:
@@ -156,14 +85,6 @@ def _options() -> list[str]:
     """Returns the options of this interpreter, without those that say what it runs."""
     options = sys.orig_argv[1 : -len(sys.argv)]
     return [option for option in options if option not in {"-P", "-m", "-c"}]
-
-
-def encode_request(sender: bytes) -> bytes:
-    """Returns the words and variables of this process, with the identity of the sender."""
-    words = [os.fsencode(word) for word in sys.argv]
-    variables = [b"%b=%b" % item for item in os.environb.items()]
-    body = b"\0".join([sender, b"%d" % len(words), *words, *variables])
-    return len(body).to_bytes(SIZE_BYTES, "little") + body
 
 
 def start_server_if_wanted(context: Context) -> None:
@@ -198,63 +119,39 @@ def start_server_if_wanted(context: Context) -> None:
 
 
 def _start_server(store_path: str, lock_fd: int) -> None:
-    import subprocess
-
     words = python_words(*_options(), "-c", _PROGRAM, store_path, str(IDLE_S))
-    subprocess.Popen(  # noqa: S603 - our own program, without a shell
-        words,
-        stdin=lock_fd,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-    )
+    start_in_background(words, stdin=lock_fd)
 
 
 def end_server(store_path: str) -> None:
     """Ends the server of a store, if there is one, once its commands have ended."""
     from treesnap.core.store.layout import Layout
 
-    connection = connected(Layout(store_path).fork_server)
-    if connection is None:
+    try:
+        connection, _ = connected(Layout(store_path).fork_server)
+    except OSError:
         return
     try:
-        send(
-            connection, encode_request(b""), range(STREAMS)
-        )  # which is refused, as from another version
-        while connection.recv(1):
-            pass
+        send(connection, encode_call(b"", (), {}))  # which ends it, as one of another version does
+        connection.recv(1)
     except OSError:
         pass
     finally:
         connection.close()
 
 
-def send(connection: socket.socket, message: bytes, fds: Sequence[int]) -> None:
-    """Sends a message with descriptors. ``socket.send_fds`` would have to import something."""
-    data = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
-    sent = connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, data)])
-    if sent < len(message):
-        connection.sendall(message[sent:])
-
-
-def _prepared_child(connection: socket.socket) -> int:
+def _prepared_child(connection: socket, child: int) -> int:
     """Returns a descriptor of the child that is ready; raises OSError if there is none."""
-    greeting, child, _ = received(connection, 1)
-    directory_fd = os.open(f"/proc/{child}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    peer_fd = opened_peer(child)
     try:
-        own, other = "/proc/self", f"/proc/self/fd/{directory_fd}"
-        own_rights = rights_of(own, read_facts(own, "status"))
-        if greeting != HELLO or rights_of(other, read_facts(other, "status")) != own_rights:
-            raise ConnectionError("refused")
-        send(connection, encode_request(identity()), range(STREAMS))
-        answer, sender, descriptor = received(connection, 1)
-        os.lstat(f"{other}/status")  # there is no such process if it has ended
+        send(connection, encode_call(identity(), sys.argv, os.environ), range(STREAMS))
+        answer, sender, fds = received(connection, len(READY), fds_max=1)
+        os.lstat(f"/proc/self/fd/{peer_fd}/status")  # there is no such process if it has ended
     finally:
-        os.close(directory_fd)
-    if answer != READY or sender != child or not descriptor:
+        os.close(peer_fd)
+    if answer != READY or sender != child or not fds:
         raise ConnectionError("refused")
-    return int.from_bytes(descriptor, sys.byteorder)
+    return fds[0]
 
 
 def _pass_signals_on(child_fd: int) -> None:
@@ -279,46 +176,32 @@ def _pass_signals_on(child_fd: int) -> None:
             signal.signal(number, handler)
 
 
-def _end_as_child(connection: socket.socket, child_fd: int) -> NoReturn:
+def _end_as_child(connection: socket, child_fd: int) -> NoReturn:
     """Waits for the child and ends as it did, with its exit code or by its signal."""
     statuses = _received_statuses(connection, child_fd)
-    if len(statuses) < SIZE_BYTES:
+    if not statuses:
         _report_lost_child()
         _die(signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(int.from_bytes(statuses[-SIZE_BYTES:], "little"))
+    code = os.waitstatus_to_exitcode(int.from_bytes(statuses[-1], "little"))
     if code < 0:
         _die(-code)
     os._exit(code)
 
 
-def _received_statuses(connection: socket.socket, child_fd: int) -> bytes:
-    """Returns what child and server say at the end, as far as they do."""
-    statuses = b""
+def _received_statuses(connection: socket, child_fd: int) -> list[bytes]:
+    """Returns what child and server say at the end, as far as they do. Waits for that."""
+    ending = select.poll()
+    ending.register(connection.fileno(), 0)  # which reports that both are gone
+    ending.register(child_fd, select.POLLIN)
+    ending.poll()
     connection.settimeout(END_PATIENCE_S)
-    has_ended = False
+    statuses: list[bytes] = []
     try:
-        while len(statuses) < 2 * SIZE_BYTES:
-            try:
-                piece = connection.recv(2 * SIZE_BYTES)
-            except TimeoutError:
-                if has_ended:  # and the server, which would have said so since, is suspended
-                    break
-                has_ended = _is_ready(child_fd)
-                continue
-            if not piece:
-                break
-            statuses += piece
-    except OSError:  # the same as its end
+        while len(statuses) < 2:
+            statuses.append(received(connection, STATUS_BYTES)[0])
+    except OSError:  # one is gone, or the server is suspended
         pass
     return statuses
-
-
-def _is_ready(fd: int) -> bool:
-    import select
-
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _die(number: int) -> NoReturn:

@@ -7,9 +7,9 @@ protocol is in ``cli.client``.
 The server imports, forks and waits, and does nothing else. It has no threads, holds no lock but
 its own and opens no file of the store, so a child inherits nothing that it must not have. A store
 has at most one, which the lock ensures; it is its standard input from its start to its end,
-however it ends. It ends after a time without a command, and when its socket is gone or
-replaced, when its program or the modules it needs have changed on disk, or when a client is of
-another version.
+however it ends. It ends after a time without a command, and when its socket is gone or replaced. A
+child removes the socket when the program or the modules it needs have changed on disk, or when its
+client is of another version.
 """
 
 from __future__ import annotations
@@ -19,37 +19,25 @@ import os
 import resource
 import select
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
 from importlib import import_module
 from pkgutil import walk_packages
+from socket import SHUT_RDWR, socket
 from typing import NoReturn
 
 import treesnap
-from treesnap.cli.fork_client import (
-    GO,
-    HELLO,
-    PATIENCE_S,
-    READY,
-    SIZE_BYTES,
-    STREAMS,
-    identity,
-    read_facts,
-    received,
-    rights_of,
-    send,
-)
+from treesnap.cli.fork_client import GO, READY, STATUS_BYTES, STREAMS, identity
 from treesnap.cli.main import execute, prepare_process, snap
 from treesnap.cli.output import streams
 from treesnap.cli.start import INTERRUPTED, SERVED
+from treesnap.core.companion import channel
+from treesnap.core.companion.channel import read_facts, received, send
+from treesnap.core.companion.listener import Listener
 from treesnap.core.fs import own_process
-from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import unlink_if_present
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.named_tuple import NamedTuple, make_constructors
-from treesnap.core.ops.known_changes import socket_address
 from treesnap.core.store.layout import Layout
 
 CHILDREN_MAX = 16
@@ -75,7 +63,6 @@ _LIBRARIES = (
     "zstandard",
 )
 """What the commands import when they need it."""
-_REQUEST_SIZE_MAX = 16 << 20
 _REFUSED = 1
 _MEMORY_LIMITS = {resource.RLIMIT_AS, resource.RLIMIT_DATA}
 _FILES_MIN = 64
@@ -96,7 +83,7 @@ class ServedCommand(NamedTuple):
 
     process_id: int
     process_fd: int
-    connection: socket.socket
+    connection: socket
 
 
 def serve(store_path: str, idle_s: float) -> None:
@@ -106,7 +93,8 @@ def serve(store_path: str, idle_s: float) -> None:
     if not program.has_changed():  # else an upgrade is under way
         prepare_process()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep no wait statuses
-        ForkServer(LocalFileSystem(), Layout(store_path).fork_server, program).run(idle_s)
+        listener = Listener(LocalFileSystem(), Layout(store_path).fork_server)
+        ForkServer(listener, program).run(idle_s)
 
 
 def preload() -> None:
@@ -149,71 +137,43 @@ class Program:
 
 
 class ForkServer:
-    """Listens in a directory and forks for each client."""
+    """Forks for each client of a listener."""
 
-    def __init__(self, fs: FileSystem, directory: str, program: Program) -> None:
-        self._fs = fs
+    def __init__(self, listener: Listener, program: Program) -> None:
+        self._listener = listener
         self._program = program
-        self._directory_fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        self._status = read_facts("/proc/self", "status")
-        self._rights = rights_of("/proc/self", self._status)
         self._is_ending = False
         self._children: dict[int, ServedCommand] = {}
         """By the descriptors of the processes and of the connections."""
-        # Children say here that the server is outdated.
-        self._told_fd, self._telling_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # That of a killed server, because this one has the lock.
-        unlink_if_present(fs, os.path.join(directory, "socket"))
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        old_mask = os.umask(0o177)
-        try:
-            self._listening.bind(socket_address(self._directory_fd))
-        finally:
-            os.umask(old_mask)
-        self._socket = self._found_socket()
-        self._listening.settimeout(0)
-        self._listening.listen(CHILDREN_MAX)
+        listener.socket.settimeout(0)
         self._poll = select.poll()
 
     def run(self, idle_s: float) -> None:
         """Runs the commands of clients, until it has to end and the last one has ended."""
-        self._poll.register(self._listening, select.POLLIN)
-        self._poll.register(self._told_fd, select.POLLIN)
+        listening_fd = self._listener.socket.fileno()
+        self._poll.register(listening_fd, select.POLLIN)
         while self._children or not self._is_ending:
             events = self._poll.poll(None if self._children else idle_s * 1000)
-            if not events or self._found_socket() != self._socket:
+            if not events or not self._listener.is_in_place():
                 self._end()
             # In the order in which they were registered, so a client is accepted before any
             # descriptor is closed, and no event is of a number that is in use again.
             for fd, _ in events:
-                if fd == self._told_fd:
-                    self._end()
-                elif fd != self._listening.fileno():
+                if fd != listening_fd:
                     self._attend(fd)
                 elif not self._is_ending:
                     self._accept()
-
-    def _found_socket(self) -> tuple[int, int] | None:
-        try:
-            found = self._fs.lstat("socket", dir_fd=self._directory_fd)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
 
     def _end(self) -> None:
         """Takes no more commands; those that run go on."""
         if not self._is_ending:
             self._is_ending = True
-            self._poll.unregister(self._told_fd)
-            self._poll.unregister(self._listening)
-            if self._found_socket() == self._socket:
-                with suppress(OSError):
-                    self._fs.unlink("socket", dir_fd=self._directory_fd)
-            self._listening.close()
+            self._poll.unregister(self._listener.socket)
+            self._listener.close()
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._listening.accept()
+            connection, _ = self._listener.socket.accept()
         except BlockingIOError:  # the client has left
             return
         except OSError:  # for example, because too many files are open
@@ -245,7 +205,7 @@ class ForkServer:
             return
         _, status = os.waitpid(child.process_id, 0)
         with suppress(OSError):
-            child.connection.send(status.to_bytes(SIZE_BYTES, "little"), socket.MSG_DONTWAIT)
+            send(child.connection, status.to_bytes(STATUS_BYTES, "little"))
         self._poll.unregister(fd)
         with suppress(KeyError):
             self._poll.unregister(child.connection)
@@ -253,103 +213,81 @@ class ForkServer:
         child.connection.close()
         os.close(child.process_fd)
 
-    def _become_command(self, connection: socket.socket) -> NoReturn:
+    def _become_command(self, connection: socket) -> NoReturn:
         """Runs in a child; becomes like the client and runs its command, or ends."""
         try:
-            connection.settimeout(PATIENCE_S)
+            connection.settimeout(channel.PATIENCE_S)
             self._close_inherited()
             try:
                 self._prepare(connection)
             except _Outdated:
-                os.write(self._telling_fd, b"x")
+                self._listener.remove()
                 raise
         except (_Refused, OSError, ValueError, LookupError):
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(SHUT_RDWR)
             os._exit(_REFUSED)
         except KeyboardInterrupt:
             os._exit(INTERRUPTED)
         try:
             code = execute(sys.argv[1:], streams.program_name())
             with suppress(OSError):  # in case that the server is killed before it can say so
-                connection.send((code << 8).to_bytes(SIZE_BYTES, "little"))
+                send(connection, (code << 8).to_bytes(STATUS_BYTES, "little"))
             streams.end_process(code)
         except KeyboardInterrupt:
             os._exit(INTERRUPTED)
 
     def _close_inherited(self) -> None:
         """Closes what is the server's, so that other clients notice when they are left."""
-        self._listening.close()
+        self._listener.socket.close()
         for child in self._children.values():
             child.connection.close()
             with suppress(OSError):  # each child is there twice
                 os.close(child.process_fd)
 
-    def _prepare(self, connection: socket.socket) -> None:
+    def _prepare(self, connection: socket) -> None:
         """Makes this process like the client. When it returns, the command may begin."""
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        connection.send(HELLO)
-        request, client, fds = _received_request(connection)
-        client_fd = self._fs.open(f"/proc/{client}", os.O_PATH | os.O_DIRECTORY)
+        channel.greet(connection)
+        request, client, fds = received(connection, channel.CALL_SIZE_MAX, STREAMS)
+        client_fd = channel.opened_peer(client)
         facts = f"/proc/self/fd/{client_fd}"
-        text = read_facts(facts, "status")
-        if rights_of(facts, text) != self._rights:
-            raise _Refused
-        sender, count, *items = request.split(b"\0")
+        sender, words, variables, _ = channel.decode_call(request)
         if sender != identity() or self._program.has_changed():
             raise _Outdated
-        words, variables = items[: int(count)], items[int(count) :]
+        if len(fds) != STREAMS:
+            raise _Refused
         _take_limits(client)
         _replace_environment(variables)
         os.chdir(f"{facts}/cwd")
-        status, own = _fields(text), _fields(self._status)
+        status = _status_in(facts)
         os.umask(int(status["Umask"], 8))
-        _take_signals(status, own)
+        _take_signals(status, _status_in("/proc/self"))
         _take_streams(fds)
-        sys.argv[:] = map(os.fsdecode, words)
+        sys.argv[:] = words
         own_fd = os.pidfd_open(os.getpid())
         send(connection, READY, [own_fd])
         os.close(own_fd)
         connection.settimeout(None)  # a client that is late must find this child, or none
-        answer, sender_again, _ = received(connection, 1)
+        answer, sender_again, _ = received(connection, len(GO))
         if answer != GO or sender_again != client:
             raise _Refused
-        self._fs.lstat(f"{facts}/status")  # there is no such process if it has ended
-        self._fs.close(client_fd)
+        os.lstat(f"{facts}/status")  # there is no such process if it has ended
+        os.close(client_fd)
         own_process.stand_for(client)
 
 
-def _received_request(connection: socket.socket) -> tuple[bytes, int, list[int]]:
-    """Returns the request, the process that sent it, and its standard streams."""
-    data, client, descriptors = received(connection, 1 << 16)
-    fds = [
-        int.from_bytes(descriptors[at : at + 4], sys.byteorder)
-        for at in range(0, len(descriptors), 4)
-    ]
-    size_bytes = int.from_bytes(data[:SIZE_BYTES], "little") + SIZE_BYTES
-    if len(fds) != STREAMS or size_bytes > _REQUEST_SIZE_MAX:
-        raise _Refused
-    while len(data) < size_bytes:
-        piece = connection.recv(size_bytes - len(data))
-        if not piece:
-            raise _Refused
-        data += piece
-    return data[SIZE_BYTES:], client, fds
-
-
-def _fields(status: bytes) -> dict[str, str]:
-    pairs = (line.partition(":") for line in status.decode(errors="replace").splitlines())
+def _status_in(directory: str) -> dict[str, str]:
+    status = read_facts(f"{directory}/status").decode(errors="replace")
+    pairs = (line.partition(":") for line in status.splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
-def _replace_environment(variables: list[bytes]) -> None:
-    pairs = (variable.partition(b"=") for variable in variables)
-    wanted = {name: value for name, _, value in pairs}
-    for name in os.environb.keys() - wanted.keys():
-        del os.environb[name]
-    for name, value in wanted.items():
-        if os.environb.get(name) != value:
-            os.environb[name] = value
+def _replace_environment(variables: dict[str, str]) -> None:
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    for name, value in variables.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
     time.tzset()
 
 

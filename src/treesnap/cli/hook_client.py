@@ -14,14 +14,13 @@ Imports nothing that takes long: hashing a path would take longer than the whole
 
 from __future__ import annotations
 
-import _socket as socket
 import os
 import select
 import sys
 import time
 
 import treesnap
-from treesnap.cli.fork_client import HELLO, SIZE_BYTES, connected, read_facts, rights_of
+from treesnap.core.companion.channel import connected, encode_call, opened_peer, received, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,15 +31,15 @@ TIMEOUT_DEFAULT_S = 20.0
 """Below the time of every host; the shortest is 30 s."""
 PAYLOAD_SIZE_MAX = 32 << 20
 """The largest payload that is understood; the content of a file that is written is in it."""
-REQUEST_SIZE_MAX = 4 << 20
-"""Larger requests are rare, and a watcher takes none."""
+_REPLY_SIZE_MAX = 4 << 20
+_SENT_SIZE_MAX = 2 << 20
+"""Larger payloads are rare, and a watcher takes none."""
 WATCHER_SHARE = 0.5
 """Of its time that a hook gives the watcher; what is left is for doing the work itself."""
 _TIMEOUT_MIN_S = 1.0
 _TIMEOUT_MAX_S = 3600.0
 _LEVELS_MAX = 64
 """Directories above that may be the root."""
-_PEER_SIZE = 12
 
 
 class HookCall:
@@ -107,23 +106,9 @@ def socket_name(device: int, inode: int) -> str:
     return f"hook-{device:x}-{inode:x}"
 
 
-def sender() -> bytes:
-    """Returns what must be equal in a watcher and its clients: the program, and their rights."""
-    rights = rights_of("/proc/self", read_facts("/proc/self", "status"))
-    return ascii((treesnap.__version__, __file__, rights)).encode()
-
-
-def decode_request(request: bytes) -> tuple[list[str], dict[str, str], bytes]:
-    """Returns the words and variables of a client and its payload; raises ValueError.
-
-    The first word is the sender, the second one where it works; then come those of the command.
-    """
-    size_bytes = int.from_bytes(request[:SIZE_BYTES], "little")
-    items = os.fsdecode(request[SIZE_BYTES : SIZE_BYTES + size_bytes]).split("\0")
-    count = int(items[0])
-    variables = [item.partition("=") for item in items[1 + count :]]
-    environ = {name: value for name, _, value in variables}
-    return items[1 : 1 + count], environ, request[SIZE_BYTES + size_bytes :]
+def identity() -> bytes:
+    """Returns what must be equal in a watcher and its clients."""
+    return ascii((treesnap.__version__, __file__)).encode()
 
 
 def encode_reply(stdout: bytes, stderr: bytes, exit_code: int) -> bytes:
@@ -199,25 +184,13 @@ def _put_back(payload: bytes) -> None:
 
 def _asked(directory: str, name: str, call: HookCall, payload: bytes) -> bytes:
     """Returns the reply of a watcher, or nothing; raises OSError."""
-    if len(payload) > REQUEST_SIZE_MAX // 2:
+    if len(payload) > _SENT_SIZE_MAX:
         return b""
-    words = [sender(), *map(os.fsencode, (os.getcwd(), *sys.argv))]
-    variables = [b"%b=%b" % item for item in os.environb.items()]
-    head = b"\0".join([b"%d" % len(words), *words, *variables])
-    body = len(head).to_bytes(SIZE_BYTES, "little") + head + payload
-    connection = connected(directory, name)
-    if connection is None:
-        return b""
+    connection, watcher = connected(directory, name)  # late if it is suspended
     try:
-        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_SIZE)
-        if int.from_bytes(peer[4:8], sys.byteorder) != os.geteuid():
-            return b""
-        if connection.recv(1) != HELLO:  # late if it is suspended
-            return b""
+        os.close(opened_peer(watcher))
         connection.settimeout(call.timeout_s * WATCHER_SHARE)
-        connection.sendall(len(body).to_bytes(SIZE_BYTES, "little") + body)
-        reply = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        send(connection, encode_call(identity(), [os.getcwd(), *sys.argv], os.environ, payload))
+        return received(connection, _REPLY_SIZE_MAX)[0]
     finally:
         connection.close()
-    size_bytes = int.from_bytes(reply[:SIZE_BYTES], "little")
-    return reply[SIZE_BYTES:] if len(reply) == SIZE_BYTES + size_bytes else b""

@@ -13,6 +13,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from importlib.metadata import PackagePath
 
 NAMES = frozenset({"snap", "treesnap"})
@@ -27,6 +28,26 @@ def python_words(*words: str) -> list[str]:
 def module_words() -> list[str]:
     """Returns the words that run this program as a module of this interpreter."""
     return python_words("-m", "treesnap")
+
+
+def start_in_background(
+    words: list[str], stdin: int | None = None, stdout: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts this program as a process that is detached from the terminal; raises OSError.
+
+    Its standard streams lead nowhere, but for those that are given. A lock that is its standard
+    input is held from its start to its end, however it ends.
+    """
+    import subprocess
+
+    return subprocess.Popen(  # noqa: S603 - our own program, without a shell
+        words,
+        stdin=subprocess.DEVNULL if stdin is None else stdin,
+        stdout=subprocess.DEVNULL if stdout is None else stdout,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
 
 
 def program_words() -> list[str]:

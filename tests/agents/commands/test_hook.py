@@ -21,15 +21,15 @@ import pytest
 
 from calling import forked
 from command_line import ORDINARY, PROGRAM, Outcome, Snap, wait_until
-from serving import FELL_BACK, become_client, serving
+from serving import CLIENT, FELL_BACK, LIAR, become_client, serving
 from slow import SlowFileSystem
 from treesnap.agents.commands.hook import carry_out
 from treesnap.agents.event import Event
 from treesnap.agents.hook import OutOfTime, respond, time_limit
 from treesnap.agents.hosts.table import host_named
 from treesnap.cli import start
-from treesnap.cli.fork_client import SIZE_BYTES
-from treesnap.cli.hook_client import sender
+from treesnap.cli.hook_client import identity
+from treesnap.core.companion.channel import encode_call
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase
@@ -694,6 +694,20 @@ def test_what_a_watcher_does_not_carry_out_is_left_to_the_hook(run_hook, snap, d
     assert listed(snap) == []
 
 
+@pytest.mark.parametrize("program", [CLIENT, LIAR], ids=["hook", "watcher"])
+def test_a_hook_with_other_rights_is_left_to_itself(root, environment, snap, detach, program):
+    if shutil.which("setpriv") is None:
+        pytest.skip("the rights of a process cannot be changed here")
+    detach()
+    words = ["setpriv", "--no-new-privs", sys.executable, "-c", program, "hook", "claude"]
+    given = payload(root, "PreToolUse", tool_use_id="t1")
+
+    done = subprocess.run(words, input=given, cwd=root, env=environment, check=False)
+
+    assert done.returncode == FELL_BACK
+    assert listed(snap) == []
+
+
 def test_a_hook_of_a_root_inside_asks_no_watcher_of_the_root_around(run_hook, snap, detach, root):
     (root / "inner").mkdir()
     assert snap("-C", "inner", "create").code == 0
@@ -775,9 +789,7 @@ def test_what_a_watcher_cannot_capture_is_one_gap_of_the_hook(
 
 def request(given: bytes, directory: Path, *words: str) -> bytes:
     """Returns what a client sends to a watcher."""
-    words = (sender().decode(), str(directory), "snap", "hook", "claude", *words)
-    head = "\0".join([str(len(words)), *words]).encode()
-    return len(head).to_bytes(SIZE_BYTES, "little") + head + given
+    return encode_call(identity(), [str(directory), "snap", "hook", "claude", *words], {}, given)
 
 
 @pytest.mark.parametrize(("timeout_s", "labels"), [("5", []), ("20", ["Bash: rm -rf build"])])
@@ -813,8 +825,8 @@ def test_a_hook_that_a_watcher_carries_out_imports_hardly_anything(root, environ
 
     ours = [
         "treesnap",
-        *(f"treesnap.cli{name}" for name in ("", ".fork_client", ".hook_client", ".start")),
-        *(f"treesnap.core{name}" for name in ("", ".ending_signals", ".own_program")),
+        *(f"treesnap.cli{name}" for name in ("", ".hook_client", ".start")),
+        *(f"treesnap.core{name}" for name in ("", ".companion", ".companion.channel")),
     ]
     assert started.stdout.decode().split() == ["__future__", "_socket", "select", *ours]
     assert [item["phase"] for item in listed(snap)] == ["pre"]

@@ -17,9 +17,9 @@ from forge import Forge
 from frames import FRAMES, few_frames
 from sampling import sized
 from state import tree_state
-from treesnap.cli.fork_client import connected
 from treesnap.core.codec.message import pack
 from treesnap.core.codec.pack import Block, IndexEntry
+from treesnap.core.companion.channel import connected
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import Entry, EntryKind, IgnoreRules, ObjectId, ObjectKind, Totals
 from treesnap.core.model.errors import Conflict, Corrupt, TreesnapError
@@ -354,7 +354,8 @@ def test_no_command_is_sent_to_a_server_elsewhere(forge, tmp_path):
         server.bind(str(elsewhere / "socket"))
         server.listen()
 
-        assert connected(str(forge.store / "fork-server")) is None
+        with pytest.raises(NotADirectoryError):
+            connected(str(forge.store / "fork-server"))
 
 
 def test_what_was_read_of_a_remote_leads_nowhere_else(forge, canary, tmp_path):

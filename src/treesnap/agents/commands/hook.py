@@ -20,13 +20,13 @@ from treesnap.cli.hook_client import (
     TIMEOUT_DEFAULT_S,
     WATCHER_SHARE,
     HookCall,
-    decode_request,
     encode_reply,
-    sender,
+    identity,
 )
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output import streams
 from treesnap.cli.parameters import Seconds
+from treesnap.core.companion.channel import decode_call
 from treesnap.core.model.errors import InvalidArgument, TreesnapError, printable
 from treesnap.core.model.events import NullMonitor
 
@@ -174,9 +174,9 @@ def carry_out(context: Context, request: bytes) -> bytes:
     from treesnap.agents.hook import OutOfTime
 
     try:
-        (asking, directory, *words), environ, data = decode_request(request)
+        sender, (directory, *words), environ, data = decode_call(request)
         call = HookCall(words)
-        if asking != sender().decode():
+        if sender != identity():
             return b""
         from treesnap.agents.hook import problem_of, record, reply_to, with_deadline
         from treesnap.agents.hosts.base import Payload

@@ -6,12 +6,9 @@ answer is never an error: without one, everything is looked at.
 
 from __future__ import annotations
 
-import errno
 import os
-import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec.message import pack
 from treesnap.core.codec.watch import (
@@ -24,19 +21,16 @@ from treesnap.core.codec.watch import (
     decode_answer,
     encode_question,
 )
+from treesnap.core.companion.channel import connected, received
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import read_file
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.ops.context import Context, Session
-from treesnap.core.worktree.directory import open_directory
 from treesnap.core.worktree.scan.listing import PathTree, path_tree
 from treesnap.core.worktree.scan.scanner import ScanResult
 from treesnap.core.worktree.scan.statcache import StatCache
-
-if TYPE_CHECKING:
-    import socket
 
 WALK_EVERY_NS = 3600 * 10**9
 """After this time a walk looks at everything again, for what no kernel reports."""
@@ -45,10 +39,6 @@ CHANGES_MAX = 50_000
 _STATUS_SIZE_MAX = 4 << 20
 _RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
 """Lines of a process's status that decide what it may read; see proc_pid_status(5)."""
-ANSWER_TIMEOUT_S = 1.0
-"""How long a watcher may take; it may be stopped."""
-_LENGTH = struct.Struct("<I")
-_CREDENTIALS = struct.Struct("3i")
 
 
 class KnownChanges(NamedTuple):
@@ -133,7 +123,7 @@ def ask_other_process(session: Session, since: Mark | None) -> Answer | None:
         return None  # the usual case, which costs this one call
     try:
         question = Question(Asked.CHANGES, since, view_of(session.context))
-        return decode_answer(ask(session.fs, directory, encode_question(question)))
+        return decode_answer(ask(directory, encode_question(question)))
     except (OSError, Corrupt):
         return None
 
@@ -152,40 +142,17 @@ def view_of(context: Context) -> bytes:
     return checksum(pack((stat.st_dev, stat.st_ino, *namespaces, tuple(rights))), 16)
 
 
-def ask(
-    fs: FileSystem, directory: str, question: bytes, timeout_s: float = ANSWER_TIMEOUT_S
-) -> bytes:
-    """Returns the answer of the watcher whose socket is in a directory.
+def ask(directory: str, question: bytes, patience_s: float | None = None) -> bytes:
+    """Returns the answer of the watcher whose socket is in a directory; raises OSError.
 
-    A connection carries one question and one answer, each with its size before it. Raises
-    OSError (FileNotFoundError or ConnectionRefusedError when there is none, TimeoutError when it
-    is stopped), Corrupt.
+    That is FileNotFoundError or ConnectionRefusedError when there is none, TimeoutError when it is
+    suspended.
     """
-    import socket  # most roots have no watcher, and loading this takes milliseconds
-
-    with (
-        open_directory(fs, directory) as fd,
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
-    ):
-        connection.settimeout(timeout_s)
-        connection.connect(socket_address(fd))
-        credentials = connection.getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
-        )
-        _, user, _ = _CREDENTIALS.unpack(credentials)
-        # Another user who may write to the store anyway is trusted.
-        if user not in {0, os.geteuid(), fs.fstat(fd).st_uid}:
-            raise PermissionError(errno.EACCES, "the watcher is another user's", directory)
-        send(connection, question)
-        return receive(connection, ANSWER_SIZE_MAX)
-
-
-def socket_address(directory_fd: int, name: str = "socket") -> str:
-    """Returns the address of a socket in an open directory.
-
-    Addresses of sockets have at most 107 bytes, and stores may lie deep.
-    """
-    return f"/proc/self/fd/{directory_fd}/{name}"
+    connection, _ = connected(directory, patience_s=patience_s, question=question)
+    try:
+        return received(connection, ANSWER_SIZE_MAX)[0]
+    finally:
+        connection.close()
 
 
 def remove_dead_sockets(fs: FileSystem, directory: str) -> None:
@@ -194,48 +161,15 @@ def remove_dead_sockets(fs: FileSystem, directory: str) -> None:
     Otherwise only the next watcher of the same directory would, which may be gone.
     """
     with suppress(OSError):
-        names = [name for name in fs.list_names(directory) if name.startswith("hook-")]
-        if not names:
-            return
-        with open_directory(fs, directory) as fd:
-            for name in names:
-                if _is_dead(socket_address(fd, name)):
-                    fs.unlink(name, dir_fd=fd)
+        for name in fs.list_names(directory):
+            if name.startswith("hook-") and _is_dead(directory, name):
+                fs.unlink(os.path.join(directory, name))
 
 
-def _is_dead(address: str) -> bool:
-    import socket
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(0)  # a suspended watcher takes no more connections
-        try:
-            client.connect(address)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            pass
-        return False
-
-
-def send(connection: socket.socket, message: bytes) -> None:
-    """Sends a message with its size before it; raises OSError."""
-    connection.sendall(_LENGTH.pack(len(message)) + message)
-
-
-def receive(connection: socket.socket, size_bytes_max: int) -> bytes:
-    """Returns the next message; raises OSError, Corrupt when it is too long or cut short."""
-    (size_bytes,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
-    if size_bytes > size_bytes_max:
-        raise Corrupt(f"A message of {size_bytes} bytes is too long")
-    return _receive_exactly(connection, size_bytes)
-
-
-def _receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
-    pieces = []
-    while size_bytes:
-        piece = connection.recv(min(size_bytes, 1 << 20))
-        if not piece:
-            raise Corrupt("A message was cut short")
-        pieces.append(piece)
-        size_bytes -= len(piece)
-    return b"".join(pieces)
+def _is_dead(directory: str, name: str) -> bool:
+    try:
+        connection, _ = connected(directory, name, patience_s=0)  # a suspended one is not dead
+        connection.close()
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
+    return False

@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from treesnap.core.codec.watch import Asked, Question, decode_status, encode_question
+from treesnap.core.companion.channel import PATIENCE_S
 from treesnap.core.model.errors import (
     Busy,
     Corrupt,
@@ -18,8 +19,8 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.results import WatchStatus
 from treesnap.core.ops.access import opened
-from treesnap.core.ops.known_changes import ANSWER_TIMEOUT_S, ask
-from treesnap.core.own_program import module_words
+from treesnap.core.ops.known_changes import ask
+from treesnap.core.own_program import module_words, start_in_background
 from treesnap.core.store.lock import held
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _asked(context: Context, asked: Asked, patience_s: float) -> WatchStatus | N
         return None
     try:
         question = encode_question(Question(asked))
-        return decode_status(ask(context.fs, directory, question, patience_s))
+        return decode_status(ask(directory, question, patience_s))
     except (FileNotFoundError, ConnectionError):
         return None
     except (TimeoutError, BlockingIOError):  # the latter when many are waiting
@@ -89,7 +90,7 @@ def _asked(context: Context, asked: Asked, patience_s: float) -> WatchStatus | N
 
 def _patience_s(context: Context) -> float:
     """Returns how long to wait for a watcher, which may need a moment to answer."""
-    return min(max(context.wait_s, ANSWER_TIMEOUT_S), _PATIENCE_MAX_S)
+    return min(max(context.wait_s, PATIENCE_S), _PATIENCE_MAX_S)
 
 
 def start(context: Context, options: list[str]) -> WatchStatus:
@@ -114,21 +115,14 @@ def start(context: Context, options: list[str]) -> WatchStatus:
 
 
 def launched(
-    context: Context, words: list[str], stdout: int = subprocess.DEVNULL
+    context: Context, words: list[str], stdout: int | None = None
 ) -> subprocess.Popen[bytes]:
     """Returns a process that carries out a command for the root in the background.
 
     It is detached from the terminal. Raises OSError where none can be started.
     """
-    program = [*module_words(), "--json", "-C", context.root]
-    return subprocess.Popen(  # noqa: S603 - our own program, without a shell
-        [*program, "--store", context.store_path, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-    )
+    where = ["--json", "-C", context.root, "--store", context.store_path]
+    return start_in_background([*module_words(), *where, *words], stdout=stdout)
 
 
 def _raise_told(line: bytes, process: subprocess.Popen[bytes]) -> None:

@@ -1,18 +1,17 @@
-"""The process that watches a root: when it makes a snapshot, its loop, and its socket.
+"""The process that watches a root: when it makes a snapshot, its loop, and what it answers.
 
-A root has one such process at a time, which holds a lock. A killed one leaves a socket that no
-process listens to, which is the same as no socket to the others.
+A root has one such process at a time, which holds a lock.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
+from socket import SHUT_RDWR, socket
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,9 @@ from treesnap.core.codec.watch import (
     encode_answer,
     encode_status,
 )
+from treesnap.core.companion import channel
+from treesnap.core.companion.channel import received, send
+from treesnap.core.companion.listener import Listener
 from treesnap.core.fs.notifier import change_hints, has_inotify
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.entities import SnapshotKind
@@ -32,7 +34,7 @@ from treesnap.core.model.errors import Corrupt, TreesnapError, printable, quoted
 from treesnap.core.model.results import CreateResult, WatchStatus
 from treesnap.core.ops.context import Context, check_root
 from treesnap.core.ops.create import CreateOptions, CreateRequest, create
-from treesnap.core.ops.known_changes import receive, send, socket_address, view_of
+from treesnap.core.ops.known_changes import view_of
 from treesnap.core.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.lock import held
@@ -45,13 +47,9 @@ _TIMEOUT_S = 5.0
 """How long a client may take to send its question."""
 _PAUSE_S = 0.1
 """How long it waits after a connection could not be accepted."""
-_REQUEST_SIZE_MAX = 8 << 20
-"""Of a command to carry out, with its input and its variables."""
-_HELLO = b"H"
-"""Tells the process that asks that this one is not suspended."""
 CarriesOut = Callable[[Context, bytes], bytes]
 """Carries out a command for another process; nothing means that it has to do that itself."""
-_Answer = Callable[[socket.socket], None]
+_Answer = Callable[[socket], None]
 QUIET_S = 1.0
 """How long nothing has to change before a snapshot of the changes is made."""
 LATEST_S = 30.0
@@ -135,7 +133,6 @@ class WatchService:
         """None before the watch starts, and on systems without inotify."""
         self._changed = threading.Event()
         self._is_stopping = False
-        self._has_stopped_listening = False
         self._snapshots = 0
         self._last_snapshot: str | None = None
         self._last_error: str | None = None
@@ -264,58 +261,28 @@ class WatchService:
             self._follower.wake(result.snapshot.id)
 
     def _listen(self, stack: ExitStack, directory: str, name: str, answer: _Answer) -> None:
-        fs = self._context.fs
-        path = os.path.join(directory, name)
-        with suppress(FileNotFoundError):
-            fs.unlink(path)  # of a killed watcher
-        fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(fs.close, fd)
-        listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        old_mask = os.umask(0o177)
-        try:
-            listening.bind(socket_address(fd, name))
-        finally:
-            os.umask(old_mask)
-        owner = fs.fstat(fd)
-        if owner.st_uid != os.geteuid():  # root, in the store of another user, who may ask too
-            fs.change_owner(name, owner.st_uid, owner.st_gid, dir_fd=fd)
-        stack.callback(_unlink, self._context, path)
-        listening.listen(64)
+        listener = Listener(self._context.fs, directory, name)
+        stack.callback(listener.close)
+        is_over = threading.Event()
         thread = threading.Thread(
-            target=self._serve, args=[listening, answer], name="treesnap-watch-socket", daemon=True
+            target=_serve,
+            args=[listener.socket, answer, is_over],
+            name="treesnap-watch-socket",
+            daemon=True,
         )
         thread.start()
         stack.callback(thread.join)
-        stack.callback(self._stop_listening, listening)
+        stack.callback(listener.socket.shutdown, SHUT_RDWR)
+        stack.callback(is_over.set)
 
-    def _stop_listening(self, listening: socket.socket) -> None:
-        self._has_stopped_listening = True
-        with suppress(OSError):
-            listening.shutdown(socket.SHUT_RDWR)
-
-    def _serve(self, listening: socket.socket, answer: _Answer) -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                if self._has_stopped_listening:
-                    return
-                time.sleep(_PAUSE_S)  # for example, because too many files are open
-                continue
-            with connection, suppress(OSError, Corrupt):
-                connection.settimeout(_TIMEOUT_S)
-                answer(connection)
-
-    def _carry_out(
-        self, watching: Context, function: CarriesOut, connection: socket.socket
-    ) -> None:
-        connection.send(_HELLO)
-        request = receive(connection, _REQUEST_SIZE_MAX)
+    def _carry_out(self, watching: Context, function: CarriesOut, connection: socket) -> None:
+        request, client, _ = received(connection, channel.CALL_SIZE_MAX)
+        os.close(channel.opened_peer(client))
         self._asked_s = time.monotonic()
         send(connection, function(watching, request))
 
-    def _answer(self, connection: socket.socket) -> None:
-        asked, since, view = decode_question(receive(connection, QUESTION_SIZE_MAX))
+    def _answer(self, connection: socket) -> None:
+        asked, since, view = decode_question(received(connection, QUESTION_SIZE_MAX)[0])
         if asked is Asked.CHANGES:
             self._asked_s = time.monotonic()
             if view != view_of(self._context):
@@ -337,6 +304,16 @@ def _encoded(answer: Answer) -> bytes:
     return encoded
 
 
-def _unlink(context: Context, path: str) -> None:
-    with suppress(OSError):
-        context.fs.unlink(path)
+def _serve(listening: socket, answer: _Answer, is_over: threading.Event) -> None:
+    while True:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            if is_over.wait(_PAUSE_S):  # else too many files are open, for example
+                return
+            continue
+        with connection, suppress(OSError, Corrupt):
+            connection.settimeout(_TIMEOUT_S)
+            with suppress(OSError):  # it may have left its question, and gone
+                channel.greet(connection)
+            answer(connection)

@@ -28,14 +28,14 @@ from treesnap.core.codec.watch import (
     encode_answer,
     encode_question,
 )
-from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.companion.channel import HELLO, address, greet, received, send
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
 from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.create import CreateOptions
-from treesnap.core.ops.known_changes import ask, receive, send, socket_address, view_of
+from treesnap.core.ops.known_changes import ask, view_of
 from treesnap.core.watch import control
 from treesnap.core.watch.follower import Follower
 from treesnap.core.watch.service import WatchService
@@ -132,7 +132,7 @@ def test_ends_when_no_process_has_asked_it_for_a_while(watch):
 
 def asked(directory: str, asking: Asked = Asked.STATUS, view: bytes = b"") -> bytes:
     question = encode_question(Question(asking, view=view))
-    return ask(LocalFileSystem(), directory, question, DEADLINE_S)
+    return ask(directory, question, DEADLINE_S)
 
 
 @contextmanager
@@ -142,7 +142,8 @@ def connected(directory: str) -> Iterator[socket.socket]:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(DEADLINE_S)
-            connection.connect(socket_address(fd))
+            connection.connect(address(fd, "socket"))
+            assert connection.recv(1) == HELLO
             yield connection
     finally:
         os.close(fd)
@@ -342,7 +343,8 @@ def pretending(directory: str, answer: bytes | None, user: int = 0) -> Iterator[
                 while True:
                     connection, _ = listening.accept()
                     with connection, suppress(Corrupt, OSError):
-                        receive(connection, 4096)
+                        greet(connection)
+                        received(connection, 4096)
                         if answer is not None:
                             connection.sendall(answer)
         finally:
@@ -419,7 +421,7 @@ def test_a_message_comes_in_pieces_and_whole():
     with one, other:
         sending = threading.Thread(target=send, args=[one, bytes(3 << 20)])
         sending.start()
-        assert receive(other, 4 << 20) == bytes(3 << 20)
+        assert received(other, 4 << 20)[0] == bytes(3 << 20)
         sending.join()
 
 

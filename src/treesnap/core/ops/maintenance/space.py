@@ -55,7 +55,7 @@ from treesnap.core.ops.access import alone, locked_root, opened, remove_displace
 from treesnap.core.ops.context import Context, Session, context_at
 from treesnap.core.ops.known_changes import remove_dead_sockets
 from treesnap.core.ops.maintenance.config import Settings, settings_of
-from treesnap.core.own_program import python_words
+from treesnap.core.own_program import python_words, start_in_background
 from treesnap.core.store.collector import read_collected_size
 from treesnap.core.store.lock import is_held
 from treesnap.core.store.maintenance.retention import DEFAULT, Policy
@@ -261,8 +261,6 @@ def _leave(session: Session, sequence: int) -> bool | None:
     Returns None, and does nothing, while another one is at work. Warns if the last one failed.
     The new process has the lock from its start, and keeps it until it ends in any way.
     """
-    import subprocess
-
     context, fs = session.context, session.fs
     words = python_words("-c", _PROGRAM, context.root, context.store_path, str(sequence))
     try:
@@ -279,14 +277,7 @@ def _leave(session: Session, sequence: int) -> bool | None:
             with suppress(OSError):  # on a full disk a kill leaves no trace
                 _note(fs, fd, _INTERRUPTED)
             try:
-                subprocess.Popen(  # noqa: S603 - our own program, without a shell
-                    words,
-                    stdin=fd,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd="/",
-                    start_new_session=True,
-                )
+                start_in_background(words, stdin=fd)
             except OSError:
                 _note(fs, fd, "")  # none was interrupted
                 raise
