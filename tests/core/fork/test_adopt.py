@@ -8,9 +8,13 @@ import shutil
 import pytest
 
 from oracle import difference, record
+from treesnap.core.codec.pack import PACK_SIZE_TARGET
+from treesnap.core.handle import Handle
 from treesnap.core.handle import open as open_handle
-from treesnap.core.model.entities import SkipReason
+from treesnap.core.model.entities import SkipReason, SnapshotKind
 from treesnap.core.model.errors import ErrorCode, MergeConflict, NotFound, Refused
+from treesnap.core.ops.context import context_at
+from treesnap.testing.doubles import UnsyncedFileSystem, WrappedFileSystem
 
 
 @pytest.fixture
@@ -357,3 +361,40 @@ def test_what_was_left_out_is_merged_once_it_is_no_longer_excluded(handle, tree,
     assert handle.adopt(fork).left_out == ()
 
     assert (tree / "old").read_text() == "changed"
+
+
+class WhenLocked(WrappedFileSystem):
+    """Does something once, when the origin is locked to be merged."""
+
+    def __init__(self, action):
+        super().__init__(UnsyncedFileSystem())
+        self._actions = [action]
+
+    def around(self, call):
+        if call.method == "write_at" and call.data.endswith(b": adopt\n") and self._actions:
+            self._actions.pop()()
+        return call.proceed()
+
+
+def test_what_is_deleted_and_collected_before_the_merge_is_not_adopted(handle, tree, fork):
+    """Its directories may be readable all the same: they lie in a pack that stays."""
+    (fork / "large").write_bytes(os.urandom(PACK_SIZE_TARGET + (1 << 20)))
+    store = handle.store_path
+    other, theirs = fork.parent / "other", open_handle(fork, store)
+    other.mkdir()
+
+    def delete_and_collect():
+        (fork / "large").unlink()
+        theirs.create()
+        (other / "file").write_bytes(os.urandom(4 << 20))
+        open_handle(other, store).create()
+        adopted = [item.id for item in theirs.list() if item.kind == SnapshotKind.SAFETY]
+        assert len(theirs.delete(*adopted)) == 1
+        assert handle.gc().freed_bytes > PACK_SIZE_TARGET
+
+    context = context_at(tree, store, fs=WhenLocked(delete_and_collect))
+    with pytest.raises(NotFound, match="was deleted meanwhile"):
+        Handle(context).adopt(fork)
+
+    assert handle.verify(read_data=True).problems == ()
+    assert not (tree / "large").exists()

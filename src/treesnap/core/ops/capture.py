@@ -364,9 +364,10 @@ class Capture:
 
 
 def publish_again(session: Session, snapshot: Snapshot, what: str, /, **fields: object) -> Snapshot:
-    """Publishes the state of a snapshot of the root with other metadata; raises Busy.
+    """Publishes the state of a snapshot with other metadata; raises Busy.
 
-    The caller holds the root's lock, so that the snapshot stays, and with it its objects.
+    The caller holds the root's lock. Raises NotFound where the snapshot was deleted meanwhile: one
+    that was fetched is in another root.
     """
     store, root = session.store, session.root
     record = snapshot.record._replace(
@@ -379,7 +380,7 @@ def publish_again(session: Session, snapshot: Snapshot, what: str, /, **fields: 
     def publish(_: object) -> Snapshot:
         with Writer(store) as writer:
             sequence = store.snapshots.listing(root.id).next_sequence
-            _, name = writer.publish(record, root.id, sequence)
+            _, name = writer.publish(record, root.id, sequence, [snapshot])
         return store.snapshots.load(root.id, name)
 
     return retry_overtaken(what, publish)

@@ -14,6 +14,9 @@ Rules (no clock is used, and no process waits for another):
    pack; raises the epoch and condemns packs that nothing needs; raises the epoch
    again; then looks at ``pending`` first and ``snapshots`` second, spares every
    condemned pack that something new needs, and only then deletes.
+5. A record may have objects of a snapshot that its writer neither stored nor looked for, such
+   as those of the other side of a merge. When the record is pending, its writer looks whether
+   that snapshot is still there, and withdraws if not.
 
 Why it holds: a writer that began before the condemnation, at epoch s, finds the
 epoch at s + 1 or below only before the second raise; so its snapshot was in
@@ -21,8 +24,9 @@ epoch at s + 1 or below only before the second raise; so its snapshot was in
 that began later never relied on a condemned pack. What the first look found lies
 in packs as they are read after it: objects are there before the snapshot is. Read
 before it, a pack may look empty of what a snapshot needs that was published
-meanwhile, and no later look would ask again. The design is that of fenced commits;
-see docs/explanation/garbage-collection.md.
+meanwhile, and no later look would ask again. A collection that marks before the snapshot of
+rule 5 is deleted needs its objects for that, and one that marks later sees the record. The
+design is that of fenced commits; see docs/explanation/garbage-collection.md.
 
 What of it is synced, and why no more: the epoch orders processes that live at the
 same time, all of which see a replaced file at once, and none of which survives a

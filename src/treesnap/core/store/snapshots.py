@@ -250,6 +250,16 @@ class SnapshotLog:
             root_id=root_id,
         )
 
+    def require(self, snapshot: Snapshot) -> None:
+        """Raises NotFound for a snapshot that no root has any more.
+
+        Costs a look, and where its root has let it go a listing of all roots.
+        """
+        path = self.path(snapshot.root_id, SnapshotName(snapshot.sequence, snapshot.id))
+        is_gone = not is_there(self._fs, path)
+        if is_gone and all(name.id != snapshot.id for _, name in self.all_names()):
+            raise NotFound(f"Snapshot {snapshot.id[:12]} was deleted meanwhile")
+
     def readable(
         self,
         root_id: str,

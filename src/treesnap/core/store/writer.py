@@ -19,7 +19,13 @@ from treesnap.core.codec.reader import CheckedBlock, check_object
 from treesnap.core.codec.snapshot import SNAPSHOT
 from treesnap.core.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.core.fs.os_errors import is_full
-from treesnap.core.model.entities import ObjectId, ObjectKind, SnapshotId, SnapshotRecord
+from treesnap.core.model.entities import (
+    ObjectId,
+    ObjectKind,
+    Snapshot,
+    SnapshotId,
+    SnapshotRecord,
+)
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.named_tuple import NamedTuple
@@ -461,20 +467,26 @@ class Writer:
                 cut_back(self._fs, self._store.layout, pack_id, end)
 
     def publish(
-        self, record: SnapshotRecord, root_id: str, sequence: int
+        self,
+        record: SnapshotRecord,
+        root_id: str,
+        sequence: int,
+        sources: Iterable[Snapshot] = (),
     ) -> tuple[SnapshotId, SnapshotName]:
         """Makes all objects durable, then the snapshot, and returns its id.
 
-        The record says how much was added to the packs.
+        The record says how much was added to the packs. ``sources`` are the snapshots from which
+        it has objects that the session neither stored nor looked for.
         After return the snapshot survives a power cut. Raises EpochChanged when
-        collections overtook the session; nothing is published then.
+        collections overtook the session, and NotFound when a source is gone; nothing is published
+        then.
         """
         self.flush()
         record = record._replace(added_bytes=self.added_bytes)
-        return self.publish_payload(SNAPSHOT.payload(record), root_id, sequence)
+        return self.publish_payload(SNAPSHOT.payload(record), root_id, sequence, sources)
 
     def publish_payload(
-        self, payload: bytes, root_id: str, sequence: int
+        self, payload: bytes, root_id: str, sequence: int, sources: Iterable[Snapshot] = ()
     ) -> tuple[SnapshotId, SnapshotName]:
         """Does what :meth:`publish` does, for a record that was encoded elsewhere.
 
@@ -488,6 +500,8 @@ class Writer:
         identity = log.write_pending(self._slot.pending_path, payload)
         if read_state(self._fs, self._store.layout).epoch > self._epoch + 1:
             raise EpochChanged(self._added_to)
+        for source in sources:  # behind the pending record, which collections see from now on
+            log.require(source)
         name = SnapshotName(sequence, identity)
         log.promote(self._slot.pending_path, root_id, name)
         with suppress(OSError):  # the snapshot is published; tidying can wait

@@ -116,7 +116,8 @@ def merge(
 
     ``mine`` is a snapshot of the whole root, and so are the others, unless they hold the paths
     that are merged. The caller holds the root's lock. Reads the directories that differ, and the
-    texts that both sides changed. Raises Busy, Corrupt, StorageFull.
+    texts that both sides changed. Raises Busy, Corrupt, StorageFull, and NotFound where a snapshot
+    was deleted since it was looked up.
     """
 
     def publish(_: object) -> MergeOutcome:
@@ -128,7 +129,8 @@ def merge(
             if request.dry_run or is_refused or (is_same and not request.keeps_record):
                 return outcome
             sequence = store.snapshots.listing(root.id).next_sequence
-            _, name = writer.publish(record, root.id, sequence)
+            sources = (mine, theirs, *bases, *request.merged_before)
+            _, name = writer.publish(record, root.id, sequence, sources)
         return outcome._replace(snapshot=store.snapshots.load(root.id, name))
 
     return retry_overtaken("the merge", publish)
