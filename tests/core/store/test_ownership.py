@@ -75,6 +75,17 @@ def test_a_copy_is_not_own_until_the_user_says_so(handle, tmp_path):
     assert copy.store_info().own
 
 
+def test_a_format_file_that_was_written_to_proves_nothing(handle, tmp_path):
+    """An inode alone may be that of a file that was removed: many file systems use them again."""
+    path = tmp_path / "store" / "format"
+    inode = path.stat().st_ino
+    with path.open("r+b") as file:
+        file.write(path.read_bytes())
+
+    assert path.stat().st_ino == inode
+    assert not handle.store_info().own
+
+
 def test_a_copy_by_the_command_is_as_own_as_its_source(handle, tmp_path):
     handle.store_copy(tmp_path / "second")
     copied(handle, tmp_path).store_copy(tmp_path / "third")
