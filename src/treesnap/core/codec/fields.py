@@ -127,31 +127,35 @@ def word(words: type[Enum]) -> FieldKind:
     return FieldKind(read)
 
 
-def row(record: Callable[..., Any], **kinds: FieldKind) -> FieldKind:
+def row(
+    record: Callable[..., Any], given: Mapping[str, Any] | None = None, **kinds: FieldKind
+) -> FieldKind:
     """Returns the kind of records that are arrays: their fields in order, without names.
 
-    The last ones are left out if all that follows may be.
+    The last ones are left out if all that follows may be. ``given`` are fields that are not
+    stored, and their values.
     """
-    by_name = _kinds_of(record, kinds)
-    least = sum(not kind.left_out for kind in by_name.values())
+    given = given or {}
+    fields = list(_kinds_of(record, kinds, given).items())
+    least = sum(not kind.left_out for _, kind in fields)
 
-    def read(value: Any, what: str, name: str) -> Any:
-        if type(value) is not tuple or not least <= len(value) <= len(by_name):
+    def read(stored: Any, what: str, name: str) -> Any:
+        if type(stored) is not tuple or not least <= len(stored) <= len(fields):
             raise refused(what, f"{name} is not whole")
-        pairs = zip_longest(by_name.items(), value)
-        made = record(*(kind.read(each, what, field) for (field, kind), each in pairs))
-        if least < len(by_name) and len(write(made)) != len(value):
+        pairs = zip_longest(fields, stored)
+        values = {field: kind.read(each, what, field) for (field, kind), each in pairs}
+        made = record(**given, **values)
+        if least < len(fields) and len(write(made)) != len(stored):
             raise refused(what, f"{name} holds what is left out")
         return made
 
-    def write(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        end = len(by_name)
-        while end > least and values[end - 1] in kinds_in_order[end - 1].left_out:
-            end -= 1
-        pairs = zip(kinds_in_order, values[:end], strict=False)
-        return tuple(each if kind.write is None else kind.write(each) for kind, each in pairs)
+    def write(record: Any) -> tuple[Any, ...]:
+        values = [getattr(record, field) for field, _ in fields]
+        while len(values) > least and values[-1] in fields[len(values) - 1][1].left_out:
+            del values[-1]
+        pairs = zip(fields, values, strict=False)
+        return tuple(each if kind.write is None else kind.write(each) for (_, kind), each in pairs)
 
-    kinds_in_order = list(by_name.values())
     return FieldKind(read, write)
 
 
@@ -265,7 +269,7 @@ def split_ids(size: int) -> FieldKind:
     return parsed(joined, split, b"".join)
 
 
-INTEGER, TEXT, BYTES, FLAG, MAP = map(plain, (int, str, bytes, bool, dict))
+INTEGER, TEXT, BYTES, FLAG, MAP, ARRAY = map(plain, (int, str, bytes, bool, dict, tuple))
 SIZE = where(INTEGER, lambda number: number >= 0, "is negative")
 """A number of at least 0."""
 TIME = FieldKind(lambda value, what, name: decode_time(value, f"{what}, field {name},"))

@@ -18,17 +18,30 @@ system share its id, and inodes of a common lower layer.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 from treesnap.core.codec.envelope import FileKind, Format
-from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
-from treesnap.core.codec.snapshot import attachment_field, decode_attachment
+from treesnap.core.codec.fields import (
+    BYTES,
+    FLAG,
+    PATH,
+    TIME,
+    FieldKind,
+    Table,
+    array,
+    omitted,
+    optional,
+    parsed,
+    row,
+    where,
+    word,
+)
+from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, pack, unpack
+from treesnap.core.codec.snapshot import ATTACHMENT, PLAN_ATTACHMENT
 from treesnap.core.codec.tree import decode_entry
 from treesnap.core.model.entities import Attachment, Entry, SnapshotId
-from treesnap.core.model.errors import Corrupt, InvalidArgument
-from treesnap.core.model.ids import is_snapshot_id
+from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.treepath import is_valid_name, parse, parse_scope
+from treesnap.core.model.treepath import is_valid_name, parse_scope
 
 VERSION = 5
 STAGE_PREFIX = b".treesnap-restore-"
@@ -122,24 +135,6 @@ class Journal(NamedTuple):
         return tuple(item.path for item in self.subvolumes)
 
 
-def encode_journal(journal: Journal) -> bytes:
-    """Returns the payload of a journal."""
-    fields: dict[str, Any] = {
-        "version": VERSION,
-        "root_id": journal.root_id,
-        "stage": int(journal.stage),
-        **journal._asdict(),
-    }
-    commit = fields.pop("commit")
-    if commit is not None:
-        fields |= commit._asdict()
-        del fields["attachment"], fields["privileged"]
-        fields |= attachment_field(commit.attachment)
-        if commit.privileged:
-            fields["privileged"] = True
-    return pack(fields)
-
-
 def is_reserved_path(path: bytes) -> bool:
     """Returns whether a path has a name that no capture takes in: a staging directory's."""
     return any(name.startswith(STAGE_PREFIX) for name in path.split(b"/"))
@@ -150,80 +145,53 @@ def is_valid_stage_name(name: bytes) -> bool:
     return name.startswith(STAGE_PREFIX) and is_valid_name(name)
 
 
+def _checked_paths(paths: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    if not all(paths) or (paths and parse_scope(paths) != paths):
+        raise InvalidArgument("they are not sorted, or one lies below another")
+    return paths
+
+
+_ENTRY = FieldKind(lambda stored, _what, _name: decode_entry(stored))
+_SUBVOLUME = row(
+    Subvolume, path=where(PATH, bool, "of a subvolume is that of the root"), before=_ENTRY
+)
+_COMMIT = Table(
+    Commit,
+    "journal",
+    version=None,
+    names={"attachment": PLAN_ATTACHMENT},
+    paths=parsed(array(BYTES), _checked_paths),
+    directories=array(row(Finish, path=PATH, old=_ENTRY, new=optional(_ENTRY))),
+    attachment=ATTACHMENT,
+    privileged=omitted(FLAG, absent=False),
+)
+_JOURNAL = Table(
+    Journal,
+    "journal",
+    version=VERSION,
+    given=["commit"],
+    stage_name=where(BYTES, is_valid_stage_name, "is not that of a staging directory"),
+    root_before=optional(_ENTRY),
+    started_at_ns=TIME,
+    subvolumes=array(_SUBVOLUME),
+)
+_STAGE = word(Stage)
+
+
+def encode_journal(journal: Journal) -> bytes:
+    """Returns the payload of a journal: one map, with the fields of its commit."""
+    first = {"version": VERSION, "root_id": journal.root_id, "stage": journal.stage}
+    commit = {} if journal.commit is None else _COMMIT.map_of(journal.commit)
+    return pack(first | _JOURNAL.map_of(journal) | commit)
+
+
 def decode_journal(payload: bytes) -> Journal:
     """Returns the journal of a payload, or raises Corrupt."""
-    fields = Fields(unpack(payload, "journal", LONG_ARRAY_LENGTH_MAX), "journal")
-    fields.require_version(VERSION)
-    stage = fields.get("stage", int)
-    require(stage in Stage._value2member_map_, "journal", "its stage is unknown")
-    stage_name = fields.get("stage_name", bytes)
-    is_possible = is_valid_stage_name(stage_name)
-    require(is_possible, "journal", "its staging directory is not possible")
-    root_before = fields.optional("root_before", tuple)
-    return Journal(
-        root_id=fields.get("root_id", str),
-        stage_name=stage_name,
-        root_before=decode_entry(root_before) if root_before is not None else None,
-        file_system=fields.get("file_system", int),
-        device=fields.get("device", int),
-        inode=fields.optional("inode", int),
-        started_at_ns=fields.time("started_at_ns"),
-        subvolumes=tuple(_decode_subvolume(row) for row in fields.get("subvolumes", tuple)),
-        commit=_decode_commit(fields) if stage == Stage.APPLYING else None,
-    )
+    stored = unpack(payload, "journal", LONG_ARRAY_LENGTH_MAX)
+    journal = _JOURNAL.record_of(stored, commit=None)
+    if _STAGE.read(stored.get("stage"), "journal", "stage") is Stage.STAGING:
+        return journal
+    return journal._replace(commit=_COMMIT.record_of(stored))
 
 
 JOURNAL = Format(FileKind.JOURNAL, encode_journal, decode_journal)
-
-
-def _decode_commit(fields: Fields) -> Commit:
-    paths = fields.get("paths", tuple)
-    require(all(type(path) is bytes and path for path in paths), "journal", "a path is not valid")
-    try:
-        is_scope = not paths or parse_scope(paths) == paths
-    except InvalidArgument as error:
-        raise Corrupt(f"Stored journal is not valid: {error}") from error
-    require(is_scope, "journal", "its paths are not sorted or nested")
-    return Commit(
-        target_id=_identity(fields, "target_id"),
-        safety_id=_identity(fields, "safety_id"),
-        paths=paths,
-        directories=tuple(_decode_finish(row) for row in fields.get("directories", tuple)),
-        history=fields.get("history", bytes),
-        touch=fields.get("touch", bool),
-        removes_root=fields.get("removes_root", bool),
-        is_way_back=fields.get("is_way_back", bool),
-        removes_first=fields.get("removes_first", bool),
-        keeps_nothing=fields.get("keeps_nothing", bool),
-        attachment=decode_attachment(fields, "journal"),
-        privileged=fields.optional("privileged", bool) or False,
-    )
-
-
-def _identity(fields: Fields, name: str) -> SnapshotId:
-    identity = fields.get(name, str)
-    require(is_snapshot_id(identity), "journal", "a snapshot id is not valid")
-    return SnapshotId(identity)
-
-
-def _decode_subvolume(row: Any) -> Subvolume:
-    require(type(row) is tuple and len(row) == 2, "journal", "a subvolume is not whole")
-    path, before = row
-    _require_path(path)
-    require(bool(path), "journal", "a subvolume is the root")
-    return Subvolume(path, decode_entry(before))
-
-
-def _require_path(path: Any) -> None:
-    require(type(path) is bytes, "journal", "a path is not a byte string")
-    try:
-        parse(path)
-    except InvalidArgument as error:
-        raise Corrupt(f"Stored journal is not valid: {error}") from error
-
-
-def _decode_finish(row: Any) -> Finish:
-    require(type(row) is tuple and len(row) == 3, "journal", "a directory is not whole")
-    path, old, new = row
-    _require_path(path)
-    return Finish(path, decode_entry(old), decode_entry(new) if new is not None else None)
