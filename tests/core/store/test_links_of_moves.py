@@ -147,6 +147,33 @@ def test_a_way_home_that_is_killed_ends_later_and_each_name_is_right_meanwhile(w
 
 
 @FAR
+def test_a_store_comes_home_after_it_left_a_way_home_that_was_killed(world, faults):
+    for number in count(1, sized(3, 1)):
+        world.reset()
+        world.move("a", "b")
+        dead = world.handle("b", kill_at(number))
+        with contextlib.suppress(Killed):
+            dead.store_move(world.base / "a")
+        if not dead.context.fs.is_dead:
+            assert number > 10
+            return
+        for again in count(1, sized(5, 1)):
+            dead = world.handle("a", *faults(), kill_at(again))
+            with contextlib.suppress(Killed):
+                dead.store_move(world.base / f"d{again}")
+            assert len({(world.base / name).resolve() for name in "ab"}) == 1, (number, again)
+            if not dead.context.fs.is_dead:
+                break
+        world.assert_used("a", "b")
+        if (world.base / "a").is_symlink():
+            world.move("a", "a")
+        assert not (world.base / "a").is_symlink()
+        assert world.there()["b"] == "a"
+        assert "a.moving" not in world.there(), (number, again)
+        world.assert_used("a", "b")
+
+
+@FAR
 def test_a_way_home_that_fails_leaves_each_name_right(world, faults):
     for number in count(1, step(faults)):
         world.reset()

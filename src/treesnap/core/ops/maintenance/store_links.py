@@ -8,6 +8,10 @@ A store can also be moved to where such a link is, as when it comes home. One ex
 that: the link that it leaves at the other end would lead to itself. So the store is moved to a name
 beside first, the links are led to the one at the new place, and then both are exchanged there. At
 every moment each name leads to the store.
+
+A move that is killed on this way leaves the store at the name beside, and links that lead there.
+They are listed like all others, the one at the new place too, so the next move to anywhere leads
+them on. What it leaves at the name beside is one more link, which goes when the store comes home.
 """
 
 from __future__ import annotations
@@ -68,13 +72,28 @@ def place_before(path: str, store: str) -> str:
     if not leads_to(path, store):
         return path
     place = _beside(path)
-    if os.path.lexists(place) and not (place == store or _is_remains(place)):
+    is_free = not os.path.lexists(place) or _is_remains(place)
+    if not (is_free or place == store or leads_to(place, store)):
         raise Refused(
             f"{quoted(place)}, where the store would be for a moment, exists: rename or remove it",
             code=ErrorCode.TARGET_NOT_EMPTY,
             path=place,
         )
     return place
+
+
+def make_way(fs: FileSystem, store: str, place: str, path: str) -> None:
+    """Removes a link to a store from the name beside its new place.
+
+    A move that was killed left it. Links may lead to the store by it, so these are led there
+    directly before. The caller has closed the gate of the store.
+    """
+    if place in (store, path) or not leads_to(place, store):
+        return
+    for link in dict.fromkeys([path, *links_left(fs, Layout(store))]):
+        if link != place and leads_to(link, store):
+            _lead(fs, link, store)
+    fs.unlink(place)
 
 
 def _beside(path: str) -> str:
@@ -99,7 +118,7 @@ def arrive(fs: FileSystem, old: str, place: str, path: str) -> None:
             with suppress(OSError, TreesnapError):  # it leads there over another one
                 _lead(fs, link, path)
     else:
-        note_links(fs, Layout(place), links)
+        note_links(fs, Layout(place), [*links, path])
         try:
             _lead(fs, path, place)
             for link in links:

@@ -72,6 +72,7 @@ from treesnap.core.ops.maintenance.store_links import (
     arrive,
     leads_to,
     links_left,
+    make_way,
     note_links,
     own_link_target,
     place_before,
@@ -202,8 +203,8 @@ def _move_by_exchange(session: Session, old: str, path: str) -> bool:
     place = place_before(path, old)
     with closed_gate(fs, session.store.path, session.context.wait_s):
         _refuse_use(session)
-        if place != path:  # if this is killed, the next move has to know the links
-            note_links(fs, session.store.layout, [*links_left(fs, session.store.layout), old])
+        note_links(fs, session.store.layout, _links_to_be(session, old, place, path))
+        make_way(fs, old, place, path)
         try:
             if place != old:  # else a move there was killed
                 _exchange_with_link(fs, old, link=place, target=place)
@@ -213,6 +214,12 @@ def _move_by_exchange(session: Session, old: str, path: str) -> bool:
             return False
         arrive(fs, old, place, path)
     return True
+
+
+def _links_to_be(session: Session, old: str, place: str, path: str) -> list[str]:
+    """Returns what leads to a store while it moves: if that is killed, the next one has to know."""
+    links = links_left(session.fs, session.store.layout)
+    return [*links, old] if place == path else [*links, path, old]
 
 
 def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
@@ -257,8 +264,8 @@ def _exchanged_with_copy(session: Session, partial: _Partial, old: str, path: st
     fs = session.fs
     place = place_before(path, old)
     move = NotedMove(old, place)
-    links = [*links_left(fs, session.store.layout), old]
-    note_links(partial.fs, Layout(partial.path), links)
+    make_way(fs, old, place, path)
+    note_links(partial.fs, Layout(partial.path), _links_to_be(session, old, place, path))
     try:
         note_move(partial.fs, Layout(partial.path), move)
         note_move(fs, session.store.layout, move)
