@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.cli.commands.doctor import age_text
+from treesnap.cli.commands.maintenance import age_text
 from treesnap.core.codec.envelope import FileKind, seal
 from treesnap.core.codec.message import pack
 from treesnap.core.handle import Handle

@@ -26,10 +26,6 @@ _SNAPSHOTS_SHOWN_MAX = 3
 """Such snapshots named on a line; ``--json`` has all."""
 _LONG_ID = re.compile(r"\b[0-9a-f]{32,64}\b")
 
-read_data_option = click.option(
-    "--read-data", is_flag=True, help="Read every byte and compare it with its hash."
-)
-
 
 def print_check(
     invocation: Invocation, name: str, result: VerifyResult, *, again: Sequence[str], repair: bool

@@ -35,19 +35,6 @@ def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], clic
     return click.command(name, cls=SnapCommand, **attributes)
 
 
-def several_options(
-    *options: Callable[[Callable[..., None]], Callable[..., None]],
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Makes one decorator of those of several options, for commands that share them."""
-
-    def add(function: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
-
-
 class SnapCommand(click.Command):
     """A command that takes the global options too, and ends its help with examples."""
 
@@ -281,7 +268,7 @@ def _completing(parameters: Sequence[click.Parameter]) -> list[click.Parameter]:
     return [values_of(parameter) for parameter in parameters]
 
 
-def _set_global(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+def keep_global(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Keeps a global option that was given; later ones win over earlier ones."""
     invocation = context.find_object(Invocation)
     if invocation is None or value is None or value is False:
@@ -294,33 +281,12 @@ def _set_global(context: click.Context, parameter: click.Parameter, value: Any) 
 
 
 UNCONVERTED_SHOWN_MAX = 10
-text_option = click.option(
-    "--no-textconv",
-    is_flag=True,
-    help="Show files as they are, not by the commands of 'diff.PATTERN'.",
-)
 
 
 def warn_of_unconverted(output: Output, messages: Sequence[str]) -> None:
     """Warns of the first files that a command did not print as text, once they were shown."""
     for message in messages[:UNCONVERTED_SHOWN_MAX]:
         output.warn(WarningCode.NOT_CONVERTED, message)
-
-
-session_option = click.option(
-    "--session",
-    metavar="ID",
-    help="The session that 'step:N' is about.",
-    expose_value=False,
-    callback=_set_global,
-)
-
-
-privileged_option = click.option(
-    "--privileged",
-    is_flag=True,
-    help="Also give set-user-ID bits, devices, capabilities and owners from elsewhere.",
-)
 
 
 class _Seconds(click.FloatRange):
@@ -367,4 +333,4 @@ def global_options() -> list[click.Parameter]:
 
 
 def _global_option(*names: str, **attributes: Any) -> click.Option:
-    return click.Option(names, expose_value=False, callback=_set_global, **attributes)
+    return click.Option(names, expose_value=False, callback=keep_global, **attributes)

@@ -9,11 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import click
-
-from treesnap.cli.command import several_options
 from treesnap.cli.output.as_text import list_lines, list_table
-from treesnap.cli.parameters import WholeNumber
 from treesnap.core.model.entities import SnapshotKind, utc_time
 from treesnap.core.model.quantities import parse_moment
 
@@ -21,32 +17,6 @@ if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
     from treesnap.core.handle import Handle
     from treesnap.core.model.entities import Snapshot
-
-
-filter_options = several_options(
-    click.option("--session", metavar="ID", help="Only snapshots of this session."),
-    click.option("--tag", metavar="KEY[=VALUE]", help="Only snapshots with this tag."),
-    click.option("--phase", metavar="PHASE", help="Only snapshots of this phase."),
-    click.option("--type", metavar="TYPE", help="Only snapshots of this type."),
-    click.option(
-        "-n",
-        "limit",
-        type=WholeNumber(min=0),
-        metavar="N",
-        help="At most N snapshots.",
-    ),
-    click.option(
-        "--since",
-        metavar="TIME",
-        help="Only newer ones: 2h, yesterday, 2026-11-20T12:00.",
-    ),
-    click.option(
-        "--kind",
-        type=click.Choice([kind.value for kind in SnapshotKind]),
-        help="Only of this kind.",
-    ),
-)
-"""Which snapshots are wanted; ``Selection`` takes their values."""
 
 
 class Selection:

@@ -76,32 +76,35 @@ _OF_THE_CORE: Commands = {
             "treesnap.cli.commands.archive",
             "Make a snapshot of a tar archive or of another directory.",
         ),
-        "describe": ("treesnap.cli.commands.describe", "Give a snapshot another label."),
-        "tag": ("treesnap.cli.commands.describe", "Set tags of a snapshot, or remove them."),
-        "pin": ("treesnap.cli.commands.delete", "Protect a snapshot from deletion."),
-        "unpin": ("treesnap.cli.commands.delete", "End the protection of a snapshot."),
+        "describe": ("treesnap.cli.commands.snapshots", "Give a snapshot another label."),
+        "tag": ("treesnap.cli.commands.snapshots", "Set tags of a snapshot, or remove them."),
+        "pin": ("treesnap.cli.commands.snapshots", "Protect a snapshot from deletion."),
+        "unpin": ("treesnap.cli.commands.snapshots", "End the protection of a snapshot."),
         "delete": (
-            "treesnap.cli.commands.delete",
+            "treesnap.cli.commands.snapshots",
             "Delete snapshots; 'snap gc' then frees their space.",
         ),
     },
     "Space and maintenance": {
         "prune": (
-            "treesnap.cli.commands.delete",
+            "treesnap.cli.commands.snapshots",
             "Delete the root's snapshots that no rule keeps.",
         ),
         "gc": (
-            "treesnap.cli.commands.store",
+            "treesnap.cli.commands.maintenance",
             "Free the space of everything that no snapshot needs.",
         ),
         "stats": (
-            "treesnap.cli.commands.store",
+            "treesnap.cli.commands.maintenance",
             "Show the sizes of the store, its roots, and this root's history.",
         ),
-        "du": ("treesnap.cli.commands.du", "Show the space that a snapshot takes, by path."),
-        "verify": ("treesnap.cli.commands.store", "Check the store, and repair it if asked."),
+        "du": (
+            "treesnap.cli.commands.maintenance",
+            "Show the space that a snapshot takes, by path.",
+        ),
+        "verify": ("treesnap.cli.commands.maintenance", "Check the store, and repair it if asked."),
         "doctor": (
-            "treesnap.cli.commands.doctor",
+            "treesnap.cli.commands.maintenance",
             "Show interrupted work in all roots, and what becomes of it.",
         ),
         "config": (
@@ -109,7 +112,7 @@ _OF_THE_CORE: Commands = {
             "Show or change the settings of the store, or of one root.",
         ),
         "store": (
-            "treesnap.cli.commands.store_place",
+            "treesnap.cli.commands.store",
             "Show where the store is, copy it, or move it.",
         ),
         "root": ("treesnap.cli.commands.root", "List, move and forget the roots of a store."),

@@ -9,11 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
-from treesnap.cli.command import several_options
 from treesnap.cli.output.as_text import list_lines
-from treesnap.cli.parameters import DURATION, WholeNumber
 from treesnap.core.model.quantities import count_text, format_duration
 from treesnap.core.model.results import PolicySource
 
@@ -21,33 +17,6 @@ if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
     from treesnap.cli.output.as_json import Fields
     from treesnap.core.model.results import PrunePolicy, PruneResult
-
-_COUNT = WholeNumber(min=0)
-
-
-keep_options = several_options(
-    click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the newest N."),
-    click.option(
-        "--keep-within",
-        "keep_within_s",
-        type=DURATION,
-        metavar="TIME",
-        help="Keep those younger than TIME: 36h, 2w.",
-    ),
-    click.option("--keep-hourly", type=_COUNT, metavar="N", help="Keep one of each of N hours."),
-    click.option("--keep-daily", type=_COUNT, metavar="N", help="Keep one of each of N days."),
-    click.option("--keep-weekly", type=_COUNT, metavar="N", help="Keep one of each of N weeks."),
-    click.option("--keep-monthly", type=_COUNT, metavar="N", help="Keep one of each of N months."),
-    click.option("--keep-yearly", type=_COUNT, metavar="N", help="Keep one of each of N years."),
-    click.option(
-        "--keep-tag",
-        "keep_tags",
-        multiple=True,
-        metavar="KEY[=VALUE]",
-        help="Keep those with this tag; repeatable.",
-    ),
-)
-"""The rules of a ``Policy``."""
 
 
 def print_decisions(

@@ -76,7 +76,7 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
 
 
 def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
-    from treesnap.cli.advice import advising_on_absent
+    from treesnap.cli.hints import advising_on_absent
     from treesnap.core.fs.os_errors import reported
     from treesnap.core.ops.context import absolute
     from treesnap.core.ops.output_file import opened_place, write_output

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.command import command, pass_invocation, session_option
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.options import dry_run_option, session_option
 from treesnap.cli.output.as_json import restore_fields
 from treesnap.cli.output.as_text import change_lines, gap_text, restore_line, restore_notes
 from treesnap.cli.output.terminal import time_text
@@ -26,7 +27,7 @@ _SHOWN_MAX = 10
     "rewind", examples=["snap rewind", "snap rewind 2 --dry-run", "snap rewind step:7 --theirs"]
 )
 @click.argument("where", default="1", metavar="[N|STEP]")
-@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@dry_run_option
 @click.option("--theirs", is_flag=True, help="Restore what others changed since, too.")
 @click.option("--mine", is_flag=True, help="Keep what others changed since [default].")
 @session_option

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.advice import advising_on_absent, advising_on_paths
-from treesnap.cli.command import command, pass_invocation, session_option
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
+from treesnap.cli.hints import advising_on_absent, advising_on_paths
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.options import name_options, session_option
 from treesnap.cli.output.as_text import create_notes, short_id
 from treesnap.cli.output.streams import is_terminal
-from treesnap.cli.parameters import TAG, by_key
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import count_text, size_text
 
@@ -110,16 +110,7 @@ def _line(made: ArchiveResult) -> str:
 )
 @click.argument("source", metavar="FILE|DIR|-")
 @click.option("-m", "--label", metavar="LABEL", help="A description [Imported from SOURCE].")
-@click.option("--name", metavar="NAME", help="A name of your own for the snapshot; a REF.")
-@click.option(
-    "--tag",
-    "tags",
-    type=TAG,
-    callback=by_key,
-    multiple=True,
-    metavar="K=V",
-    help="A fact; repeatable.",
-)
+@name_options
 @pass_invocation
 def import_from(
     invocation: Invocation,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.command import command, pass_invocation, session_option
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.options import session_option
 from treesnap.cli.output.as_text import short_id, title_of
 from treesnap.cli.output.terminal import Style, Terminal, cut, width_of
 from treesnap.cli.parameters import SIZE

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treesnap.cli.advice import advising_on_paths
-from treesnap.cli.command import command, pass_invocation, session_option
+from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.hints import advising_on_paths
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.listing import Selection, filter_options, snapshot_lines
+from treesnap.cli.listing import Selection, snapshot_lines
+from treesnap.cli.options import filter_options, session_option
 from treesnap.cli.output.as_json import Fields, entry_fields, path_fields, snapshot_fields
 from treesnap.cli.output.as_text import (
     gap_text,

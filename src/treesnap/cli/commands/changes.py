@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.command import (
-    SnapCommand,
-    command,
-    pass_invocation,
-    session_option,
-    text_option,
-    warn_of_unconverted,
-)
+from treesnap.cli.command import SnapCommand, command, pass_invocation, warn_of_unconverted
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.options import session_option, text_option
 from treesnap.cli.output.as_json import Fields
 from treesnap.cli.output.as_text import (
     change_lines,

@@ -10,8 +10,9 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.options import name_options
 from treesnap.cli.output.as_text import create_notes
-from treesnap.cli.parameters import COUNTER, SIZE, TAG, WholeNumber, by_key
+from treesnap.cli.parameters import COUNTER, SIZE, WholeNumber, by_key
 from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.reserved_tags import TEXTS, CheckpointType, counter_tags
 
@@ -26,16 +27,7 @@ from treesnap.core.model.reserved_tags import TEXTS, CheckpointType, counter_tag
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("-m", "--label", metavar="LABEL", help="A description.")
-@click.option("--name", metavar="NAME", help="A name of your own for the snapshot; a REF.")
-@click.option(
-    "--tag",
-    "tags",
-    type=TAG,
-    callback=by_key,
-    multiple=True,
-    metavar="K=V",
-    help="A fact; repeatable.",
-)
+@name_options
 @click.option("--session", metavar="ID", help="The work that the snapshot belongs to.")
 @click.option("--step", type=WholeNumber(min=0), metavar="N", help="Its place in the session.")
 @click.option("--step-name", metavar="NAME", help="The name of the step.")

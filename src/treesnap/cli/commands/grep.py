@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.advice import advising_on_paths
-from treesnap.cli.command import pass_invocation, session_option
+from treesnap.cli.command import pass_invocation
 from treesnap.cli.commands.changes import DiffCommand
 from treesnap.cli.failure import ExitCode
+from treesnap.cli.hints import advising_on_paths
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.options import session_option
 from treesnap.cli.output.terminal import Style, Terminal, cut, width_of
 from treesnap.core.model.errors import printable
 

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.command import command, pass_invocation, text_option, warn_of_unconverted
+from treesnap.cli.command import command, pass_invocation, warn_of_unconverted
+from treesnap.cli.hints import ways_back_lines
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.options import (
+    kind_option,
+    limit_option,
+    only_session_option,
+    since_option,
+    text_option,
+)
 from treesnap.cli.output.as_text import CHANGE_LETTERS, short_id, title_of
 from treesnap.cli.output.terminal import Cell, Style, Terminal, cut, width_of
-from treesnap.cli.parameters import WholeNumber
-from treesnap.cli.way_back import ways_back_lines
 from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import printable
 from treesnap.core.model.named_tuple import NamedTuple
@@ -55,12 +61,10 @@ class _Widths(NamedTuple):
 )
 @click.argument("path", required=False)
 @click.option("-p", "--patch", is_flag=True, help="With PATH: what changed, as patches.")
-@click.option("-n", "limit", type=WholeNumber(min=0), metavar="N", help="At most N snapshots.")
-@click.option("--since", metavar="TIME", help="Only newer ones: 2h, yesterday, 2026-11-20T12:00.")
-@click.option(
-    "--kind", type=click.Choice([kind.value for kind in SnapshotKind]), help="Only of this kind."
-)
-@click.option("--session", metavar="ID", help="Only snapshots of this session.")
+@limit_option
+@since_option
+@kind_option
+@only_session_option
 @click.option(
     "--grep", metavar="REGEX", help="Only those whose name, label or tags match, in any case."
 )

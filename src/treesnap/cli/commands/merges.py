@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.advice import advising_on_absent, advising_on_paths
-from treesnap.cli.command import command, pass_invocation, session_option
+from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.hints import advising_on_absent, advising_on_paths
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.options import conflict_options, dry_run_option, session_option
 from treesnap.cli.output.as_text import change_lines, short_id, skipped_lines
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX
 from treesnap.core.model.errors import printable
@@ -55,21 +56,6 @@ def _fork_lines(result: ForkResult) -> Iterator[str]:
         yield f"{printable(fork.path)}  {cloned}, {copied}"
 
 
-def _conflict_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that say what becomes of conflicts."""
-    for option in reversed(
-        (
-            click.option("--mine", is_flag=True, help="Keep paths in conflict as they are."),
-            click.option("--theirs", is_flag=True, help="Take the other side of conflicts."),
-            click.option(
-                "--markers", is_flag=True, help="Write both sides of a conflict into texts."
-            ),
-        )
-    ):
-        function = option(function)
-    return function
-
-
 def _rule_of(*, mine: bool, theirs: bool, markers: bool) -> str | None:
     """Returns what becomes of conflicts, or None where nothing was said."""
     given = {"mine": mine, "theirs": theirs, "markers": markers}
@@ -89,8 +75,8 @@ def _rule_of(*, mine: bool, theirs: bool, markers: bool) -> str | None:
 )
 @click.argument("ref", metavar="REF|A..B")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@_conflict_options
-@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@conflict_options
+@dry_run_option
 @click.option(
     "--force",
     is_flag=True,
@@ -141,9 +127,9 @@ def revert(
 )
 @click.argument("fork", metavar="DIR")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@_conflict_options
+@conflict_options
 @click.option("--as-it-is", is_flag=True, help="Make the root as the fork, without a merge.")
-@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@dry_run_option
 @click.option(
     "--force",
     is_flag=True,

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from treesnap.cli.hints import ways_back_lines
 from treesnap.cli.output.as_text import first_lines_of_changes, list_table, short_id, titled
 from treesnap.cli.output.terminal import Style, Terminal
-from treesnap.cli.way_back import ways_back_lines
 from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import count_text, size_text

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.advice import advising_on_paths
-from treesnap.cli.command import command, pass_invocation, privileged_option, session_option
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
+from treesnap.cli.hints import advising_on_paths
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.options import dry_run_option, privileged_option, session_option
 from treesnap.cli.output.as_text import change_lines, restore_line, restore_notes
 from treesnap.cli.output.streams import stdout_to_stderr
 from treesnap.cli.parameters import WholeNumber
@@ -54,7 +55,7 @@ _ANSWERS = {
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("-p", "--patch", is_flag=True, help="Ask which hunks of PATH to restore.")
 @click.option("--to", metavar="DIR", help="Write into another directory, absent or empty.")
-@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@dry_run_option
 @click.option("--touch", is_flag=True, help="Give restored files the current time.")
 @click.option(
     "--force",
@@ -85,7 +86,7 @@ def restore(
     Relative PATHs and DIR start from the directory of -C, else from the current one.
     """
     if ref is None:
-        from treesnap.cli.way_back import missing_ref
+        from treesnap.cli.hints import missing_ref
 
         raise missing_ref(invocation)
     if patch:
@@ -199,7 +200,7 @@ def _step_back(name: str, undone: str, undone_by: str) -> click.Command:
                 result = step(privileged=privileged)
             except NotFound as error:
                 if name == "undo":
-                    from treesnap.cli.way_back import advise_on_undo
+                    from treesnap.cli.hints import advise_on_undo
 
                     advise_on_undo(invocation, handle, error)
                 raise

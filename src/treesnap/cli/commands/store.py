@@ -1,185 +1,141 @@
-"""``snap gc``, ``stats`` and ``verify``: the whole store, its size and its soundness."""
+"""``snap store``: where the store is, a copy of it, and another place for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.checks import print_check, read_data_option
-from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.command import SnapGroup, pass_invocation
+from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.output.as_text import added_text, aligned, short_id, title_of
-from treesnap.cli.parameters import SamplePart
-from treesnap.core.model.errors import WarningCode, printable
-from treesnap.core.model.quantities import count_text, size_text
+from treesnap.core.model.errors import printable
+from treesnap.core.model.quantities import count_text, first_lines, size_text
 
 if TYPE_CHECKING:
-    from treesnap.core.model.results import GcResult, StatsResult
+    from treesnap.core.model.results import StoreCopy, StoreInfo, StoreMove
+
+_ROOTS_SHOWN_MAX = 20
 
 
-@command("gc", examples=["snap gc", "snap gc --dry-run --json"])
-@click.option("--dry-run", is_flag=True, help="Print what would be freed, and free nothing.")
-@pass_invocation
-def gc(invocation: Invocation, *, dry_run: bool) -> None:
-    """Free the space of everything that no snapshot needs.
+@click.group("store", cls=SnapGroup)
+def store() -> None:
+    """Show where the store is, copy it, or move it.
 
-    It may run at any time, beside any other command.
+    Every command uses the store of --store, else that of $SNAP_STORE, else the user's own.
     """
-    with invocation.open(needs_root=False) as handle:
-        result = handle.gc(dry_run=dry_run)
-    if result.postponed is not None:
-        invocation.output.note(f"Some of what is not needed stays for now: {result.postponed}")
-    if result.damaged:
-        shown = ", ".join(map(short_id, result.damaged))
-        invocation.output.note(
-            f"Kept what can still be read of damaged snapshots ({shown}); "
-            "'snap verify --repair' is next"
-        )
-    invocation.output.result("gc", result.to_dict, [_gc_line(result)])
-    if not result.freed_bytes:
-        invocation.output.note(*_what_keeps(result, invocation.command_text("prune", "--dry-run")))
 
 
-def _gc_line(result: GcResult) -> str:
-    verb = "Would free" if result.dry_run else "Freed"
-    return (
-        f"{verb} {size_text(result.freed_bytes)}: "
-        f"{count_text(result.removed_objects, 'object')} removed, "
-        f"{count_text(result.removed_packs, 'pack')} removed, "
-        f"{count_text(result.rewritten_packs, 'pack')} rewritten, "
-        f"{count_text(result.kept_objects, 'object')} kept"
+@store.command(
+    "info", prints_only=True, examples=["snap store info", "snap --store backup store info --json"]
+)
+@pass_invocation
+def info(invocation: Invocation) -> None:
+    """Show where the store is, which setting names it, and what is in it."""
+    with invocation.open(progress=False, needs_root=False) as handle:
+        result = handle.store_info()
+    source = _source(invocation)
+    invocation.output.result(
+        "store.info",
+        lambda: {**result._asdict(), "configured_by": source},
+        _info_lines(result, source),
     )
 
 
-def _what_keeps(result: GcResult, prune: str) -> Iterator[str]:
-    """Yields why a collection freed nothing, and what to do."""
-    if result.newer:
-        yield "To free anything, update treesnap: what a newer one wrote may need everything"
-        return
-    if result.waste_bytes:
-        yield (
-            f"{size_text(result.waste_bytes)} in the store is not needed, and stays until it is a "
-            "fifth of the pack in which it lies"
-        )
-    if result.snapshots:
-        objects = count_text(result.kept_objects, "object is", "objects are")
-        snapshots = count_text(result.snapshots, "snapshot")
-        yield f"{objects} needed by {snapshots} of {count_text(result.roots, 'root')}"
-        yield f"To free more, remove snapshots first; which ones could go: {prune}"
-    else:
-        yield "The store has no snapshots, and nothing to free"
-
-
-@command(
-    "stats",
-    prints_only=True,
-    examples=["snap stats --snapshots", "snap --store backup stats --json"],
-)
-@click.option("--snapshots", "with_snapshots", is_flag=True, help="Each snapshot of this root too.")
+@store.command("trust", examples=["snap store trust", "snap --store /mnt/backup store trust"])
 @pass_invocation
-def stats(invocation: Invocation, *, with_snapshots: bool) -> None:
-    """Show the sizes of the store, its roots, and this root's history.
+def trust(invocation: Invocation) -> None:
+    """Say that the store is your own, although it was not made where it is now.
 
-    What is unique to a root or a snapshot would be free without it.
+    After a backup was put back, or a disk came from your other machine. Commands of its
+    plans may then run, and restores give set-user-ID bits, capabilities, devices and owners.
     """
-    with invocation.open() as handle:
-        result = handle.stats()
-    if result.damaged_snapshots:
-        invocation.output.warn(
-            WarningCode.SNAPSHOT_DAMAGED,
-            f"{count_text(result.damaged_snapshots, 'snapshot')} could not be read whole: what "
-            "they need is counted as waste",
+    with invocation.open(progress=False, needs_root=False) as handle:
+        handle.store_trust()
+        path = handle.context.store_path
+    line = f"The store {printable(path)} is trusted as your own"
+    invocation.output.result("store.trust", lambda: {"path": path}, [line])
+
+
+@store.command(
+    "copy", examples=["snap store copy /mnt/disk/store", "snap store copy /mnt/disk/store --json"]
+)
+@click.argument("target", metavar="DIR")
+@pass_invocation
+def copy(invocation: Invocation, *, target: str) -> None:
+    """Copy the store to DIR, also while it is in use, and check the whole copy.
+
+    DIR must be absent or empty. Damage is copied too: exits 7, and 'verify' says what it means.
+    """
+    with invocation.open(needs_root=False) as handle:
+        result = handle.store_copy(target)
+    invocation.output.result("store.copy", result.to_dict, _copy_lines(result))
+    if result.unreadable or not result.verified.ok:
+        verify = f"{invocation.program} --store {printable(result.target)} verify --read-data"
+        invocation.output.note(f"To see what the copy lacks: {verify}")
+        click.get_current_context().exit(ExitCode.DAMAGED)
+
+
+@store.command(
+    "move", examples=["snap store move /mnt/disk/store", "snap store move /mnt/disk/store --json"]
+)
+@click.argument("target", metavar="DIR")
+@pass_invocation
+def move(invocation: Invocation, *, target: str) -> None:
+    """Move the store to DIR, and leave a link to it, so that everything still finds it.
+
+    DIR must be absent or empty. To another file system the store is copied and checked, and
+    the old one is kept beside the link.
+    """
+    with invocation.open(needs_root=False) as handle:
+        result = handle.store_move(target)
+    invocation.output.result("store.move", result._asdict, _move_lines(result))
+    if result.left is not None:
+        invocation.output.note(
+            f"Remove the old store once all is well: rm -r {printable(result.left)}"
         )
-    lines = _stats_lines(result, handle.store_path, with_snapshots=with_snapshots)
-    invocation.output.result("stats", result.to_dict, lines)
 
 
-def _stats_lines(result: StatsResult, store_path: str, *, with_snapshots: bool) -> Iterator[str]:
-    """Yields facts, one a line, a table of roots, and one of snapshots if wanted."""
+def _source(invocation: Invocation) -> str:
+    from treesnap.core.ops.context import is_store_given
+
+    if invocation.store is not None:
+        return "--store"
+    return "$SNAP_STORE" if is_store_given() else "default"
+
+
+def _info_lines(result: StoreInfo, source: str) -> Iterator[str]:
+    real = result.real_path
+    link = f" -> {printable(real)}" if real != result.path else ""
     facts = {
-        "store": printable(store_path),
-        "roots": f"{result.roots:,}",
-        "snapshots": f"{result.snapshots:,}",
-        "of this root": f"{result.root_snapshots:,}",
-        "as full copies": size_text(result.logical_bytes),
-        "objects": f"{result.objects:,}",
-        "uncompressed": size_text(result.raw_bytes),
-        "compressed": size_text(result.stored_bytes),
-        "deduplication": _ratio_text(result.dedup_ratio),
-        "compression": _ratio_text(result.compression_ratio),
-        "waste": size_text(result.waste_bytes),
-        "on disk": f"{size_text(result.disk_bytes)} in {count_text(result.files, 'file')}",
-        "plan output": size_text(result.output_bytes),
+        "path": printable(result.path) + link,
+        "configured by": source,
+        "id": result.id or "none",
+        "format": str(result.format),
+        "size": f"{size_text(result.size_bytes)} in {count_text(result.files, 'file')}",
         "packs": f"{result.packs:,}",
+        "snapshots": f"{result.snapshots:,}",
+        "roots": f"{len(result.roots):,}",
+        "your own": "yes" if result.own else "not proven",
     }
     for name, value in facts.items():
         yield f"{name + ':':<16}{value}"
-    yield from _table(
-        ("snapshots", "full copies", "unique", "root"),
-        [
-            (
-                f"{item.snapshots:,}",
-                size_text(item.logical_bytes),
-                size_text(item.unique_bytes),
-                printable(item.root),
-            )
-            for item in result.by_root
-        ],
+    yield from (f"  {text}" for text in first_lines(result.roots, printable, _ROOTS_SHOWN_MAX))
+
+
+def _copy_lines(result: StoreCopy) -> Iterator[str]:
+    for name in result.unreadable:
+        yield f"unreadable: {printable(name)}"
+    snapshots = count_text(result.verified.snapshots, "snapshot")
+    checked = "checked" if result.verified.ok else "with damage"
+    yield (
+        f"Copied {count_text(result.files, 'file')}, {size_text(result.size_bytes)}, to "
+        f"{printable(result.target)}: {snapshots}, {checked}"
     )
-    if with_snapshots:
-        yield from _table(
-            ("full copy", "added", "unique", "snapshot"),
-            [
-                (
-                    size_text(item.snapshot.record.totals.size_bytes),
-                    added_text(item.snapshot),
-                    size_text(item.unique_bytes),
-                    f"{short_id(item.snapshot.id)}  {title_of(item.snapshot)}".rstrip(),
-                )
-                for item in result.by_snapshot
-            ],
-        )
 
 
-def _ratio_text(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.1f} to 1"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields rows in columns, if there are any: numbers to the right, then their subject."""
-    if rows:
-        yield ""
-        yield from aligned([head, *rows], to_the_right=range(len(head) - 1))
-
-
-@command(
-    "verify",
-    examples=["snap verify", "snap verify --read-data --json", "snap verify --sample 1/7"],
-)
-@read_data_option
-@click.option(
-    "--sample",
-    type=SamplePart(),
-    metavar="N/T",
-    help="Read the N-th of T parts of the data: T runs read everything.",
-)
-@click.option("--repair", is_flag=True, help="Repair what can be repaired, list what cannot.")
-@pass_invocation
-def verify(
-    invocation: Invocation,
-    *,
-    read_data: bool,
-    sample: tuple[int, int] | None,
-    repair: bool,
-) -> None:
-    """Check the store, and repair it if asked.
-
-    Without --read-data or --sample, damage in the content of files is not looked for.
-    Exits 7 when there is damage, and names the paths that cannot be restored, and what
-    to type next; 3 when a newer treesnap wrote something that this one cannot judge.
-    """
-    with invocation.open(needs_root=False) as handle:
-        result = handle.verify(read_data=read_data, repair=repair, sample=sample)
-    print_check(invocation, "verify", result, again=["verify"], repair=repair)
+def _move_lines(result: StoreMove) -> Iterator[str]:
+    yield f"Moved the store to {printable(result.new)}; {printable(result.old)} is a link to it"
+    if result.left is not None:
+        yield f"The old store is {printable(result.left)}"

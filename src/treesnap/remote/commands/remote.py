@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treesnap.cli.checks import print_check, read_data_option
+from treesnap.cli.checks import print_check
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode, advised
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.listing import Selection, filter_options, snapshot_lines
+from treesnap.cli.listing import Selection, snapshot_lines
+from treesnap.cli.options import filter_options, keep_options, read_data_option
 from treesnap.cli.output.terminal import time_text
-from treesnap.cli.retention import keep_options, print_decisions
+from treesnap.cli.retention import print_decisions
 from treesnap.core.model.errors import Corrupt, ErrorCode, printable
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.remote.commands.completion import remote_argument

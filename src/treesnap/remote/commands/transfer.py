@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 import treesnap
-from treesnap.cli.command import command, pass_invocation, privileged_option, several_options
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.options import privileged_option, several_options
 from treesnap.cli.output.as_json import restore_fields
 from treesnap.cli.output.as_text import (
     path_text,

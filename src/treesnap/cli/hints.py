@@ -1,20 +1,19 @@
-"""Where one can go back to, and what commands say where a REF or a restore is missing."""
+"""What to type instead: hints for errors of the library, which knows no commands."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.aliases import did_you_mean
 from treesnap.cli.failure import advised
 from treesnap.cli.output.as_text import aligned, path_text, short_id, title_of, titled
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.entities import SnapshotKind
-from treesnap.core.model.errors import NotFound, TreesnapError, printable
+from treesnap.core.model.errors import ErrorCode, NotFound, TreesnapError, printable
 from treesnap.core.model.quantities import first_few
 
 if TYPE_CHECKING:
@@ -27,6 +26,33 @@ RECENT_SHOWN_MAX = 5
 """Snapshots that are listed to choose from."""
 CHANGES_SHOWN_MAX = 3
 """Changed paths that a line names; the others are counted."""
+
+
+@contextmanager
+def advising_on_absent(path: str, advice: str) -> Iterator[None]:
+    """Gives the error that there is no such path, outside of snapshots, advice of its own."""
+    try:
+        yield
+    except NotFound as error:
+        if error.path == os.path.abspath(path):
+            advised(error, advice)
+        raise
+
+
+@contextmanager
+def advising_on_paths(
+    invocation: Invocation, handle: Handle, words: Sequence[str], *command: str
+) -> Iterator[None]:
+    """Makes the right command the advice, where ``words``, of which one is a REF, are paths.
+
+    The words come behind ``command``. Only the error for an unknown snapshot gets the advice.
+    """
+    try:
+        yield
+    except NotFound as error:
+        if error.code is ErrorCode.SNAPSHOT_NOT_FOUND and words:
+            advise_on_path(invocation, handle, words, command, error)
+        raise
 
 
 def ways_back_lines(invocation: Invocation, ways: WaysBack) -> Iterator[str]:
@@ -65,6 +91,8 @@ def advise_on_path(
 ) -> None:
     """Makes a command the advice of an error, where a PATH stands in the place of its REF."""
     if all(os.path.lexists(invocation.absolute(word, handle.root)) for word in words):
+        from treesnap.cli.aliases import did_you_mean
+
         advised(error, did_you_mean([invocation.command_text(*command, *words)]))
 
 
