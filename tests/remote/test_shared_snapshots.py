@@ -24,6 +24,7 @@ from treesnap.core.ops.run.checkpoint import held_snapshot
 from treesnap.core.store.maintenance.retention import Policy
 from treesnap.core.store.store import Store
 from treesnap.remote import Remotes
+from treesnap.testing.children import killed
 from treesnap.testing.doubles import (
     Call,
     FaultyFileSystem,
@@ -335,3 +336,40 @@ def test_what_is_said_of_a_fetched_snapshot_does_not_outlast_it(shared):
     handle(shared, "one", fs=Beside(forget_history)).tag(ref, {"customer": "Ada"})
 
     assert here.verify().problems == ()
+
+
+def test_a_fetched_snapshot_that_an_interrupted_restore_needs_stays(shared):
+    """Also where another root of the store is the one from which it is to be removed."""
+    here, ref = fetched(shared)
+    live = shared / "one"
+    (live / "paths").write_text("mine")
+    mine = here.create().id
+    there = shared / "other"
+    (there / "paths").write_text("theirs")
+    theirs = treesnap.open(there, shared / "desk")
+    theirs.create()
+    Remotes(theirs).push()
+    ref = Remotes(here).fetch("disk", "other").ref
+    mixes = ({"roses", "theirs"}, {"tulips", "mine"})
+    for number in range(20, 200):
+        killed(lambda fs: handle(shared, "one", fs=fs).restore(ref), kill_at(number))
+        if {(live / name).read_text() for name in ("plants", "paths")} in mixes:
+            break
+        here.list()
+        here.restore(mine)
+    else:
+        pytest.fail("no kill left a part of the restore")
+    history_id = next(item.id for item in handle(shared, "two").root_list() if item.fetched)
+
+    for remove in (
+        lambda: forget_root(handle(shared, "two").context, history_id, force=True),
+        lambda: handle(shared, "two").delete(ref),
+    ):
+        with pytest.raises(Refused) as refused:
+            remove()
+        assert refused.value.code == ErrorCode.RESTORE_INTERRUPTED
+    handle(shared, "two").gc()
+
+    assert here.status() is not None
+    assert [(live / name).read_text() for name in ("plants", "paths")] == ["tulips", "theirs"]
+    forget_root(handle(shared, "two").context, history_id, force=True)

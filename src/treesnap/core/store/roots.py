@@ -50,6 +50,7 @@ from treesnap.core.model.errors import (
     Conflict,
     Corrupt,
     ErrorCode,
+    NewerVersion,
     NotFound,
     Refused,
     UnsupportedFormat,
@@ -562,6 +563,11 @@ class Root:
                         record = hold.read()
                     yield _Hold(name, SnapshotId(identity), record, not hold.is_abandoned)
 
+    def of_store(self) -> list[Root]:
+        """Returns all roots of the store, by path."""
+        records = registered_records(self._fs, self._layout)
+        return [Root(self._fs, self._layout, item.path, identity=item.id) for item in records]
+
     def export_names(self, names: Iterable[str] | None = None) -> list[str]:
         """Returns the names of the records of restores to other directories. Costs one listing,
         unless the root's files are given.
@@ -761,6 +767,40 @@ def needed_snapshots(root: Root) -> frozenset[SnapshotId]:
     journal = read_journal(root)
     commit = journal.commit if journal is not None else None
     return frozenset({commit.target_id, commit.safety_id} if commit is not None else ())
+
+
+def _users_of(root: Root) -> list[Root]:
+    """Returns the roots in which its snapshots may be needed: all, if its history was fetched."""
+    if history_at(root.path) is None:
+        return [root]
+    return [root, *(each for each in root.of_store() if each.id != root.id)]
+
+
+def needed_of(root: Root) -> frozenset[SnapshotId]:
+    """Returns which snapshots interrupted restores need, of a root that may be a fetched history.
+
+    Raises Corrupt for a damaged journal of the root itself, and NewerVersion. Without one that is
+    damaged elsewhere, no restore can be finished there anyway.
+    """
+    found = set[SnapshotId]()
+    for each in _users_of(root):
+        try:
+            found |= needed_snapshots(each)
+        except NewerVersion:
+            raise
+        except Corrupt:
+            if each is root:
+                raise
+    return frozenset(found)
+
+
+def holds_of(root: Root) -> dict[SnapshotId, list[HoldRecord | None]]:
+    """Returns what :meth:`Root.holds` does, for all roots where a history was fetched."""
+    found: dict[SnapshotId, list[HoldRecord | None]] = {}
+    for each in _users_of(root):
+        for identity, records in each.holds().items():
+            found.setdefault(identity, []).extend(records)
+    return found
 
 
 def load_history(root: Root) -> RestoreHistory:

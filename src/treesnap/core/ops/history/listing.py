@@ -25,8 +25,9 @@ from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.checkpoint_locks import kept_by
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.references import Filter, by_beginning, resolve_in, unknown
-from treesnap.core.store.roots import Root, needed_snapshots, registered_records
+from treesnap.core.store.roots import Root, holds_of, needed_of
 from treesnap.core.store.snapshots import SnapshotName
+from treesnap.core.store.store import Store
 
 
 def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> SnapshotList:
@@ -144,7 +145,7 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
                     if isinstance(error, NewerVersion):
                         newer.add(unread.id)
             for root_id, names in going.items():
-                _refuse_needed(session, roots[root_id], names)
+                _refuse_needed(session.store, roots[root_id], names)
             for root_id, names in going.items():
                 session.store.snapshots.remove(root_id, list(names.values()))
             own_id = session.root.id
@@ -177,18 +178,12 @@ def _home_locked(session: Session, snapshot: Snapshot, operation: str) -> Iterat
         yield root
 
 
-def _refuse_needed(session: Session, root: Root, identities: Iterable[SnapshotId]) -> None:
+def _refuse_needed(store: Store, root: Root, identities: Iterable[SnapshotId]) -> None:
     """Raises Refused for snapshots that are pinned, or that an interrupted restore needs.
 
-    Raises Busy for those to which a process may go back: of a history that was fetched, in any
-    root. The caller holds the root's lock.
+    Raises Busy for those to which a process may go back. The caller holds the root's lock.
     """
-    store = session.store
-    needed, held = needed_snapshots(root), root.holds()
-    if root.id != session.root.id:
-        records = registered_records(session.fs, store.layout)
-        holding = (store.root_by_id(record.id, record.path) for record in records)
-        held |= {identity: found for each in holding for identity, found in each.holds().items()}
+    needed, held = needed_of(root), holds_of(root)
     for identity in identities:
         if store.snapshots.state(identity).pinned:
             raise Refused(f"Snapshot {identity[:12]} is pinned", code=ErrorCode.PINNED)

@@ -45,7 +45,14 @@ from treesnap.core.ops.origin import origin_in
 from treesnap.core.ops.restore.recover import is_its_tree, recover_locked, refuse_stranger
 from treesnap.core.store.layout import is_hex
 from treesnap.core.store.lock import is_held
-from treesnap.core.store.roots import Root, history_at, read_journal, registered_records
+from treesnap.core.store.roots import (
+    Root,
+    history_at,
+    holds_of,
+    needed_of,
+    read_journal,
+    registered_records,
+)
 
 if TYPE_CHECKING:
     from treesnap.core.store.store import Store
@@ -238,7 +245,15 @@ def _refuse_in_use(session: Session) -> None:
             code=ErrorCode.RESTORE_INTERRUPTED,
             path=root.path,
         )
-    for record in chain.from_iterable(root.holds().values()):
+    ids = {name.id for name in session.store.snapshots.names(root.id)}
+    if ids & needed_of(root):
+        raise Refused(
+            f"A restore was interrupted that needs a snapshot of {quoted(root.path)}",
+            code=ErrorCode.RESTORE_INTERRUPTED,
+            path=root.path,
+        )
+    held = {key: records for key, records in holds_of(root).items() if key in ids} | root.holds()
+    for record in chain.from_iterable(held.values()):
         raise kept_by(f"{what} has a snapshot that", record)
     for name, user in (("plans-lock", "a plan"), (os.path.join("watch", "lock"), "'watch'")):
         if is_held(session.fs, root.file(name)):

@@ -15,7 +15,13 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.store.attachments import kept_checkpoints
 from treesnap.core.store.maintenance.reachability import Reachability
 from treesnap.core.store.maintenance.retention import AUTOMATIC, Decision, Policy, decide
-from treesnap.core.store.roots import Root, load_history, needed_snapshots, registered_roots
+from treesnap.core.store.roots import (
+    Root,
+    holds_of,
+    load_history,
+    needed_of,
+    registered_roots,
+)
 from treesnap.core.store.snapshots import SnapshotName, position_in, restored_ref
 from treesnap.core.store.store import Store
 
@@ -134,8 +140,8 @@ def protected(root: Root) -> dict[SnapshotId, str]:
     redo go to, and those to which a process at work goes back if it fails.
     """
     found = dict(_next_steps(root))
-    found |= dict.fromkeys(root.holds(), "in use")
-    return found | dict.fromkeys(needed_snapshots(root), "interrupted restore")
+    found |= dict.fromkeys(holds_of(root), "in use")
+    return found | dict.fromkeys(needed_of(root), "interrupted restore")
 
 
 def restored_last(store: Store, root: Root) -> dict[SnapshotId, str]:
