@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,20 @@ import pytest
 from beside import AtCall, lost
 from garbage import use_new_pack
 from sampling import sized
+from treesnap.core.fs.base import FileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import Busy, ErrorCode, OperationFailed, Refused
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import context_at
 from treesnap.core.store.lock import held, inside
+from treesnap.testing.children import killed
 from treesnap.testing.doubles import (
     Call,
     Fault,
     FaultyFileSystem,
     UnsyncedFileSystem,
     WrappedFileSystem,
+    kill_at,
 )
 
 
@@ -98,6 +102,53 @@ def test_what_was_acknowledged_during_a_move_is_there_afterwards(tmp_path, what)
             break
         number += step
     assert 0 < refused < moved
+
+
+class WhileCopied(WrappedFileSystem):
+    """Does something once, while a move writes its copy."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__(other_file_system())
+        self._actions = [action]
+
+    def around(self, call: Call) -> Any:
+        if call.method == "sync_file_system" and self._actions:
+            self._actions.pop()()
+        return call.proceed()
+
+
+def test_a_step_that_begins_while_the_store_is_copied_keeps_it_where_it_is(place):
+    step = place.handle("known").rollback_on_error("risky")
+    mover = place.handle("known", fs=WhileCopied(step.__enter__))
+
+    with pytest.raises(Busy, match="has a snapshot that"):
+        mover.store_move(place.new)
+
+    assert not place.store.is_symlink()
+    assert not place.new.exists()
+    (place.base / "known" / "file").write_text("spoiled")
+    step.__exit__(InterruptedError, InterruptedError(), None)
+    assert (place.base / "known" / "file").read_bytes() == b"known" * 50
+
+
+def test_a_restore_that_is_killed_while_the_store_is_copied_keeps_it_where_it_is(place):
+    known = place.handle("known")
+    path = place.base / "known" / "file"
+    path.write_text("later")
+
+    def be_killed() -> None:
+        def restore(fs: FileSystem) -> None:
+            place.handle("known", fs=fs).restore("latest")
+
+        numbers = (number for number in range(1, 200) if killed(restore, kill_at(number)))
+        assert any(list(place.store.glob("roots/*/journal")) for _ in numbers)
+
+    with pytest.raises(Refused, match="its journal is not copied"):
+        place.handle("known", fs=WhileCopied(be_killed)).store_move(place.new)
+
+    assert not place.new.exists()
+    known.list()
+    assert path.read_bytes() in {b"later", b"known" * 50}
 
 
 def test_new_roots_settings_and_room_are_found_by_the_old_path(place):
