@@ -10,13 +10,21 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
+from treesnap.core.codec.fields import (
+    PATH,
+    SIZE,
+    TIME,
+    FieldKind,
+    Table,
+    array,
+    optional,
+    plain,
+    word,
+)
 from treesnap.core.codec.snapshot import decode_rules, encode_rules
 from treesnap.core.model.entities import IgnoreRules
-from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import FollowFailure, FollowStatus, WatchStatus
-from treesnap.core.model.treepath import parse
 
 ANSWER_SIZE_MAX = 64 << 20
 """Bytes of the longest answer; a watcher with more to say answers that it cannot know."""
@@ -62,30 +70,6 @@ class WatchNote(NamedTuple):
     """The exclusions that were in force, in the order of the walk."""
 
 
-def encode_note(note: WatchNote) -> dict[str, Any]:
-    """Returns a note as a map."""
-    return {
-        "watcher": note.mark.watcher,
-        "number": note.mark.number,
-        "walked_at": note.walked_ns,
-        "listed": note.listed,
-        "unfinished_links": note.unfinished_links,
-        "rules": encode_rules(note.rules),
-    }
-
-
-def decode_note(value: dict[str, Any]) -> WatchNote:
-    """Returns a stored note, or raises Corrupt."""
-    fields = Fields(value, "watch note")
-    return WatchNote(
-        Mark(fields.get("watcher", bytes), fields.size("number")),
-        fields.time("walked_at"),
-        _paths(fields.get("listed", tuple)),
-        fields.get("unfinished_links", bytes),
-        decode_rules(fields.get("rules", tuple), "watch note"),
-    )
-
-
 class Asked(StrEnum):
     """What a watcher in another process can be asked."""
 
@@ -104,99 +88,59 @@ class Question(NamedTuple):
     """For changes: a hash of everything that decides what the asking process sees of the root."""
 
 
-def encode_question(question: Question) -> bytes:
-    """Returns the bytes of a question."""
-    since = question.since
-    known = {"watcher": since.watcher, "number": since.number} if since is not None else {}
-    return pack({"version": 1, "ask": question.asked.value, "view": question.view, **known})
+def encode_note(note: WatchNote) -> dict[str, Any]:
+    """Returns a note as a map."""
+    return {**_MARK.map_of(note.mark), **_NOTE.map_of(note)}
 
 
-def decode_question(data: bytes) -> Question:
-    """Returns what is asked; raises Corrupt."""
-    fields = Fields(unpack(data, "question"), "question")
-    fields.require_version(1)
-    asked = fields.get("ask", str)
-    require(asked in Asked._value2member_map_, "question", "what it asks is unknown")
-    watcher = fields.optional("watcher", bytes)
-    mark = Mark(watcher, fields.size("number")) if watcher is not None else None
-    return Question(Asked(asked), mark, fields.get("view", bytes))
+def decode_note(stored: Any) -> WatchNote:
+    """Returns a stored note, or raises Corrupt."""
+    return _NOTE.record_of(stored, mark=_MARK.record_of(stored))
 
 
-def encode_answer(answer: Answer) -> bytes:
-    """Returns the bytes of an answer."""
-    fields = answer._asdict()
-    mark: Mark = fields.pop("mark")
-    return pack({"version": 1, **mark._asdict(), **fields})
+def _read_rules(stored: Any, what: str, name: str) -> tuple[IgnoreRules, ...]:
+    return decode_rules(plain(tuple).read(stored, what, name), what)
 
 
-def decode_answer(data: bytes) -> Answer:
-    """Returns a watcher's answer; raises Corrupt."""
-    fields = Fields(unpack(data, "answer", LONG_ARRAY_LENGTH_MAX), "answer")
-    fields.require_version(1)
-    paths = fields.optional("paths", tuple)
-    mapped, written = fields.get("mapped", tuple), fields.get("written", tuple)
-    is_right = all(type(inode) is int and inode >= 0 for inode in mapped + written)
-    require(is_right, "answer", "what is mapped or written is not a list of inode numbers")
-    return Answer(
-        Mark(fields.get("watcher", bytes), fields.size("number")),
-        _paths(paths) if paths is not None else None,
-        _paths(fields.get("whole", tuple)),
-        mapped,
-        written,
-    )
-
-
-def encode_status(status: WatchStatus) -> bytes:
-    """Returns the bytes of a status."""
-    then = status.then
-    fields = {**status._asdict(), "then": None}
-    if then is not None:
-        failure = then.failure._asdict() if then.failure is not None else None
-        fields["then"] = {**then._asdict(), "failure": failure}
-    return pack({"version": 1, **fields})
-
-
-def decode_status(data: bytes) -> WatchStatus:
-    """Returns what a watcher says of itself; raises Corrupt."""
-    fields = Fields(unpack(data, "status"), "status")
-    fields.require_version(1)
-    every_ms = fields.optional("every_ms", int)
-    return WatchStatus(
-        process_id=fields.size("process_id"),
-        started_at_ns=fields.time("started_at_ns"),
-        directories=fields.size("directories"),
-        every_ms=every_ms,
-        on_change=fields.get("on_change", bool),
-        snapshots=fields.size("snapshots"),
-        last_snapshot=fields.optional("last_snapshot", str),
-        last_error=fields.optional("last_error", str),
-        why_lost=fields.optional("why_lost", str),
-        then=_follow_status(fields.optional("then", dict)),
-    )
-
-
-def _follow_status(value: dict[str, Any] | None) -> FollowStatus | None:
-    if value is None:
-        return None
-    fields = Fields(value, "status of a command")
-    failure = fields.optional("failure", dict)
-    return FollowStatus(
-        fields.get("command", str),
-        fields.get("running", bool),
-        fields.time("succeeded_at_ns") if value.get("succeeded_at_ns") is not None else None,
-        fields.size("failures"),
-        _follow_failure(failure) if failure is not None else None,
-    )
-
-
-def _follow_failure(value: dict[str, Any]) -> FollowFailure:
-    fields = Fields(value, "failure of a command")
-    return FollowFailure(fields.optional("exit_code", int), fields.get("message", str))
-
-
-def _paths(value: tuple[Any, ...]) -> tuple[bytes, ...]:
-    require(all(type(path) is bytes for path in value), "list of paths", "one is not bytes")
-    try:
-        return tuple(map(parse, value))
-    except InvalidArgument as error:
-        raise Corrupt(f"A path is not valid: {error}") from error
+_MARK = Table(Mark, "mark", version=None, number=SIZE)
+_NOTE = Table(
+    WatchNote,
+    "watch note",
+    version=None,
+    names={"walked_ns": "walked_at"},
+    given=["mark"],
+    walked_ns=TIME,
+    listed=array(PATH),
+    rules=FieldKind(_read_rules, encode_rules),
+)
+_QUESTION = Table(Question, "question", asked=word(Asked), since=optional(_MARK.kind))
+_ANSWER = Table(
+    Answer,
+    "answer",
+    mark=_MARK.kind,
+    paths=optional(array(PATH)),
+    whole=array(PATH),
+    mapped=array(SIZE),
+    written=array(SIZE),
+)
+_FAILURE = Table(FollowFailure, "failure of a command", version=None)
+_FOLLOWING = Table(
+    FollowStatus,
+    "status of a command",
+    version=None,
+    succeeded_at_ns=optional(TIME),
+    failures=SIZE,
+    failure=optional(_FAILURE.kind),
+)
+_STATUS = Table(
+    WatchStatus,
+    "status",
+    process_id=SIZE,
+    started_at_ns=TIME,
+    directories=SIZE,
+    snapshots=SIZE,
+    then=optional(_FOLLOWING.kind),
+)
+encode_question, decode_question = _QUESTION.encode, _QUESTION.decode
+encode_answer, decode_answer = _ANSWER.encode, _ANSWER.decode
+encode_status, decode_status = _STATUS.encode, _STATUS.decode

@@ -105,6 +105,7 @@ def test_an_answer_may_have_more_paths_than_other_arrays_have_items():
     assert decode_answer(encode_answer(answer)) == answer
 
 
+MARKED = {"watcher": bytes(16), "number": 7}
 FOLLOWED = {"command": "true", "running": False, "failures": 0}
 VALID = {
     decode_question: encode_question(Question(Asked.CHANGES, MARK)),
@@ -137,21 +138,25 @@ def test_any_bytes_are_understood_or_refused(decode, data):
     ("decode", "change"),
     [
         (decode_question, {"version": 2}),
-        (decode_question, {"ask": "nonsense"}),
-        (decode_question, {"ask": None}),
-        (decode_question, {"number": -1}),
-        (decode_question, {"number": "7"}),
-        (decode_question, {"watcher": "text"}),
+        (decode_question, {"asked": "nonsense"}),
+        (decode_question, {"asked": None}),
+        (decode_question, {"since": {**MARKED, "number": -1}}),
+        (decode_question, {"since": {**MARKED, "number": "7"}}),
+        (decode_question, {"since": {**MARKED, "watcher": "text"}}),
+        (decode_question, {"since": b"mark"}),
         (decode_question, {"view": None}),
         (decode_answer, {"version": 2}),
-        (decode_answer, {"number": None}),
-        (decode_answer, {"watcher": None}),
+        (decode_answer, {"mark": None}),
+        (decode_answer, {"mark": {**MARKED, "number": None}}),
+        (decode_answer, {"mark": {**MARKED, "watcher": None}}),
         (decode_answer, {"paths": ("text",)}),
         (decode_answer, {"paths": b"bytes"}),
         (decode_answer, {"paths": (b"../a",)}),
         (decode_answer, {"whole": None}),
         (decode_answer, {"whole": (b"a//b",)}),
         (decode_answer, {"whole": (1,)}),
+        (decode_answer, {"mapped": (-1,)}),
+        (decode_answer, {"written": (b"1",)}),
         (decode_status, {"version": 2}),
         (decode_status, {"process_id": -1}),
         (decode_status, {"on_change": 1}),
