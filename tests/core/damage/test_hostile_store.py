@@ -346,16 +346,38 @@ def test_a_watcher_that_leads_elsewhere_is_refused(forge, canary):
             action()
 
 
-def test_no_command_is_sent_to_a_server_elsewhere(forge, tmp_path):
+@pytest.mark.parametrize("link", ["fork-server", "fork-server/socket"])
+def test_nothing_is_sent_to_a_server_elsewhere(forge, tmp_path, link):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (forge.store / "fork-server").symlink_to(elsewhere)
+    (forge.store / link).parent.mkdir(exist_ok=True)
+    (forge.store / link).symlink_to(elsewhere / "socket" if "/" in link else elsewhere)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(elsewhere / "socket"))
         server.listen()
+        server.setblocking(False)
 
-        with pytest.raises(NotADirectoryError):
+        with pytest.raises((NotADirectoryError, ConnectionRefusedError)):
             connected(str(forge.store / "fork-server"))
+
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_nothing_is_asked_of_a_watcher_elsewhere(forge, tmp_path):
+    forge.snapshot(forge.tree(forge.file(b"a")))
+    watch = forge.write_root_file("config.toml", b"").with_name("watch")
+    watch.mkdir()
+    (watch / "socket").symlink_to(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(tmp_path / "socket"))
+        server.listen()
+        server.setblocking(False)
+
+        forge.handle().status()
+
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_what_was_read_of_a_remote_leads_nowhere_else(forge, canary, tmp_path):

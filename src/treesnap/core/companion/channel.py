@@ -3,8 +3,9 @@
 Companions are the watcher of a root and the fork server of a store. Each listens at a socket in the
 store. Nothing depends on one: without an answer, the command does everything itself. In order:
 
-1. The client connects. The directory must not be a link, and the process that listens must be of a
-   user who may write to the store anyway.
+1. The client connects. Neither the directory nor the socket may be a link, for a stranger's store
+   must not lead to another process; and the one that listens must be of a user who may write to the
+   store anyway.
 2. The companion says hello, in the version of these messages. One that is suspended does not.
 3. The client sends a request, and the companion answers: with nothing if it cannot or may not. A
    message is its size and its bytes, perhaps with descriptors.
@@ -54,13 +55,17 @@ def connected(
     Raises FileNotFoundError or ConnectionRefusedError where none listens, TimeoutError or
     BlockingIOError when it is suspended or busy, other OSError where it is not to be trusted.
     """
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    directory_fd = os.open(directory, flags)
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    directory_fd = os.open(directory, flags | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(PATIENCE_S if patience_s is None else patience_s)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        connection.connect(address(directory_fd, name))
+        socket_fd = os.open(name, flags, dir_fd=directory_fd)
+        try:
+            connection.connect(f"/proc/self/fd/{socket_fd}")  # a link itself refuses it
+        finally:
+            os.close(socket_fd)
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS_SIZE)
         user = int.from_bytes(peer[4:8], sys.byteorder)
         if user not in {0, os.geteuid(), os.fstat(directory_fd).st_uid}:
