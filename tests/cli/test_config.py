@@ -258,7 +258,7 @@ def test_settings_that_could_not_be_read_again_are_not_written(snap, store):
     assert snap("config", "keep.last", "3").code == 0
     before = (store / "config.toml").read_text()
 
-    result = snap("config", "exclude", ",".join(f"name-{number}" for number in range(7000)))
+    result = snap("config", "exclude", ",".join(f"{number:0200}" for number in range(350)))
 
     assert result.code == 2
     assert "would be larger than 64.0 KiB" in result.err

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from beside import ACTS, DAMAGES, lost
-from sampling import IS_FULL, SEED
+from sampling import IS_FULL, SEED, sized
 
 STEP = 9
 FEW, FAR = 3, 47
@@ -85,7 +85,7 @@ def test_nothing_is_lost_beside_a_repair(tmp_path, damage, other):
 
 
 def test_both_of_two_settings_hold(tmp_path):
-    assert problems(tmp_path, "config", "other config", None, count(22)) == []
+    assert problems(tmp_path, "config", "other config", None, count(22, sized(4, 1))) == []
 
 
 @pytest.mark.parametrize("command", ["move", "move far"])

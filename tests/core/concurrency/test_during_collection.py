@@ -400,7 +400,7 @@ def test_reading_never_fails_beside_a_collection(shared):
         shared.handle(0).restore("first", to=shared.directory / f"to-{len(looks)}")
 
     with reading:
-        result = shared.handle(0, fs=EveryCall(1, look)).gc()
+        result = shared.handle(0, fs=EveryCall(sized(3, 1), look)).gc()
         look()
 
     assert len(looks) > 10

@@ -14,6 +14,7 @@ import pytest
 
 import treesnap
 from mounting import mounting
+from sampling import sized
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import Busy, ErrorCode, OperationFailed, Refused, TreesnapError
@@ -33,6 +34,8 @@ from treesnap.testing.doubles import (
 
 OTHER_FILE_SYSTEM = Fault(errno=errno.EXDEV, methods=frozenset({"exchange"}))
 """As if the first exchange were between two file systems."""
+STEP = sized(3, 1)
+"""How far apart the calls are at which a move is killed, or something fails."""
 
 
 class World:
@@ -213,7 +216,7 @@ class TestRemains:
 
 
 def test_a_copy_that_fails_leaves_nothing(world):
-    for number in count(1):
+    for number in count(1, STEP):
         world.reset()
         fault = error_at(number, errno.ENOSPC)
         handle, fs = world.handle(fault)
@@ -231,7 +234,7 @@ def test_a_copy_that_fails_leaves_nothing(world):
 @pytest.mark.parametrize("faults", [(), (OTHER_FILE_SYSTEM,)], ids=["exchange", "copy"])
 def test_a_store_that_is_moved_is_always_found(world, faults):
     """Under its old name, at every moment; and the move can be made afterwards."""
-    for number in count(1):
+    for number in count(1, STEP):
         world.reset()
         handle, fs = world.handle(*faults, kill_at(number))
         with contextlib.suppress(Killed):
@@ -293,7 +296,7 @@ def test_no_process_takes_back_what_a_move_under_way_has_noted(world):
 
 @pytest.mark.parametrize("faults", [(), (OTHER_FILE_SYSTEM,)], ids=["exchange", "copy"])
 def test_a_move_that_fails_leaves_the_store_where_it_is(world, faults):
-    for number in count(1):
+    for number in count(1, STEP):
         world.reset()
         fault = error_at(number, errno.EIO)
         handle, fs = world.handle(*faults, fault)

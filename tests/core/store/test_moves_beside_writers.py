@@ -73,7 +73,7 @@ def place(tmp_path: Path) -> Place:
 def test_what_was_acknowledged_during_a_move_is_there_afterwards(tmp_path, what):
     """Whatever comes at any call of the move is in the new store, or was refused."""
     number, refused, moved = 1, 0, 0
-    step = sized(23, 1)
+    step = sized(47, 1)
     while True:
         base = tmp_path / str(number)
         base.mkdir()
