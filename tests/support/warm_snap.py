@@ -101,6 +101,7 @@ def load_everything() -> None:
         handle.restore("latest")
         handle.undo()
     gc.freeze()  # a collection in a child would copy all of it
+    importlib.import_module("large_pages").use_large_pages()
 
 
 def is_running(child: int) -> bool:

@@ -11,9 +11,6 @@ from treesnap.core.model.errors import ErrorCode, OperationFailed
 from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.store.store import Store
 
-ALL_FREE = b"p" * (32 << 20)
-"""A path that uses up what is free."""
-
 
 def test_a_small_result_does_not_look_at_the_store():
     def stored_bytes() -> int:
@@ -38,7 +35,7 @@ def test_a_larger_store_may_give_more_paths_and_is_measured_once():
     budget.hold(b"p" * (1 << 22))
     budget.hold(b"p" * (1 << 22))
     with pytest.raises(OperationFailed) as caught:
-        budget.hold(ALL_FREE)
+        budget.hold(b"p" * (32 << 20))  # uses up what is free
 
     assert caught.value.code == ErrorCode.TOO_MANY_PATHS
     assert asked == [1]
