@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from formats.independent_remote_reader import File, Generation, Slot, padded, token
 from sampling import sized
 from treesnap.core.model.ids import checksum, expanded
+from treesnap.remote import connection
 from treesnap.remote.keys import (
     Cost,
     MasterKeys,
@@ -144,6 +145,13 @@ def test_a_slot_of_the_usual_cost_is_opened():
 
     assert open_slot(name, data, secret_of(COSTLY_SLOT), REMOTE_ID) == keys_until(2)
     assert Cost() == (3, 1 << 16, 4)
+
+
+def test_a_new_slot_has_the_usual_cost():
+    """By the function that commands call, without a cost."""
+    slot = connection.new_slot(keys_until(2), Secret.passphrase("open sesame"), REMOTE_ID)
+
+    assert slot_header(slot.name, slot.data).cost == Cost()
 
 
 BOUNDARIES = [0, 8, 16_384, 17_408, SEGMENT_SIZE, 67_584, 2 * SEGMENT_SIZE, 3 * SEGMENT_SIZE]

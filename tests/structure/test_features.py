@@ -70,7 +70,7 @@ def without(
 ) -> Iterator[tuple[str, Path]]:
     """A feature, and the place of a package without its folder."""
     place = tmp_path_factory.mktemp(request.param)
-    shutil.copytree(PACKAGE, place / "treesnap", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, place / "treesnap")  # and what is compiled, which fits by its time
     for name in [request.param, *USED_BY.get(request.param, [])]:
         folder = place / "treesnap" / name
         if folder.is_dir():

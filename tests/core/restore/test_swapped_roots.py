@@ -142,7 +142,7 @@ OPERATIONS: dict[str, Callable[[Place, WrappedFileSystem], object]] = {
 def test_nothing_else_is_read_or_written(tmp_path, operation, what):
     number, reached = 0, True
     while reached:
-        number += sized(3, 1)
+        number += sized(7, 1)
         assert number < CALLS_MAX
         place = Place(tmp_path / "place")
         fs = Swapping(place.above, number, partial(place.swap, what))

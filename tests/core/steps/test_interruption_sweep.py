@@ -243,7 +243,8 @@ def test_a_block_is_left_though_its_body_has_put_our_handler_away(scene, gap):
     """Interrupted before ours stands again, the block rolls back, or warns that it does not."""
     leaving = CheckpointBlock.__exit__.__code__
     scene.begin()
-    tried = positions(scene.fail_without_our_handler, lambda code: code is leaving)
+    found = positions(scene.fail_without_our_handler, lambda code: code is leaving)
+    tried = sized(spread(found, 2 * SAMPLE), found)
 
     left, reached = interrupted_at(scene, scene.fail_without_our_handler, tried, gap)
 

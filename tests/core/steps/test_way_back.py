@@ -140,7 +140,7 @@ def test_every_way_back_ends_where_the_step_began_although_it_filled_the_disk(
 KILLED_IN = "rm -r directory; : > large; head -c 64M /dev/urandom > filling"
 
 
-@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 17])
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 29])
 def test_way_back_on_a_full_disk_that_is_killed_anywhere_is_finished_or_was_not_begun(
     tmp_path: Path, stride: int
 ):

@@ -85,7 +85,7 @@ FAR = pytest.mark.parametrize("faults", [list, lambda: [far()]], ids=["near", "f
 
 def step(faults: Callable[[], list[Fault]]) -> int:
     """Returns how many calls lie between two that are tried."""
-    return sized(3, 1) if faults() else 1
+    return sized(7 if faults() else 3, 1)
 
 
 def without_old(there: dict[str, str]) -> dict[str, str]:
