@@ -23,9 +23,10 @@ from textual.worker import WorkerCancelled
 
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.create import CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.timeline.app import Timeline, TimelineTools
 from treesnap.timeline.command import lines_of_patches
 
@@ -69,7 +70,7 @@ def work(root: Path, store: Path) -> None:
         tags = fact_tags(host="claude", phase=phase, key=str(number))
         kind = SnapshotKind.AUTOMATIC
         create(
-            context, CreateRequest(label=label, session=session, step=number, kind=kind, tags=tags)
+            context, CaptureRequest(label=label, session=session, step=number, kind=kind, tags=tags)
         )
 
     (root / "src").mkdir(parents=True)

@@ -30,8 +30,9 @@ from mounting import mounting
 from oracle import difference, record
 from treesnap.compat.maker import carry_out
 from treesnap.compat.maker_result import result_text
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags
-from treesnap.core.ops.create import CreateRequest, create
+from treesnap.core.ops.create import create
 
 ORDINARY = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 """Runs a command of the superuser without the right to read everything."""
@@ -160,7 +161,7 @@ class TestRestoreFailed:
     ],
 )
 def test_a_damaged_list_of_files_is_corruption(root, store, run, listed):
-    request = CreateRequest(
+    request = CaptureRequest(
         name="one",
         session="task",
         step=4,

@@ -345,7 +345,7 @@ MUTATIONS = (
         "core/ops/capture.py",
         (
             (
-                "usable_cache(session, self._listing) if not fresh else None",
+                "usable_cache(session, self._listing) if not request.fresh else None",
                 "None",
             ),
         ),

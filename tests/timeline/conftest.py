@@ -10,9 +10,10 @@ from textual.worker import WorkerCancelled
 
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.create import CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.testing.doubles import UnsyncedFileSystem
 from treesnap.timeline.app import Timeline, TimelineTools
 from treesnap.timeline.command import lines_of_patches
@@ -54,7 +55,7 @@ def step(handle) -> Callable[..., str]:
 
     def take(number: int, phase: str, label: str, tool: str | None = None) -> str:
         tags = fact_tags(host="claude", phase=phase, key=str(number), tool=tool)
-        request = CreateRequest(
+        request = CaptureRequest(
             label=label, session="s1", step=number, kind=SnapshotKind.AUTOMATIC, tags=tags
         )
         return create(handle.context, request).id

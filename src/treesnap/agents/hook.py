@@ -30,11 +30,12 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.events import Monitor, NullMonitor, Phase
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags
 from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session, check_root, user_state_directory
-from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.store.lock import held
 from treesnap.core.store.roots import read_journal
@@ -211,21 +212,20 @@ def record(context: Context, event: Event) -> Capturing:
     """
     before: list[Before] = []
 
-    def settle(session: Session) -> Snapshot | CreateRequest:
+    def settle(session: Session, request: CaptureRequest) -> Snapshot | CaptureRequest:
         before[:] = [look_back(session, event)]
         return before[0].same or request._replace(step=before[0].number)
 
-    request = CreateRequest(
+    request = CaptureRequest(
         label=_label(event),
         tags=fact_tags(
             host=event.host, key=event.key or None, tool=event.tool, phase=event.phase.value
         ),
         session=event.session,
         kind=SnapshotKind.AUTOMATIC,
-        options=CreateOptions(skip_unchanged=event.phase is EventPhase.POST),
-        settle=settle,
+        skip_unchanged=event.phase is EventPhase.POST,
     )
-    return Capturing(create(context, request), before[0])
+    return Capturing(create(context, request, settle=settle), before[0])
 
 
 def begin_session(context: Context) -> None:

@@ -16,8 +16,9 @@ from treesnap.compat.machinery import Machinery
 from treesnap.core.handle import open as open_root
 from treesnap.core.model.arguments import checked_methods
 from treesnap.core.model.entities import Change, ChangeKind, Snapshot, SnapshotKind
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import CheckpointType, fact_tags, facts_of
-from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.undo import restore
 from treesnap.plans.plan import PIPELINE_CHECKPOINT_PREFIX
@@ -72,12 +73,12 @@ class CheckpointManager:
         base = _present_checkpoint(history)
         if base is not None and not self._differences(base.id):
             return None
-        request = CreateRequest(
+        request = CaptureRequest(
             label=f"{CHECKPOINT_PREFIX}:{message or f'step-{step}'}",
             step=step,
             tags=fact_tags(source_tool="architect"),
             complete_only=True,
-            options=CreateOptions(exclude=self._machinery.excluded),
+            exclude=self._machinery.excluded,
         )
         made = create(self._handle.context, request)
         return self._checkpoint(made.snapshot, base)

@@ -34,6 +34,7 @@ from treesnap.core.model.errors import (
     printable,
     quoted,
 )
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import (
     RESERVED_TAGS,
     CheckpointType,
@@ -55,7 +56,7 @@ from treesnap.core.ops.context import (
     find_root,
     refuse_dangerous,
 )
-from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.core.ops.history.listing import retag
 from treesnap.core.ops.processes import check_line
 from treesnap.core.own_program import module_words
@@ -247,13 +248,13 @@ class CheckpointManager:
         """
         checkpoint_id = str(uuid.uuid4())
         message = f"Checkpoint: {description}" if commit_first else None
-        request = CreateRequest(
+        request = CaptureRequest(
             name=checkpoint_id,
             label=description,
             session=_checked(session_id, "session"),
             tags=_tags_of(checkpoint_id, phase, checkpoint_type, message, state_snapshot),
             complete_only=True,
-            options=CreateOptions(exclude=self._machinery.excluded),
+            exclude=self._machinery.excluded,
         )
         if commit_first:
             snapshot = create(self.handle.context, request).snapshot

@@ -59,9 +59,10 @@ from treesnap.core.model.errors import (
     StoreMissing,
     TreesnapError,
 )
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags, facts_of
 from treesnap.core.ops.context import absolute
-from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.undo import restore
 
@@ -148,11 +149,11 @@ def _remove_replaced(handle: Handle, found: Snapshot) -> None:
         handle.delete(found.id)
 
 
-def _create_request(request: Create, replaces: SnapshotId | None = None) -> CreateRequest:
+def _create_request(request: Create, replaces: SnapshotId | None = None) -> CaptureRequest:
     is_as_given = request.files == _texts(treepath.without_nested(_paths(request.files)))
     of_step = f": {request.step_name}" if request.step_name else ""
-    return CreateRequest(
-        paths=tuple(_paths(request.files)),
+    return CaptureRequest(
+        scope=tuple(_paths(request.files)) or None,
         name=request.checkpoint_id,
         label=f"before step {request.step_number}{of_step}",
         session=request.task_id,
@@ -164,7 +165,7 @@ def _create_request(request: Create, replaces: SnapshotId | None = None) -> Crea
         ),
         complete_only=True,
         replaces=replaces,
-        options=CreateOptions(allow_absent=True),  # a step may create files that it lists
+        allow_absent=True,  # a step may create files that it lists
     )
 
 

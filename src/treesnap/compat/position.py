@@ -16,12 +16,13 @@ from treesnap.core.diff.trees import is_time_alone
 from treesnap.core.model.entities import Change, IgnoreRules, Snapshot, SnapshotKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused, StoreMissing, quoted
 from treesnap.core.model.quantities import first_few
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import PositionResult, StatusResult
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import publish_again, uncaptured
 from treesnap.core.ops.checkpoint_locks import when_alone
 from treesnap.core.ops.context import Context, Session, check_root
-from treesnap.core.ops.create import CreateRequest, check_name, check_words, create, metadata_of
+from treesnap.core.ops.create import check_name, check_words, create, metadata_of
 from treesnap.core.ops.history.compare import status
 from treesnap.core.ops.history.listing import count_rollback
 from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults
@@ -52,7 +53,7 @@ def compare_with_head(context: Context, of_content: OfContent = list) -> StatusR
 
 
 def mark_position(
-    context: Context, request: CreateRequest, of_content: OfContent = list
+    context: Context, request: CaptureRequest, of_content: OfContent = list
 ) -> Snapshot:
     """Marks the position; raises Refused when the content of the tree differs from it.
 
@@ -72,22 +73,21 @@ def mark_position(
     return mark(context, found.snapshot.id, request)
 
 
-def mark(context: Context, ref: str, request: CreateRequest) -> Snapshot:
+def mark(context: Context, ref: str, request: CaptureRequest) -> Snapshot:
     """Publishes the state of a snapshot again with the metadata of a request, durably.
 
     What the request excludes is left alone by a restore of the mark, even where the state
     has it. Costs no look at the root. Raises NotFound, Refused (the name is taken), Busy.
     """
     check_words(request)
-    patterns = tuple(request.options.exclude)
-    given(patterns)
+    given(request.exclude)
     try:
         with (
             opened(context, "mark a snapshot", writing=True, recover=False) as session,
             locked_root(session, "mark"),
         ):
             settings = settings_or_defaults(session)
-            rules = given((*(settings.excluded if settings is not None else ()), *patterns))
+            rules = given((*(settings.excluded if settings is not None else ()), *request.exclude))
             if request.name is not None:
                 check_name(session, request.name)
             marked = _published(session, resolve_in(session, ref), metadata_of(request), rules)
@@ -140,7 +140,7 @@ def _rolled_back(
         restored = None if keep_files else restore_to(session, goal)
         stands_at = position(session)
         if stands_at is None or stands_at.root_hash != goal.snapshot.root_hash:
-            request = CreateRequest(
+            request = CaptureRequest(
                 session=of_session,
                 kind=SnapshotKind.AUTOMATIC,
                 label=f"rolled back to {goal.snapshot.id[:12]}",

@@ -174,20 +174,22 @@ class Handle:
         garbage is collected, and it is tried again. Raises Refused, NotFound (no such root),
         Busy, StorageFull, OperationFailed.
         """
+        from treesnap.core.model.requests import CaptureRequest
         from treesnap.core.model.reserved_tags import refuse_reserved, with_words
-        from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+        from treesnap.core.ops.create import create, with_options
 
         refuse_reserved(tags or {})
-        request = CreateRequest(
-            paths=self.tree_paths(paths),
+        request = CaptureRequest(
+            scope=self.tree_paths(paths) or None,
             label=label,
             name=name,
             tags=with_words(tags or {}, phase, type),
             session=session,
             step=step,
             kind=kind,
-            options=options or CreateOptions(),
         )
+        if options is not None:
+            request = with_options(request, options)
         return create(self.context, request)
 
     @contextmanager
@@ -393,12 +395,12 @@ class Handle:
         and nothing is published. The label says where it came from, unless one is given. Raises
         NotFound, Refused, Busy, StorageFull, OperationFailed.
         """
+        from treesnap.core.model.requests import CaptureRequest
         from treesnap.core.model.reserved_tags import refuse_reserved
         from treesnap.core.ops.archive_import import import_from
-        from treesnap.core.ops.create import CreateRequest
 
         refuse_reserved(tags or {})
-        request = CreateRequest(label=label, name=name, tags=dict(tags or {}))
+        request = CaptureRequest(label=label, name=name, tags=dict(tags or {}))
         if isinstance(source, str | bytes | os.PathLike):
             path = os.path.abspath(absolute(os.fsdecode(source)))
             return import_from(self.context, path, request)
@@ -1079,19 +1081,19 @@ class Handle:
         :attr:`aio`; a generator function is refused with TypeError, because its body runs after
         the call: use the block inside it.
         """
+        from treesnap.core.model.requests import CaptureRequest
         from treesnap.core.model.reserved_tags import refuse_reserved
-        from treesnap.core.ops.create import CreateOptions, CreateRequest
         from treesnap.core.ops.run.rollback import RollbackBlock
 
         refuse_reserved(tags or {})
-        request = CreateRequest(
-            paths=self.tree_paths(paths),
+        request = CaptureRequest(
+            scope=self.tree_paths(paths) or None,
             label=label,
             tags=dict(tags or {}),
             session=session,
             step=step,
             kind=SnapshotKind.RUN,
-            options=CreateOptions(allow_absent=True),  # the body may make what it is about
+            allow_absent=True,  # the body may make what it is about
         )
         return RollbackBlock(self.context, request, overlap)
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from treesnap.core.model.entities import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.model.errors import ErrorCode, NotFound, Refused
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import CheckpointType, fact_tags, stated_facts
-from treesnap.core.ops.create import CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.core.ops.history.listing import delete, list_snapshots, resolve, set_pinned
 from treesnap.core.ops.references import Filter
 from treesnap.plans.plan import (
@@ -54,7 +55,7 @@ def take_snapshot(
 
 def snapshot_request(
     plan: Plan, label: str, kind: CheckpointType, said: Mapping[str, str] | None = None
-) -> CreateRequest:
+) -> CaptureRequest:
     """Returns the request of :func:`take_snapshot`."""
     index, leaves, said = plan.next_index, plan.leaves, said or {}
     facts = {
@@ -65,7 +66,7 @@ def snapshot_request(
         "source_tool": SOURCE_TOOL,
     }
     noted = fact_tags(**{name: fact for name, fact in facts.items() if name not in said})
-    return CreateRequest(
+    return CaptureRequest(
         label=label,
         session=plan.id,
         step=index,

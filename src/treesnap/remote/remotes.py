@@ -38,6 +38,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.events import Phase
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Fields, Record
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import (
     Privileges,
     PrunePolicy,
@@ -48,7 +49,7 @@ from treesnap.core.model.results import (
 from treesnap.core.model.treepath import PathLike
 from treesnap.core.ops.access import locked_root, opened, recover
 from treesnap.core.ops.context import Context, Session, refuse_dangerous
-from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.core.ops.maintenance.config import settings_of
 from treesnap.core.ops.maintenance.space import rules_of
 from treesnap.core.ops.merge.trees import ConflictRule, MergeRequest, merge
@@ -754,9 +755,8 @@ class Remotes:
             refuse_covered(session)
             if done.newest_id in {base.id for base in _merge_bases(session, done)}:
                 return PullResult(done, (), None)
-        options = CreateOptions(skip_unchanged=True)
         label = f"before the pull of {done.remote}/{done.history_name}"
-        mine = create(self._context, CreateRequest(label=label, options=options)).snapshot
+        mine = create(self._context, CaptureRequest(label=label, skip_unchanged=True)).snapshot
         with (
             opened(self._context, "pull", writing=True, recover=False) as session,
             locked_root(session, "pull"),

@@ -11,9 +11,10 @@ from state import tree_state
 from treesnap.compat.position import compare_with_head, mark, mark_position, rollback
 from treesnap.core.model.entities import SnapshotKind, SnapshotState
 from treesnap.core.model.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import is_retired, retired, rollback_count
 from treesnap.core.ops.access import opened
-from treesnap.core.ops.create import CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.core.ops.history.listing import retag
 from treesnap.core.store.collector import CollectorState, read_state, write_state
 from treesnap.core.store.layout import Layout
@@ -99,7 +100,7 @@ class TestPosition:
 
 class TestMark:
     def test_has_the_state_of_the_other_and_its_own_words(self, handle, two):
-        marked = mark(handle.context, "first", CreateRequest(name="again", label="x", session="s"))
+        marked = mark(handle.context, "first", CaptureRequest(name="again", label="x", session="s"))
 
         first = handle.resolve("first")
         assert marked.root_hash == first.root_hash
@@ -108,7 +109,7 @@ class TestMark:
         assert stands_at(handle) == first.root_hash
 
     def test_keeps_the_state_when_the_other_is_deleted(self, handle, root, two):
-        mark(handle.context, "first", CreateRequest(name="again"))
+        mark(handle.context, "first", CaptureRequest(name="again"))
         handle.delete("first", "second")
         handle.gc()
 
@@ -120,14 +121,14 @@ class TestMark:
     def test_looks_at_no_file_and_writes_one_record(self, make_handle, two):
         fs = RecordingFileSystem()
 
-        mark(make_handle(fs=fs).context, "first", CreateRequest())
+        mark(make_handle(fs=fs).context, "first", CaptureRequest())
 
         assert "scan" not in fs.count("scan")
         assert [item.method for item in fs.syncs] == ["sync_data", "sync"]
 
     def test_needs_a_free_name(self, handle, two):
         with pytest.raises(Refused) as caught:
-            mark(handle.context, "first", CreateRequest(name="second"))
+            mark(handle.context, "first", CaptureRequest(name="second"))
 
         assert caught.value.code == ErrorCode.NAME_TAKEN
 
@@ -137,17 +138,17 @@ class TestMark:
             handle.create()
 
         with pytest.raises(NotFound, match="no snapshot 'nosuch'"):
-            mark(handle.context, "nosuch", CreateRequest())
+            mark(handle.context, "nosuch", CaptureRequest())
 
     @pytest.mark.parametrize("times", [ATTEMPTS - 1, ATTEMPTS])
     def test_is_done_again_when_collections_overtake_it(self, store_path, make_handle, two, times):
         fs = Overtaken(store_path, times)
 
         if times < ATTEMPTS:
-            assert mark(make_handle(fs=fs).context, "first", CreateRequest()).sequence == 3
+            assert mark(make_handle(fs=fs).context, "first", CaptureRequest()).sequence == 3
         else:
             with pytest.raises(Busy, match="kept overtaking the mark"):
-                mark(make_handle(fs=fs).context, "first", CreateRequest())
+                mark(make_handle(fs=fs).context, "first", CaptureRequest())
         assert fs.left == 0
 
     def test_of_the_position_refuses_what_is_not_captured(self, handle, root, two):
@@ -155,7 +156,7 @@ class TestMark:
             (root / f"file-{number}").touch()
 
         with pytest.raises(Refused, match=r"'file-0', 'file-1', 'file-2' and 2 more$") as caught:
-            mark_position(handle.context, CreateRequest())
+            mark_position(handle.context, CaptureRequest())
 
         assert caught.value.code == ErrorCode.UNSAVED_CHANGES
 
@@ -287,7 +288,7 @@ def test_create_may_insist_on_everything(handle, root):
         pytest.skip("the superuser reads everything; tests/compat has it")
 
     with pytest.raises(Refused) as caught:
-        create(handle.context, CreateRequest(complete_only=True))
+        create(handle.context, CaptureRequest(complete_only=True))
 
     assert caught.value.code == ErrorCode.UNREADABLE
     assert handle.list() == ()

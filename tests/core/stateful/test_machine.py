@@ -38,8 +38,8 @@ from sampling import SEED, sized
 from scopes import Scope, ancestors, captured, common_scope, inside, outside
 from treesnap.compat import position
 from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import RestoreResult
-from treesnap.core.ops.create import CreateRequest
 
 SEEDS = range(SEED, SEED + sized(1, 3))
 EXAMPLES = sized(3, 200)
@@ -215,9 +215,9 @@ class Machine(RuleBasedStateMachine):
     def mark(self, identity: str) -> Made:
         if identity not in self.moments:
             with pytest.raises(treesnap.NotFound):
-                position.mark(self.handle.context, identity, CreateRequest())
+                position.mark(self.handle.context, identity, CaptureRequest())
             return multiple()
-        marked = position.mark(self.handle.context, identity, CreateRequest()).id
+        marked = position.mark(self.handle.context, identity, CaptureRequest()).id
         self.moments[marked] = self.moments[identity]._replace(id=marked)
         return marked
 

@@ -34,12 +34,13 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.events import Phase
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import IMPORTED
 from treesnap.core.model.results import CreateResult, CreateStats
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Context, Session, check_root
-from treesnap.core.ops.create import CreateRequest, check_name, check_words, metadata_of
+from treesnap.core.ops.create import check_name, check_words, metadata_of
 from treesnap.core.ops.history.archive_tree import archive_tree
 from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults, with_room
 from treesnap.core.store.writer import Added, EpochChanged, Writer, retry_overtaken
@@ -76,7 +77,7 @@ class _Imported(NamedTuple):
     """Other fields of the snapshot's record."""
 
 
-def import_from(context: Context, source: str | Readable, request: CreateRequest) -> CreateResult:
+def import_from(context: Context, source: str | Readable, request: CaptureRequest) -> CreateResult:
     """Publishes a snapshot of what a source holds; see :meth:`treesnap.Handle.import_from`."""
     source_name = os.path.basename(source.rstrip("/")) if isinstance(source, str) else "a stream"
     if request.label is None:
@@ -103,7 +104,7 @@ _Opened = Callable[[], Any]
 
 
 def _import(
-    context: Context, request: CreateRequest, source: str | _Opened, *, once: bool = False
+    context: Context, request: CaptureRequest, source: str | _Opened, *, once: bool = False
 ) -> CreateResult:
     """Imports, again if collections overtook it or room was made, unless it can be read once."""
 
@@ -130,7 +131,7 @@ def _import(
 
 def _attempt(
     session: Session,
-    request: CreateRequest,
+    request: CaptureRequest,
     source: str | _Opened,
     earlier: Mapping[bytes, Added],
 ) -> CreateResult:
@@ -151,7 +152,7 @@ def _attempt(
 
 
 def _publish(
-    session: Session, writer: Writer, request: CreateRequest, found: _Imported
+    session: Session, writer: Writer, request: CaptureRequest, found: _Imported
 ) -> CreateResult:
     store, root = session.store, session.root
     writer.flush()  # before the lock: that may take long
@@ -203,8 +204,8 @@ def _captured(
 ) -> _Imported:
     """Captures another directory, as a root is captured."""
     rules = given(settings.excluded) if settings is not None else ()
-    wanted = scan_settings(session.context, rules=rules, root=directory)
-    result = Scanner(session.fs, wanted, writer, session.monitor, None).scan()
+    scan = scan_settings(session.context, CaptureRequest(rules=rules), root=directory)
+    result = Scanner(session.fs, scan, writer, session.monitor, None).scan()
     return _Imported(
         result.root,
         result.links,

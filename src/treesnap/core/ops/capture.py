@@ -18,27 +18,27 @@ from treesnap.core.model.entities import (
     Skipped,
     SkipReason,
     Snapshot,
-    SnapshotId,
     SnapshotRecord,
 )
 from treesnap.core.model.errors import Corrupt, ErrorCode, NotFound, Refused, WarningCode, quoted
 from treesnap.core.model.events import Phase
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.quantities import first_few
+from treesnap.core.model.requests import WHOLE_ROOT, CaptureRequest
 from treesnap.core.ops.context import Context, Session, store_identities
-from treesnap.core.ops.known_changes import (
-    NOTHING_KNOWN,
-    KnownChanges,
-    query_watcher,
-    walk_with_fallback,
-)
+from treesnap.core.ops.known_changes import query_watcher, walk_with_fallback
 from treesnap.core.ops.privileges import elsewhere_tags, note_captured
 from treesnap.core.ops.tree_state import MemoryObjects, State, walked_state
 from treesnap.core.store.roots import read_journal, registered_roots
 from treesnap.core.store.snapshots import SnapshotListing
 from treesnap.core.store.writer import Added, Writer, retry_overtaken
-from treesnap.core.worktree.scan.listing import NOTHING_REVEALED, Revealed
-from treesnap.core.worktree.scan.scanner import Scanner, ScanResult, ScanSettings
+from treesnap.core.worktree.scan.scanner import (
+    NOTHING_KNOWN,
+    KnownChanges,
+    Scanner,
+    ScanResult,
+    ScanSettings,
+)
 from treesnap.core.worktree.scan.statcache import StatCache, StatCacheBuilder, load
 
 if TYPE_CHECKING:
@@ -76,12 +76,11 @@ def usable_cache(session: Session, listing: SnapshotListing | None = None) -> St
 
 def scan_settings(
     context: Context,
-    scope: tuple[bytes, ...] | None = None,
-    rules: tuple[IgnoreRules, ...] = (),
+    request: CaptureRequest = WHOLE_ROOT,
     known: KnownChanges = NOTHING_KNOWN,
     *,
     root: str | None = None,
-    heeds_ignore_files: bool = True,
+    cached_rules_hold: bool = True,
 ) -> ScanSettings:
     """Returns the settings for a walk that begins now, of the root or of another directory.
 
@@ -90,42 +89,18 @@ def scan_settings(
     """
     return ScanSettings(
         root=root if root is not None else context.root,
-        heeds_ignore_files=heeds_ignore_files,
-        scope=scope,
-        rules=rules,
-        store=store_identities(context),
         started_ns=known.asked_ns if known.asked_ns is not None else context.clock_ns(),
-        changed=known.changed,
-        mapped=known.mapped,
-        written=known.written,
-        noted_rules=known.note.rules if known.note is not None else (),
+        request=request,
+        known=known,
+        cached_rules_hold=cached_rules_hold,
+        store=store_identities(context),
         tree_cache=context.tree_cache,
     )
 
 
-def preview(
-    session: Session,
-    scope: tuple[bytes, ...] | None = None,
-    rules: tuple[IgnoreRules, ...] = (),
-    *,
-    observes: bool = False,
-    heeds_ignore_files: bool = True,
-    revealed: Revealed = NOTHING_REVEALED,
-    rules_of_id: SnapshotId | None = None,
-    fresh: bool = False,
-) -> Capture:
-    """Walks the root without writing anything; keeps what a restore compares if it ``observes``."""
-    with Capture(
-        session,
-        scope=scope,
-        rules=rules,
-        observes=observes,
-        heeds_ignore_files=heeds_ignore_files,
-        revealed=revealed,
-        rules_of_id=rules_of_id,
-        fresh=fresh,
-        keeps_nothing=True,
-    ) as seen:
+def preview(session: Session, request: CaptureRequest = WHOLE_ROOT) -> Capture:
+    """Walks the root without writing anything."""
+    with Capture(session, request._replace(keeps_nothing=True)) as seen:
         return seen
 
 
@@ -133,7 +108,7 @@ def live_state(
     session: Session, scope: tuple[bytes, ...] | None, rules: tuple[IgnoreRules, ...]
 ) -> State:
     """Returns the root as it is, and warns of what cannot be read and thus not be compared."""
-    seen = preview(session, scope, rules)
+    seen = preview(session, CaptureRequest(scope=scope, rules=rules))
     unread = [item.path for item in seen.result.skipped if item.reason == SkipReason.UNREADABLE]
     if unread:
         session.monitor.warn(
@@ -176,51 +151,34 @@ class Capture:
     """One walk of the root, which stores what it finds. Use as a context manager.
 
     The caller holds the root's lock, so that no other snapshot of it comes or goes
-    meanwhile. Nothing is visible before :meth:`publish`. With ``fresh`` everything is read,
-    whatever a watcher or the stat cache says.
+    meanwhile. Nothing is visible before :meth:`publish`.
     """
 
     def __init__(
         self,
         session: Session,
+        request: CaptureRequest,
         *,
-        scope: tuple[bytes, ...] | None = None,
-        rules: tuple[IgnoreRules, ...] = (),
-        observes: bool = False,
-        size_bytes_max: int | None = None,
-        fresh: bool = False,
         earlier: Mapping[bytes, Added] | None = None,
-        heeds_ignore_files: bool = True,
-        rules_of_id: SnapshotId | None = None,
-        revealed: Revealed = NOTHING_REVEALED,
-        keeps_nothing: bool = False,
         is_shared: bool = False,
     ) -> None:
         """Prepares a walk, in several processes if ``is_shared`` and the tree is large.
 
-        With ``keeps_nothing`` no byte is written, and nothing can be published.
-
-        With ``heeds_ignore_files`` off only the given rules count; those of a snapshot are if
-        ``rules_of_id`` is its id. What is ``revealed`` is captured even if it is excluded. In
-        both cases the stat cache is read, but not written.
+        Where ignore files do not count, or anything excluded is revealed, the stat cache is read,
+        but not written. ``earlier`` is what an attempt before stored.
         """
         self._session = session
-        self._scope = scope
-        self._rules = rules
-        self._heeds_ignore_files = heeds_ignore_files
-        self._rules_of_id = rules_of_id
-        self._revealed = revealed
-        self._observations: Observations | None = {} if observes else None
+        self._request = request
+        self._observations: Observations | None = {} if request.observes else None
         self._listing = session.store.snapshots.listing(session.root.id)
-        self._keeps_nothing = keeps_nothing
-        self.cache = usable_cache(session, self._listing) if not fresh else None
+        self.cache = usable_cache(session, self._listing) if not request.fresh else None
         self.writer: Writer | _Unstored = (
             _Unstored(session.store)
-            if keeps_nothing
-            else Writer(session.store, size_bytes_max=size_bytes_max, earlier=earlier)
+            if request.keeps_nothing
+            else Writer(session.store, size_bytes_max=request.max_size_bytes, earlier=earlier)
         )
         # What helpers store twice must not count against a limit.
-        self._is_shared = is_shared and size_bytes_max is None
+        self._is_shared = is_shared and request.max_size_bytes is None
         self._builder: StatCacheBuilder | None = None
         self._is_published = False
 
@@ -259,35 +217,30 @@ class Capture:
 
     def _scan(self) -> ScanResult:
         known = query_watcher(self._session, self.cache)
-        self._known, result = walk_with_fallback(self._walk, known, self._scope)
+        self._known, result = walk_with_fallback(self._walk, known, self._request.scope)
         stages = [item.path for item in result.skipped if is_valid_stage_name(item.path)]
-        if stages and not self._keeps_nothing:
+        if stages and not self._request.keeps_nothing:
             refuse_interrupted_elsewhere(self._session, stages)
         return result
 
     def _walk(self, known: KnownChanges) -> ScanResult:
         context, temporary = self._session.context, self._session.store.layout.temporary
+        request = self._request
         is_partial = known.changed is not None
         if self._builder is not None:
             self._builder.discard()
-        is_usual = self._heeds_ignore_files and not self._revealed
-        if self._scope is None and is_usual and not self._keeps_nothing:
+        is_usual = request.heeds_ignore_files and not request.revealed
+        if request.scope is None and is_usual and not request.keeps_nothing:
             self._builder = StatCacheBuilder(
                 context.fs, temporary, self.cache, is_partial=is_partial
             )
         if self._observations is not None:
             self._observations.clear()
-        is_unknown = is_partial or self._keeps_nothing
+        is_unknown = is_partial or request.keeps_nothing
         context.monitor.begin(Phase.SCAN, *((None, None) if is_unknown else self._expected()))
-        settings = scan_settings(context, self._scope, self._rules, known)
-        if not self._heeds_ignore_files:
-            is_same = self.cache is not None and self.cache.snapshot_id == self._rules_of_id
-            settings = settings._replace(
-                heeds_ignore_files=False,
-                cached_rules_hold=is_same,
-            )
-        if self._revealed:
-            settings = settings._replace(cached_rules_hold=False, revealed=self._revealed.tree())
+        settings = scan_settings(
+            context, request, known, cached_rules_hold=self._cached_rules_hold()
+        )
         self._started_ns = settings.started_ns
         scanner = Scanner(
             context.fs,
@@ -298,7 +251,7 @@ class Capture:
             self._builder,
             self._observations,
         )
-        is_shared = self._is_shared and self.cache is None and self._scope is None
+        is_shared = self._is_shared and self.cache is None and request.scope is None
         if is_shared and isinstance(self.writer, Writer) and helper_count() >= HELPERS_MIN:
             from treesnap.core.worktree.scan.parallel_capture import ParallelScanner
 
@@ -306,6 +259,14 @@ class Capture:
                 context.fs, settings, self.writer, context.monitor, self._builder
             )
         return scanner.scan()
+
+    def _cached_rules_hold(self) -> bool:
+        """Returns whether what the stat cache leaves out is left out now, too."""
+        request = self._request
+        if request.revealed:
+            return False
+        is_same = self.cache is not None and self.cache.snapshot_id == request.rules_of_id
+        return request.heeds_ignore_files or is_same
 
     def _expected(self) -> tuple[int | None, int | None]:
         """Returns files and bytes of the last snapshot of the same paths, to show progress."""
@@ -316,7 +277,7 @@ class Capture:
             record = self._session.store.snapshots.load(self._session.root.id, newest).record
         except (Corrupt, NotFound):
             return None, None
-        if record.scope != self._scope:
+        if record.scope != self._request.scope:
             return None, None
         totals = record.totals
         return totals.files + totals.others, totals.size_bytes
@@ -330,7 +291,7 @@ class Capture:
             root_path=os.fsencode(self._session.context.root),
             created_at_ns=self._session.context.clock_ns(),
             totals=result.totals,
-            scope=self._scope,
+            scope=self._request.scope,
             rules=result.rules,
             unstable=result.unstable,
             host=os.uname().nodename,

@@ -34,14 +34,13 @@ from treesnap.core.model.errors import (
     printable,
     quoted,
 )
-from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import CreateResult, CreateStats
 from treesnap.core.model.treepath import ROOT, ancestors, parents, without_nested
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import Capture, latest
 from treesnap.core.ops.checkpoint_locks import refuse_full_root, refuse_overlap
 from treesnap.core.ops.context import Context, Session, check_root
-from treesnap.core.ops.maintenance.config import Settings
 from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults, with_room
 from treesnap.core.ops.references import STEP_MAX, find_named, is_reserved_name, paths_in_history
 from treesnap.core.store.writer import Added, retry_overtaken
@@ -83,55 +82,109 @@ class CreateOptions:
     """A line for ``sh`` that runs in the root first; if it fails, nothing is captured."""
 
 
-class CreateRequest(NamedTuple):
-    """What the caller of ``create`` asked for."""
-
-    paths: tuple[bytes, ...] = ()
-    label: str | None = None
-    name: str | None = None
-    tags: Mapping[str, str] = {}
-    session: str | None = None
-    step: int | None = None
-    kind: SnapshotKind = SnapshotKind.MANUAL
-    complete_only: bool = False
-    """Whether nothing is published when something could not be read."""
-    options: CreateOptions = CreateOptions()
-    replaces: SnapshotId | None = None
-    """The snapshot that may have the name already: its caller deletes it then, and until that
-    the name stands for the new one."""
-    settle: Callable[[Session], Snapshot | CreateRequest] | None = None
-    """Asked under the root's lock, before anything is read: what to publish after all, or the
-    snapshot that is there already and makes another one needless."""
+Settle = Callable[[Session, CaptureRequest], Snapshot | CaptureRequest]
+"""Asked under the root's lock, before anything is read: what to publish after all, or the
+snapshot that is there already and makes another one needless."""
 
 
-def create(context: Context, request: CreateRequest, claim: Claim | None = None) -> CreateResult:
+def with_options(request: CaptureRequest, options: CreateOptions) -> CaptureRequest:
+    """Returns a request with a caller's options."""
+    return request._replace(
+        exclude=tuple(options.exclude),
+        allow_absent=options.allow_absent,
+        skip_unchanged=options.skip_unchanged,
+        force=options.force,
+        max_size_bytes=options.max_size_bytes,
+        validate=options.validate,
+    )
+
+
+def create(
+    context: Context,
+    request: CaptureRequest,
+    claim: Claim | None = None,
+    settle: Settle | None = None,
+) -> CreateResult:
     """Captures and publishes; see :meth:`treesnap.Handle.create`.
+
+    check what is asked for
+    run the line that validates    without a lock: it may take minutes
+    open the store, lock the root  again with more room, if there was too little
+    settle                         what is to be published after all
+    capture, publish               again, if garbage collections overtook it
+    claim                          what a failed step goes back to
+    maintain the store
 
     With a claim the snapshot is held, unless another one may go back over the same paths.
     """
-    patterns = tuple(request.options.exclude)
-    given(patterns)  # refused before anything is looked at
-    scope = without_nested(list(request.paths)) if request.paths else None
-    if scope == (b"",):
-        scope = None
-    check_words(request)
-    check_root(context, force=request.options.force)
-    _refuse_links(context, scope or ())
-    if request.paths and not request.options.allow_absent:
-        _refuse_unknown(context, request.paths)
-    if request.options.validate is not None:
-        _validate(context, request.options.validate)
+    request = _checked(context, request)
+    if request.validate is not None:
+        _validate(context, request.validate)
     if claim is not None:  # before room is made in the store, which would not help
         refuse_full_root(context)
     # Tried again alone: what several processes stored twice may be what found no room.
     shared = iter([True])
-    result = with_room(
-        context,
-        lambda: _create(context, request, scope, patterns, claim, is_shared=next(shared, False)),
-    )
+
+    def create_once() -> CreateResult:
+        is_shared = next(shared, False)
+        with opened(context, "take a snapshot", create=True, recover=False) as session:
+            session.root.register()
+            asked = _with_settings(session, request)
+            with locked_root(session, "create"):
+                session.root.note_identity()
+                if claim is not None:
+                    refuse_overlap(session, asked.scope)
+                settled = settle(session, asked) if settle is not None else asked
+                if isinstance(settled, Snapshot):
+                    return CreateResult(
+                        settled, unchanged=True, skipped=(), absent=(), stats=_NO_STATS
+                    )
+                if settled.name is not None:
+                    check_name(session, settled.name, settled.replaces)
+                result = _captured(session, settled, is_shared=is_shared)
+                if claim is not None:
+                    claim.take(session, result.snapshot.id, settled.scope)
+                    claim.require_way_back(session)
+                elif settled.kind == SnapshotKind.MANUAL and settled.scope is None:
+                    session.root.forget_dead_holds()  # a person keeps what such a step left
+                return result
+
+    result = with_room(context, create_once)
     if not result.unchanged:
         maintain(context, result.snapshot.sequence)
     return result
+
+
+def _checked(context: Context, request: CaptureRequest) -> CaptureRequest:
+    """Returns a request whose paths do not nest; raises what is wrong with it.
+
+    Looks before a store or a root is made.
+    """
+    given(request.exclude)  # refused before anything is looked at
+    scope = tuple(without_nested(list(request.scope))) if request.scope else None
+    if scope == (b"",):
+        scope = None
+    check_words(request)
+    check_root(context, force=request.force)
+    _refuse_links(context, scope or ())
+    if request.scope and not request.allow_absent:
+        _refuse_unknown(context, request.scope)
+    return request._replace(scope=scope)
+
+
+def _with_settings(session: Session, request: CaptureRequest) -> CaptureRequest:
+    """Returns a request with what the settings add to it; what the caller said counts more."""
+    settings = settings_or_defaults(session)
+    if settings is None:
+        return request._replace(rules=given(request.exclude))
+    return request._replace(
+        rules=given((*settings.excluded, *request.exclude)),
+        max_size_bytes=(
+            request.max_size_bytes
+            if request.max_size_bytes is not None
+            else settings.store_size_bytes_max
+        ),
+    )
 
 
 def _validate(context: Context, line: str) -> None:
@@ -193,63 +246,22 @@ def _refuse_unknown(context: Context, paths: tuple[bytes, ...]) -> None:
         )
 
 
-def _create(
-    context: Context,
-    request: CreateRequest,
-    scope: tuple[bytes, ...] | None,
-    patterns: tuple[str, ...],
-    claim: Claim | None,
-    *,
-    is_shared: bool,
-) -> CreateResult:
-    with opened(context, "take a snapshot", create=True, recover=False) as session:
-        session.root.register()
-        settings = settings_or_defaults(session)
-        rules = given((*(settings.excluded if settings is not None else ()), *patterns))
-        size_bytes_max = _size_bytes_max(settings, request)
-        with locked_root(session, "create"):
-            session.root.note_identity()
-            if claim is not None:
-                refuse_overlap(session, scope)
-            settled = request.settle(session) if request.settle is not None else request
-            if isinstance(settled, Snapshot):
-                return CreateResult(settled, unchanged=True, skipped=(), absent=(), stats=_NO_STATS)
-            if settled.name is not None:
-                check_name(session, settled.name, settled.replaces)
+def _captured(session: Session, request: CaptureRequest, *, is_shared: bool) -> CreateResult:
+    """Captures and publishes; once more where garbage collections overtook that."""
 
-            def attempt(earlier: Mapping[bytes, Added]) -> CreateResult:
-                capture = Capture(
-                    session,
-                    scope=scope,
-                    rules=rules,
-                    size_bytes_max=size_bytes_max,
-                    earlier=earlier,
-                    is_shared=is_shared,
-                )
-                try:
-                    with reported("take a snapshot"), capture:
-                        return _publish(session, capture, settled)
-                except StorageFull as error:
-                    error.needed_bytes = capture.writer.needed_bytes
-                    raise
+    def attempt(earlier: Mapping[bytes, Added]) -> CreateResult:
+        capture = Capture(session, request, earlier=earlier, is_shared=is_shared)
+        try:
+            with reported("take a snapshot"), capture:
+                return _publish(session, capture, request)
+        except StorageFull as error:
+            error.needed_bytes = capture.writer.needed_bytes
+            raise
 
-            result = retry_overtaken("the capture", attempt)
-            if claim is not None:
-                claim.take(session, result.snapshot.id, scope)
-                claim.require_way_back(session)
-            elif settled.kind == SnapshotKind.MANUAL and scope is None:
-                session.root.forget_dead_holds()  # a person keeps what such a step left
-            return result
+    return retry_overtaken("the capture", attempt)
 
 
-def _size_bytes_max(settings: Settings | None, request: CreateRequest) -> int | None:
-    """Returns what the store may take: what the caller said, or else the settings."""
-    if request.options.max_size_bytes is not None:
-        return request.options.max_size_bytes
-    return settings.store_size_bytes_max if settings is not None else None
-
-
-def check_words(request: CreateRequest) -> None:
+def check_words(request: CaptureRequest) -> None:
     """Raises InvalidArgument for what a record cannot hold, or a reference cannot name."""
     words = {"label": request.label, "name": request.name, "session": request.session}
     tags = [*request.tags.keys(), *request.tags.values()]
@@ -286,7 +298,7 @@ def check_name(session: Session, name: str, replaces: SnapshotId | None = None) 
         )
 
 
-def metadata_of(request: CreateRequest) -> dict[str, Any]:
+def metadata_of(request: CaptureRequest) -> dict[str, Any]:
     """Returns the fields of a snapshot's record that a request decides."""
     return {
         "kind": request.kind,
@@ -298,11 +310,11 @@ def metadata_of(request: CreateRequest) -> dict[str, Any]:
     }
 
 
-def _publish(session: Session, capture: Capture, request: CreateRequest) -> CreateResult:
+def _publish(session: Session, capture: Capture, request: CaptureRequest) -> CreateResult:
     record: SnapshotRecord = capture.record(**metadata_of(request))
     if request.complete_only and record.totals.incomplete:
         raise _unreadable(capture)
-    if request.options.skip_unchanged:
+    if request.skip_unchanged:
         newest = latest(session, record.scope)
         if newest is not None and newest.root_hash == state_hash(record):
             return _result(capture, newest, unchanged=True)

@@ -29,6 +29,7 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.ids import ID_SIZE, checksum
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import FileHunks, Hunk, RestoreResult
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import Capture, preview
@@ -133,7 +134,7 @@ def _publish_goal(
     """
     with (
         reported("take a snapshot"),
-        Capture(session, scope=scope, fresh=True, earlier=earlier) as capture,
+        Capture(session, CaptureRequest(scope=scope, fresh=True), earlier=earlier) as capture,
     ):
         state, put = capture.state, capture.writer.put
         entry = state.entry(found.path)

@@ -17,7 +17,6 @@ from treesnap.core.codec.watch import (
     Asked,
     Mark,
     Question,
-    WatchNote,
     decode_answer,
     encode_question,
 )
@@ -26,10 +25,9 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import read_file
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import checksum
-from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.ops.context import Context, Session
-from treesnap.core.worktree.scan.listing import PathTree, path_tree
-from treesnap.core.worktree.scan.scanner import ScanResult
+from treesnap.core.worktree.scan.listing import path_tree
+from treesnap.core.worktree.scan.scanner import NOTHING_KNOWN, KnownChanges, ScanResult
 from treesnap.core.worktree.scan.statcache import StatCache
 
 WALK_EVERY_NS = 3600 * 10**9
@@ -39,26 +37,6 @@ CHANGES_MAX = 50_000
 _STATUS_SIZE_MAX = 4 << 20
 _RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
 """Lines of a process's status that decide what it may read; see proc_pid_status(5)."""
-
-
-class KnownChanges(NamedTuple):
-    """What is known before a walk."""
-
-    mark: Mark | None = None
-    """The watcher's newest mark, or None without a watcher."""
-    changed: PathTree | None = None
-    """What to look at, or None for everything."""
-    note: WatchNote | None = None
-    """What the walk before recorded, if the watcher knows what changed since."""
-    asked_ns: int | None = None
-    """When the watcher was asked, in ns since the epoch."""
-    mapped: frozenset[int] | None = None
-    """Inode numbers of files that were mapped for writing at that time."""
-    written: frozenset[int] = frozenset()
-    """Inode numbers of files that the watcher saw closed; their times may not show the change."""
-
-
-NOTHING_KNOWN = KnownChanges()
 
 
 def query_watcher(session: Session, cache: StatCache | None) -> KnownChanges:

@@ -31,9 +31,10 @@ from treesnap.core.fs.notifier import change_hints, has_inotify
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import Corrupt, TreesnapError, printable, quoted
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import CreateResult, WatchStatus
 from treesnap.core.ops.context import Context, check_root
-from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.core.ops.known_changes import view_of
 from treesnap.core.ops.watching import refuse_unwatchable, watch_directory, watched
 from treesnap.core.store.layout import Layout
@@ -235,13 +236,10 @@ class WatchService:
 
     def _make_snapshot(self, watching: Context) -> None:
         try:
-            result = create(
-                watching,
-                CreateRequest(
-                    kind=SnapshotKind.WATCH,
-                    options=CreateOptions(skip_unchanged=True, force=self._force),
-                ),
+            request = CaptureRequest(
+                kind=SnapshotKind.WATCH, skip_unchanged=True, force=self._force
             )
+            result = create(watching, request)
         except TreesnapError as error:
             message = printable(error.message)
             self._schedule.failed(time.monotonic())

@@ -13,9 +13,10 @@ from state import tree_state
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import Snapshot, SnapshotKind
 from treesnap.core.model.errors import InvalidArgument, MergeConflict, NotFound, StorageFull
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.create import CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.testing.doubles import (
     Call,
     Fault,
@@ -94,7 +95,7 @@ class TestWhatAReferenceStandsFor:
         handle.create()
         (root / "before").touch()
         tags = fact_tags(host="claude", phase=phase)
-        request = CreateRequest(kind=SnapshotKind.AUTOMATIC, session="s", step=1, tags=tags)
+        request = CaptureRequest(kind=SnapshotKind.AUTOMATIC, session="s", step=1, tags=tags)
         create(handle.context, request)
         (root / "after").touch()
 
@@ -122,7 +123,7 @@ class TestWhatAReferenceStandsFor:
         handle.create()
         (root / "before").touch()
         tags = fact_tags(type=kind, step_name=name)
-        request = CreateRequest(kind=SnapshotKind.PLAN, session="p", step=1, tags=tags)
+        request = CaptureRequest(kind=SnapshotKind.PLAN, session="p", step=1, tags=tags)
         create(handle.context, request)
         (root / "after").touch()
 

@@ -10,6 +10,7 @@ from treesnap.core.diff.trees import changes
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import Change, ChangeList, Snapshot
 from treesnap.core.model.errors import ErrorCode, NotFound, StoreMissing, quoted
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import Privileges, StatusResult
 from treesnap.core.ops.access import opened, recover
 from treesnap.core.ops.capture import live_state, preview
@@ -39,7 +40,7 @@ def status(context: Context, ref: str | None = None) -> StatusResult:
             if snapshot is None:
                 return StatusResult(snapshot=None, changes=(), skipped=(), recovered=recovered)
             scope = effective_scope(snapshot, None)
-            seen = preview(session, scope, snapshot.record.rules)
+            seen = preview(session, CaptureRequest(scope=scope, rules=snapshot.record.rules))
             recorded, left_out = _as_restored(session, snapshot, scope, seen.state)
             return StatusResult(
                 snapshot=snapshot,

@@ -20,6 +20,7 @@ from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.events import Phase
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import RecoveredObject
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Context
@@ -135,8 +136,8 @@ class ObjectRecovery:
         for _ in range(2):
             sieve = _Sieve(self._store, self._wanted, writer)
             self._context.monitor.begin(Phase.SCAN, None, None)
-            settings = scan_settings(self._context, place.scope, place.rules)
-            settings = settings._replace(root=os.fsdecode(place.root))
+            request = CaptureRequest(scope=place.scope, rules=place.rules)
+            settings = scan_settings(self._context, request, root=os.fsdecode(place.root))
             try:
                 result = Scanner(self._fs, settings, sieve, self._context.monitor).scan()
                 needed = list(_needed(result, sieve)) if sieve.caught else []

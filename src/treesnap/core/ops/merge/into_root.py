@@ -30,12 +30,13 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, first_few
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags, facts_of
 from treesnap.core.model.results import MergeResult
 from treesnap.core.model.treepath import PathLike
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import Context, Session, context_at, no_directory
-from treesnap.core.ops.create import CreateOptions, CreateRequest, create
+from treesnap.core.ops.create import create
 from treesnap.core.ops.history.steps import is_before_step
 from treesnap.core.ops.merge.trees import ConflictRule, MergeOutcome, MergeRequest, merge
 from treesnap.core.ops.origin import base_of, origin_in
@@ -147,9 +148,11 @@ def adopt(
                 code=ErrorCode.FORK_REPLACED,
                 path=fork.root,
             )
-    options = CreateOptions(skip_unchanged=True, force=force)
-    request = CreateRequest(
-        label=f"adopted into {printable(here)}", kind=SnapshotKind.SAFETY, options=options
+    request = CaptureRequest(
+        label=f"adopted into {printable(here)}",
+        kind=SnapshotKind.SAFETY,
+        skip_unchanged=True,
+        force=force,
     )
     theirs = create(fork, request).snapshot
 
@@ -186,11 +189,13 @@ def merge_into_root(
     restore raise; then nothing was changed in the root.
     """
     refuse_dangerous_restore(context, force=asked.force)
-    options = CreateOptions(skip_unchanged=True, force=asked.force)
-    mine = create(
-        context,
-        CreateRequest(label=f"before the {asked.label}", kind=SnapshotKind.SAFETY, options=options),
-    ).snapshot
+    before = CaptureRequest(
+        label=f"before the {asked.label}",
+        kind=SnapshotKind.SAFETY,
+        skip_unchanged=True,
+        force=asked.force,
+    )
+    mine = create(context, before).snapshot
     with (
         opened(context, asked.verb, writing=True, recover=False) as session,
         locked_root(session, asked.verb),

@@ -47,6 +47,7 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.requests import NOTHING_REVEALED, CaptureRequest, Revealed
 from treesnap.core.model.results import OpenFile, RestoreResult
 from treesnap.core.ops.capture import Capture, preview, publish_again
 from treesnap.core.ops.checkpoint_locks import refuse_overlap, settle_steps
@@ -74,7 +75,6 @@ from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_
 from treesnap.core.worktree.mounts import Mounts
 from treesnap.core.worktree.scan.hard_links import find_names
 from treesnap.core.worktree.scan.ignore import Exclusions
-from treesnap.core.worktree.scan.listing import NOTHING_REVEALED, Revealed
 
 ATTEMPTS = 5
 """How often a restore is tried when another process keeps changing the tree."""
@@ -109,7 +109,8 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
     goal = goal.reaching(view.linked)
     while True:
         if has_root(session.context):
-            seen = preview(session, goal.scope, goal.rules, revealed=view.revealed)
+            request = CaptureRequest(scope=goal.scope, rules=goal.rules, revealed=view.revealed)
+            seen = preview(session, request)
             current = seen.state
             target, left_out = goal.wanted(session, current)
         else:
@@ -214,7 +215,8 @@ def _first_view(session: Session, goal: Goal) -> _View:
     if not names:
         return _View()
     scope = treepath.without_nested([*names])
-    live = preview(session, scope, goal.rules, revealed=Revealed(paths=names)).state
+    request = CaptureRequest(scope=scope, rules=goal.rules, revealed=Revealed(paths=names))
+    live = preview(session, request).state
     same = frozenset(
         path
         for path in names
@@ -344,29 +346,23 @@ def _attempt(
     try:
         transaction.ensure_root()
         seen: Capture | None = None
-        if view.others:  # what is planned is less than what the safety snapshot holds
-            seen = preview(
-                session,
-                goal.scope,
-                goal.rules,
-                observes=True,
-                heeds_ignore_files=way_back is None,
-                revealed=view.revealed,
-                rules_of_id=goal.snapshot.id,
-                fresh=fresh,
-            )
-        with Capture(
-            session,
-            scope=goal.reaching(view.others).scope,
+        request = CaptureRequest(
+            scope=goal.scope,
             rules=goal.rules,
             observes=True,
-            earlier=earlier,
             heeds_ignore_files=way_back is None,
+            revealed=view.revealed,
             rules_of_id=goal.snapshot.id,
-            revealed=view.revealed.plus(Revealed(paths=view.others)),
             fresh=fresh,
+        )
+        if view.others:  # what is planned is less than what the safety snapshot holds
+            seen = preview(session, request)
+        kept = request._replace(
+            scope=goal.reaching(view.others).scope,
+            revealed=view.revealed.plus(Revealed(paths=view.others)),
             keeps_nothing=goal.not_kept is not None,
-        ) as capture:
+        )
+        with Capture(session, kept, earlier=earlier) as capture:
             seen = seen or capture
             current, observed = seen.state, seen.observed
             target, left_out = goal.wanted(session, None if was_absent else current)

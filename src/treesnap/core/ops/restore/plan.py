@@ -58,6 +58,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.model.quantities import first_few
+from treesnap.core.model.requests import NOTHING_REVEALED, Revealed
 from treesnap.core.model.results import Privileges, RestoreResult
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.privileges import DEVICES, PrivilegeList, is_own, wanted_state
@@ -72,7 +73,6 @@ from treesnap.core.ops.tree_state import (
 from treesnap.core.store.attachments import AttachmentChange
 from treesnap.core.worktree.scan.hard_links import Groups
 from treesnap.core.worktree.scan.ignore import given
-from treesnap.core.worktree.scan.listing import NOTHING_REVEALED, Revealed
 
 HistoryStep = Callable[[RestoreHistory, Moment], RestoreHistory]
 Approve = Callable[[str], None]

@@ -26,6 +26,7 @@ from treesnap.core.model.entities import (
     Totals,
 )
 from treesnap.core.model.errors import ErrorCode, Refused, WarningCode, quoted
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.treepath import without_nested
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Session
@@ -153,9 +154,8 @@ class _ForeignEdits:
                 )
 
     def _walk(self, sink: MemoryObjects | Writer) -> ScanResult:
-        settings = scan_settings(
-            self._session.context, root=self._stage_path, heeds_ignore_files=False
-        )
+        request = CaptureRequest(heeds_ignore_files=False)
+        settings = scan_settings(self._session.context, request, root=self._stage_path)
         return Scanner(self._session.fs, settings, sink, self._session.monitor).scan()
 
     def _path(self, name: bytes) -> bytes | None:

@@ -33,6 +33,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import first_few
+from treesnap.core.model.requests import CaptureRequest, Revealed
 from treesnap.core.ops.capture import Capture, preview
 from treesnap.core.ops.checkpoint_locks import settle_steps
 from treesnap.core.ops.context import Context, Session
@@ -53,7 +54,6 @@ from treesnap.core.worktree.apply.stage import (
     remove_subvolume_stages,
 )
 from treesnap.core.worktree.directory import DirectoryChain
-from treesnap.core.worktree.scan.listing import Revealed
 
 if TYPE_CHECKING:
     from treesnap.core.fs.base import FileSystem
@@ -380,14 +380,14 @@ class Completion:
         return walked
 
     def _preview(self, scope: tuple[bytes, ...]) -> Capture:
-        return preview(
-            self._session,
-            scope,
-            self._rules,
+        request = CaptureRequest(
+            scope=scope,
+            rules=self._rules,
             observes=True,
             heeds_ignore_files=not self._commit.is_way_back,
             revealed=self._revealed,
         )
+        return preview(self._session, request)
 
     def _carry_out(self, look: Look, *, forward: bool) -> None:
         goal = self._target if forward else self._safety

@@ -28,6 +28,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.events import NullMonitor, Phase
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.requests import NOTHING_REVEALED, CaptureRequest, Revealed
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.restore.plan import RestorePlan, warn_of_degraded
@@ -58,7 +59,6 @@ from treesnap.core.worktree.apply.stage import (
 )
 from treesnap.core.worktree.apply.step import UNSEEN, Action, RestoreStep, kept_name, staged_name
 from treesnap.core.worktree.directory import DirectoryChain, path_of_root
-from treesnap.core.worktree.scan.listing import NOTHING_REVEALED, Revealed
 from treesnap.core.worktree.scan.scanner import Scanner
 
 if TYPE_CHECKING:
@@ -663,7 +663,10 @@ class SecondReading:
     def is_same(self, path: bytes) -> bool:
         """Returns whether the tree still has at a path what the plan saw, nothing included."""
         try:
-            found = self._read(b"", path, self._work.rules, self._work.revealed, heeds=True)
+            request = CaptureRequest(
+                scope=(path,), rules=self._work.rules, revealed=self._work.revealed
+            )
+            found = self._read(b"", path, request)
         except (TreesnapError, OSError):
             return False
         return found == self._work.current.entry(path)
@@ -674,27 +677,17 @@ class SecondReading:
         Moving a directory may give it permissions, and on some file systems a time.
         """
         try:
-            found = self._read(os.path.join(stage, self._stage_name), name, heeds=False)
+            request = CaptureRequest(scope=(name,), heeds_ignore_files=False)
+            found = self._read(os.path.join(stage, self._stage_name), name, request)
         except (TreesnapError, OSError):
             return False
         return _moved(found) == _moved(self._work.current.entry(path))
 
-    def _read(
-        self,
-        below: bytes,
-        path: bytes,
-        rules: tuple[IgnoreRules, ...] = (),
-        revealed: Revealed = NOTHING_REVEALED,
-        *,
-        heeds: bool,
-    ) -> Entry | None:
+    def _read(self, below: bytes, path: bytes, request: CaptureRequest) -> Entry | None:
         root = path_of_root(self._session.fs, self._root_fd, self._session.context.root)
         top = os.path.join(root, os.fsdecode(below)) if below else root
         objects = MemoryObjects(self._session.store)
-        settings = scan_settings(
-            self._session.context, (path,), rules, root=top, heeds_ignore_files=heeds
-        )
-        settings = settings._replace(revealed=revealed.tree())
+        settings = scan_settings(self._session.context, request, root=top)
         result = Scanner(self._session.fs, settings, objects, NullMonitor()).scan()
         return walked_state(result).entry(path)
 

@@ -59,8 +59,8 @@ from treesnap.core.worktree.mounts import mount_of
 
 if TYPE_CHECKING:
     from treesnap.core.model.events import Monitor, Phase
+    from treesnap.core.model.requests import CaptureRequest
     from treesnap.core.model.results import CreateResult
-    from treesnap.core.ops.create import CreateRequest
     from treesnap.core.ops.processes import Command
     from treesnap.core.store.attachments import AttachmentChange
 
@@ -77,14 +77,14 @@ def run(
     overlap: str = "wait",
 ) -> RunResult:
     """Runs a command in the root; see :meth:`treesnap.Handle.run`."""
-    from treesnap.core.ops.create import CreateRequest
+    from treesnap.core.model.requests import CaptureRequest
 
     if not command:
         raise InvalidArgument("There is no command to run")
     if retries < 0:
         raise InvalidArgument(f"A command cannot be retried {retries} times")
     words = printable(" ".join(command)[:200])
-    request = CreateRequest(
+    request = CaptureRequest(
         label=label if label is not None else f"before {words}", kind=SnapshotKind.RUN
     )
     with FirstSignal() as signals:
@@ -207,7 +207,7 @@ class CheckpointBlock(Generic[Value]):
     def __init__(
         self,
         context: Context,
-        request: CreateRequest,
+        request: CaptureRequest,
         operation: str,
         give_up: Callable[[HeldCheckpoint, BaseException], None],
         value: Callable[[HeldCheckpoint], Value],
@@ -338,7 +338,7 @@ def itself(held: HeldCheckpoint) -> HeldCheckpoint:
 
 
 @interruptible
-def _taken(context: Context, request: CreateRequest, claim: Claim, wait_s: float) -> CreateResult:
+def _taken(context: Context, request: CaptureRequest, claim: Claim, wait_s: float) -> CreateResult:
     from treesnap.core.ops.create import create
 
     listening = context._replace(monitor=_InterruptibleMonitor(context.monitor))

@@ -17,8 +17,8 @@ from treesnap.core.ops.checkpoint_locks import Overlap, Overlapping, entered
 from treesnap.core.ops.run.checkpoint import CheckpointBlock, HeldCheckpoint, warn_of_untouched
 
 if TYPE_CHECKING:
+    from treesnap.core.model.requests import CaptureRequest
     from treesnap.core.ops.context import Context
-    from treesnap.core.ops.create import CreateRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class RollbackBlock(CheckpointBlock[CreateResult]):
     functions are refused.
     """
 
-    def __init__(self, context: Context, request: CreateRequest, overlap: str) -> None:
+    def __init__(self, context: Context, request: CaptureRequest, overlap: str) -> None:
         def give_up(held: HeldCheckpoint, _error: BaseException) -> None:
             warn_of_untouched(context, held.go_back())
 

@@ -20,7 +20,6 @@ from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import IgnoreRules, SkipReason
 from treesnap.core.model.errors import Corrupt, WarningCode, printable, quoted
-from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.worktree.case_folding import is_folding
 from treesnap.core.worktree.directory import is_left_by_others
 from treesnap.core.worktree.scan.file_reader import blames_file
@@ -98,29 +97,6 @@ class PathTree:
                 break
             node = node.names.get(name)
         return node
-
-
-class Revealed(NamedTuple):
-    """Paths that a walk looks at although the rules exclude them."""
-
-    paths: frozenset[bytes] = frozenset()
-    """These alone, with the directories above them, and not what else is in them."""
-    whole: frozenset[bytes] = frozenset()
-    """Directories with everything below them."""
-
-    def __bool__(self) -> bool:
-        return bool(self.paths or self.whole)
-
-    def plus(self, other: Revealed) -> Revealed:
-        """Returns the paths of both."""
-        return Revealed(self.paths | other.paths, self.whole | other.whole)
-
-    def tree(self) -> PathTree | None:
-        """Returns them as a tree, or None where there are none."""
-        return path_tree(self.paths, whole=self.whole) if self else None
-
-
-NOTHING_REVEALED = Revealed()
 
 
 def path_tree(

@@ -295,7 +295,9 @@ class _SharedCapture:
             self._is_helper = True
             self._sink = self._sink.of_helper()
             self._rows, self._monitor = RowGatherer(self._walk.fs), _Counting()
-            settings = self._walk.settings._replace(mapped=self._walk.mapped)
+            settings = self._walk.settings
+            known = settings.known._replace(mapped=self._walk.mapped)
+            settings = settings._replace(known=known)
             self._walk = Scanner(
                 self._walk.fs, settings, self._sink, self._monitor, None, self._rows
             )

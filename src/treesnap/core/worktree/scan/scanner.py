@@ -28,7 +28,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from stat import S_ISDIR, S_ISLNK
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treesnap.core.codec.reader import TreeCache, TreeReader
 from treesnap.core.codec.statcache import Row, decode_observations, encode_observations
@@ -51,6 +51,7 @@ from treesnap.core.model.entities import (
 from treesnap.core.model.errors import Corrupt, InvalidArgument, WarningCode, quoted
 from treesnap.core.model.events import LargeFileProgress, Monitor
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.requests import WHOLE_ROOT, CaptureRequest
 from treesnap.core.worktree.directory import DirectoryChain, open_root
 from treesnap.core.worktree.mounts import Mounts
 from treesnap.core.worktree.scan.file_reader import (
@@ -79,6 +80,9 @@ from treesnap.core.worktree.scan.statcache import (
     subdirectories,
 )
 
+if TYPE_CHECKING:
+    from treesnap.core.codec.watch import Mark, WatchNote
+
 # Reading a member of an enumeration takes a call of Python code before Python 3.12.
 _FILE, _DIRECTORY = int(EntryKind.FILE), int(EntryKind.DIRECTORY)
 _SKIPPED = int(EntryKind.SKIPPED)
@@ -90,32 +94,40 @@ CLOCK_ERROR_MAX_NS = 24 * 3600 * 10**9
 """Times further ahead come from no clock: a program chose them, and every edit changes them."""
 
 
+class KnownChanges(NamedTuple):
+    """What is known before a walk."""
+
+    mark: Mark | None = None
+    """The watcher's newest mark, or None without a watcher."""
+    changed: PathTree | None = None
+    """What may have changed since the walk of the stat cache; None when that is not known."""
+    note: WatchNote | None = None
+    """What the walk before recorded, if the watcher knows what changed since."""
+    asked_ns: int | None = None
+    """When the watcher was asked, in ns since the epoch."""
+    mapped: frozenset[int] | None = None
+    """Inode numbers of files that were mapped for writing at that time; None when they were not
+    looked up."""
+    written: frozenset[int] = frozenset()
+    """Inode numbers of files that the watcher saw closed; their times may not show the change."""
+
+
+NOTHING_KNOWN = KnownChanges()
+
+
 class ScanSettings(NamedTuple):
     """Everything that a walk depends on, besides the tree itself."""
 
     root: str
     started_ns: int
     """The time when the walk began, or when the mapped files were looked up before it."""
-    scope: tuple[bytes, ...] | None = None
-    rules: tuple[IgnoreRules, ...] = ()
-    heeds_ignore_files: bool = True
-    """Whether ignore files in the tree leave anything out."""
+    request: CaptureRequest = WHOLE_ROOT
+    known: KnownChanges = NOTHING_KNOWN
     cached_rules_hold: bool = True
     """Whether a name that the stat cache leaves out is left out now, as long as it and the
     ignore files above it have not changed."""
-    revealed: PathTree | None = None
-    """Paths that are looked at even if they are excluded; nothing is excluded below one that is
-    whole. Directories above them are captured anew."""
     store: frozenset[tuple[int, int]] = frozenset()
     """Device and inode of the store and of the links to it, which are never captured."""
-    changed: PathTree | None = None
-    """What may have changed since the walk of the stat cache; None when that is not known."""
-    mapped: frozenset[int] | None = None
-    """Inode numbers of files that are mapped for writing; None when they were not looked up."""
-    written: frozenset[int] = frozenset()
-    """Inode numbers of files to read whatever their times say."""
-    noted_rules: tuple[IgnoreRules, ...] = ()
-    """The exclusions that were in force in that walk, when it is known what changed."""
     tree_cache: TreeCache | None = None
     """Directories that earlier walks had at hand; takes those of this one."""
 
@@ -170,10 +182,12 @@ class Scanner:
         self.cache = cache
         self.builder = builder
         is_usable = cache is not None and settings.cached_rules_hold
-        self._changed = settings.changed if is_usable else None
+        request, known = settings.request, settings.known
+        self._changed = known.changed if is_usable else None
         if recorder is not None:
             self.trees.keep_first()
-        self.mapped = settings.mapped or frozenset()
+        self.mapped = known.mapped or frozenset()
+        self.written = known.written
         self.recorder = recorder
         self.mounts = Mounts(fs)
         self.mount_points = self.mounts.below(os.fsencode(settings.root))
@@ -181,9 +195,11 @@ class Scanner:
         self.horizon_ns = settings.started_ns - self.mounts.granularity_ns(settings.root)
         self.future_ns = settings.started_ns + CLOCK_ERROR_MAX_NS
         self.links = LinkGroups()
-        self._rules: list[IgnoreRules] = list(settings.rules)
-        self._noted_rules = settings.noted_rules if self._changed is not None else ()
-        self._known_rules = {*settings.rules, *self._noted_rules}
+        self._rules: list[IgnoreRules] = list(request.rules)
+        note = known.note if self._changed is not None else None
+        self._noted_rules = note.rules if note is not None else ()
+        """The exclusions that were in force in the walk before, when it is known what changed."""
+        self._known_rules = {*request.rules, *self._noted_rules}
         self._rules_size = sum(map(size_of, self._known_rules))
         self.skipped: list[Skipped] = []
         self.unstable: list[bytes] = []
@@ -194,7 +210,7 @@ class Scanner:
         """Walks the root and returns what was found; raises NotFound, Refused, OSError."""
         root_fd = open_root(self.fs, self.settings.root)
         try:
-            if self.settings.mapped is None:
+            if self.settings.known.mapped is None:
                 self.mapped = mapped_now(self.fs, self.settings.root).inodes
             self._look_ahead(root_fd)
             with DirectoryChain(self.fs, root_fd) as chain:
@@ -221,12 +237,12 @@ class Scanner:
 
     def _look_ahead(self, root_fd: int) -> None:
         """Asks other processes where a large tree differs, when no watcher told."""
-        settings, cache = self.settings, self.cache
-        if cache is None or self._changed is not None or settings.scope or settings.rules:
+        request, cache = self.settings.request, self.cache
+        if cache is None or self._changed is not None or request.scope or request.rules:
             return
-        if not settings.cached_rules_hold:
+        if not self.settings.cached_rules_hold:
             return
-        self._changed = parallel_scan(self.fs, root_fd, cache, self.mapped | settings.written)
+        self._changed = parallel_scan(self.fs, root_fd, cache, self.mapped | self.written)
         if self._changed is not None and self.builder is not None:
             self.builder.keep_unseen()
 
@@ -238,15 +254,16 @@ class Scanner:
 
     def enter_root(self, root_fd: int) -> Directory:
         """Enters the root; raises OSError."""
-        settings = self.settings
-        exclusions = Exclusions(settings.rules, heeds_files=settings.heeds_ignore_files)
-        paths = settings.scope
+        request = self.settings.request
+        exclusions = Exclusions(request.rules, heeds_files=request.heeds_ignore_files)
+        paths, revealed = request.scope, request.revealed
         scope = path_tree(whole=paths) if paths is not None and b"" not in paths else None
-        visit = Visit(b"", b"", exclusions, scope, self._changed, settings.revealed)
+        shown = path_tree(revealed.paths, whole=revealed.whole) if revealed else None
+        visit = Visit(b"", b"", exclusions, scope, self._changed, shown)
         try:
             return self.enter(root_fd, visit)
         except OSError as error:
-            error.filename = error.filename or settings.root
+            error.filename = error.filename or self.settings.root
             raise
 
     def enter(self, fd: int, visit: Visit) -> Directory:
@@ -329,7 +346,7 @@ class Scanner:
     @property
     def own_rules(self) -> list[IgnoreRules]:
         """The rules of ignore files that were met."""
-        return self._rules[len(self.settings.rules) :]
+        return self._rules[len(self.settings.request.rules) :]
 
     def have_room(self, rules: Iterable[IgnoreRules]) -> bool:
         """Returns whether :meth:`note_rule` takes these rules."""
@@ -360,12 +377,12 @@ class Scanner:
         Those that were given come first. To those of directories that were entered come the
         noted ones of directories in scope that were not, and are there.
         """
-        settings, found, changed = self.settings, self._rules, self._changed
-        given_count = len(settings.rules)
-        scope = settings.scope if settings.scope is not None else (b"",)
+        request, found, changed = self.settings.request, self._rules, self._changed
+        given_count = len(request.rules)
+        scope = request.scope if request.scope is not None else (b"",)
         elsewhere = [
             rule
-            for rule in settings.noted_rules
+            for rule in self._noted_rules
             if changed is not None
             and rule not in found
             and changed.find(rule.directory) is None
@@ -484,7 +501,7 @@ class Directory:
         self._packed = listing.packed or encode_observations(listing.observations)
         self._mapped = names_of(walk.mapped, listing.observations)
         """Names of files that may change with no sign of it: they are read, now and next time."""
-        self._written = names_of(walk.settings.written, listing.observations)
+        self._written = names_of(walk.written, listing.observations)
         """Names of files that may have changed with no sign of it: they are read now."""
 
         self._changed: PathTree | None = None
