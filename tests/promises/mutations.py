@@ -94,8 +94,8 @@ MUTATIONS = (
         "core/ops/restore/attempt.py",
         (
             (
-                "safety = capture.publish(record)",
-                "safety = _publish_in_place(session, goal.snapshot, label)",
+                "return capture.publish(",
+                "return _publish_in_place(self._session, goal.snapshot, label) or (",
             ),
         ),
         {

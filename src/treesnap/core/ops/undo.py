@@ -46,15 +46,45 @@ _VERBS = {"undo": "restore", "redo": "undo"}
 
 
 def restore(context: Context, request: RestoreRequest) -> RestoreResult:
-    """Restores; see :meth:`treesnap.Handle.restore`."""
-    if request.conflicts not in {KEEP, OVERWRITE}:
-        raise InvalidArgument(f"conflicts is 'keep' or 'overwrite', not {request.conflicts!r}")
-    if request.reason is not None:
-        _check_reason(request.reason)
-    if request.bases and request.to is not None:
-        raise InvalidArgument("base is about the files in the root, so it excludes to")
-    if request.to is None and not request.dry_run:
-        return when_alone(lambda: _restore_root(context, request), context.wait_s)
+    """Restores; see :meth:`treesnap.Handle.restore`.
+
+    check what is asked for
+    leave the root as it is        where the files go elsewhere, or in a dry run
+    wait for other steps           those that may go back over the same paths
+    find the snapshots             they stay when room has to be made
+    lock the root                  again with more room, if there was too little
+    restore                        ``ops.restore.attempt`` has the steps
+    count the roll-back
+    maintain the store
+    """
+    _check(request)
+    if request.to is not None or request.dry_run:
+        return _restore_elsewhere(context, request)
+
+    def restore_alone() -> RestoreResult:
+        with opened(context, "restore", recover=False) as session:
+            goal = goal_of(session, request)
+        spared = frozenset(item.id for item in (goal.snapshot, *goal.bases))
+        return with_room(context, restore_once, spared)
+
+    def restore_once() -> RestoreResult:
+        with opened(context, "restore", writing=True, recover=False, tells_steps=False) as session:
+            refuse_dangerous_restore(context, force=request.force)
+            with locked_root(session, "restore"):
+                goal = goal_of(session, request)
+                tell_other_steps(session, goal.snapshot, goal.scope)
+                result = restore_to(session, goal)
+                if not request.paths:
+                    count_rollback(session, goal.snapshot, request.reason)
+            if result.safety_id is not None:
+                maintain(context)
+            return result
+
+    return when_alone(restore_alone, context.wait_s)
+
+
+def _restore_elsewhere(context: Context, request: RestoreRequest) -> RestoreResult:
+    """Writes into another directory, or only says what would change; leaves the root as it is."""
     if request.dry_run:
         recover(context)
     with opened(context, "restore", writing=True) as session:
@@ -67,6 +97,16 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
             return dry_run(session, goal)
 
 
+def _check(request: RestoreRequest) -> None:
+    """Raises InvalidArgument for what makes no sense, whatever is in the store."""
+    if request.conflicts not in {KEEP, OVERWRITE}:
+        raise InvalidArgument(f"conflicts is 'keep' or 'overwrite', not {request.conflicts!r}")
+    if request.reason is not None:
+        _check_reason(request.reason)
+    if request.bases and request.to is not None:
+        raise InvalidArgument("base is about the files in the root, so it excludes to")
+
+
 def _check_reason(reason: str) -> None:
     """Raises InvalidArgument for what could not be noted once the files are back."""
     try:
@@ -75,27 +115,6 @@ def _check_reason(reason: str) -> None:
         raise InvalidArgument(f"The reason {quoted(reason)} is not UTF-8") from None
     if size_bytes > _REASON_SIZE_MAX:
         raise InvalidArgument(f"The reason has more than {_REASON_SIZE_MAX:,} bytes")
-
-
-def _restore_root(context: Context, request: RestoreRequest) -> RestoreResult:
-    with opened(context, "restore", recover=False) as session:
-        goal = goal_of(session, request)
-        spared = frozenset(item.id for item in (goal.snapshot, *goal.bases))
-    return with_room(context, lambda: _restore_once(context, request), spared)
-
-
-def _restore_once(context: Context, request: RestoreRequest) -> RestoreResult:
-    with opened(context, "restore", writing=True, recover=False, tells_steps=False) as session:
-        refuse_dangerous_restore(context, force=request.force)
-        with locked_root(session, "restore"):
-            goal = goal_of(session, request)
-            tell_other_steps(session, goal.snapshot, goal.scope)
-            result = restore_to(session, goal)
-            if not request.paths:
-                count_rollback(session, goal.snapshot, request.reason)
-        if result.safety_id is not None:
-            maintain(context)
-        return result
 
 
 def undo(context: Context, *, is_dry_run: bool = False, privileged: bool = False) -> RestoreResult:
@@ -171,7 +190,8 @@ def _locked_goal(session: Session, step: _Undoing) -> Iterator[Goal]:
             locks.enter_context(session.root.attachments_locked(step.verb))
             locks.enter_context(locked_root(session, step.verb))
             goal = _goal_of_step(session, step)
-            goal = goal._replace(attachment=_change_for(session, goal.snapshot))
+            change = _change_for(session, goal.snapshot)
+            goal = goal._replace(request=goal.request._replace(attachment=change))
         yield goal
 
 
@@ -208,13 +228,14 @@ def _goal_of_step(session: Session, step: _Undoing) -> Goal:
             code=ErrorCode.NOTHING_TO_UNDO,
         ) from error
     return Goal(
-        snapshot=snapshot,
+        RestoreRequest(ref=snapshot.id, privileged=step.privileged),
+        snapshot,
+        moment.scope,
         left_by=_restored_after(session, snapshot),
-        scope=moment.scope,
         label=f"before {verb} to",
         history_step=step.history_step,
         removes_root=moment.is_absent,
-    ).judged(session, privileged=step.privileged)
+    ).judged(session)
 
 
 def _restored_after(session: Session, safety: Snapshot) -> Snapshot | None:

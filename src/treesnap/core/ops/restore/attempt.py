@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from stat import S_ISDIR
 from typing import Any
@@ -48,7 +48,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import NOTHING_REVEALED, CaptureRequest, Revealed
-from treesnap.core.model.results import OpenFile, RestoreResult
+from treesnap.core.model.results import OpenFile, Privileges, RestoreResult
 from treesnap.core.ops.capture import Capture, preview, publish_again
 from treesnap.core.ops.checkpoint_locks import refuse_overlap, settle_steps
 from treesnap.core.ops.context import Context, Session
@@ -117,16 +117,7 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
             target, left_out = goal.wanted(session, None)
             current = empty_state(session, target.root)
         require_paths(goal.paths, current, target)
-        plan = make_plan(
-            current,
-            target,
-            goal.scope,
-            _made_since(session.context, goal, target) if goal.is_step else frozenset(),
-            budget=goal.budget(session),
-            bases=goal.base_states(session),
-            base_budget=session.path_budget(),
-            overwrites=goal.overwrites,
-        )
+        plan = _planned(session, goal, current, target, goal.base_states(session))
         wider = view.with_written(goal, session, seen, plan)
         if wider == view:
             break
@@ -139,8 +130,8 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
 
 def _ask_approval(goal: Goal, seen: Capture | None) -> None:
     """Shows the caller which state would be replaced; None stands for a root that is absent."""
-    if goal.approve is not None:
-        goal.approve(state_hash(seen.record()) if seen is not None else "")
+    if goal.request.approve is not None:
+        goal.request.approve(state_hash(seen.record()) if seen is not None else "")
 
 
 class NoRoomToKeep(StorageFull):
@@ -301,15 +292,16 @@ def restore_to(session: Session, goal: Goal) -> RestoreResult:
     what the cache and a watcher know, because it is common.
     """
     refuse_covered(session)
-    if goal.way_back is None:
+    force, is_way_back = goal.request.force, goal.request.way_back is not None
+    if not is_way_back:
         _refuse_unnamed(session)
         refuse_overlap(session, goal.scope)
-    fresh = goal.force and goal.way_back is None
+    fresh = force and not is_way_back
     view = _first_view(session, goal)
     why = ""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            restore_once = partial(_attempt, session, goal, fresh=fresh, view=view)
+            restore_once = partial(_restore_once, session, goal, view, fresh=fresh)
             result = retry_overtaken("the restore", restore_once)
             settle_steps(session, goal.snapshot, goal.scope)
             return result
@@ -321,154 +313,218 @@ def restore_to(session: Session, goal: Goal) -> RestoreResult:
                 raise error.conflict from error
             fresh = True
         except Conflict:
-            if not goal.force or attempt == ATTEMPTS:
+            if not force or attempt == ATTEMPTS:
                 raise
             fresh = True
     raise Busy(why)
 
 
-def _attempt(
-    session: Session,
-    goal: Goal,
-    earlier: Mapping[bytes, Added],
-    *,
-    fresh: bool,
-    view: _View,
+def _restore_once(
+    session: Session, goal: Goal, view: _View, earlier: Mapping[bytes, Added], *, fresh: bool
 ) -> RestoreResult:
-    """Restores once. ``fresh`` walks the whole root and trusts neither watcher nor cache."""
-    context, way_back = session.context, goal.way_back
-    own, goal = goal, goal.reaching(view.linked)
-    transaction = Transaction(session)
-    was_absent = not has_root(context)
-    if was_absent:
-        ensure_above_root(context)
-    session.root.register()
-    try:
-        transaction.ensure_root()
-        seen: Capture | None = None
-        request = CaptureRequest(
-            scope=goal.scope,
+    return _RestoreAttempt(session, goal, view, fresh=fresh).restore(earlier)
+
+
+class _RestoreAttempt:
+    """One attempt to restore."""
+
+    def __init__(self, session: Session, goal: Goal, view: _View, *, fresh: bool) -> None:
+        """``fresh`` walks the whole root and trusts neither watcher nor cache."""
+        self._session = session
+        self._context = session.context
+        self._asked = goal
+        self._goal = goal.reaching(view.linked)
+        self._view = view
+        self._request = CaptureRequest(
+            scope=self._goal.scope,
             rules=goal.rules,
             observes=True,
-            heeds_ignore_files=way_back is None,
+            heeds_ignore_files=goal.request.way_back is None,
             revealed=view.revealed,
             rules_of_id=goal.snapshot.id,
             fresh=fresh,
         )
-        if view.others:  # what is planned is less than what the safety snapshot holds
-            seen = preview(session, request)
-        kept = request._replace(
-            scope=goal.reaching(view.others).scope,
-            revealed=view.revealed.plus(Revealed(paths=view.others)),
-            keeps_nothing=goal.not_kept is not None,
+        self._was_absent = not has_root(session.context)
+        self._transaction = Transaction(session)
+
+    def restore(self, earlier: Mapping[bytes, Added]) -> RestoreResult:
+        """Restores once.
+
+        make the root                  when it is absent
+        capture it                     for the safety snapshot; nothing is published yet
+        plan                           from what is to be restored of it
+        refuse                         what is in the way, or changed meanwhile
+        return                         when both states are the same
+        publish the safety snapshot
+        stage, commit, apply
+        """
+        session, goal, transaction = self._session, self._goal, self._transaction
+        if self._was_absent:
+            ensure_above_root(self._context)
+        session.root.register()
+        with self._abandoning(NoRoomToKeep):
+            transaction.ensure_root()
+            seen = preview(session, self._request) if self._view.others else None
+            with Capture(session, self._request_to_keep(), earlier=earlier) as capture:
+                seen = seen or capture
+                work, left_out = self._plan(seen)
+                self._refuse(seen, work)
+                if work.plan.is_empty and goal.request.attachment is None:
+                    self._end_unchanged()
+                    return result_of(self._asked, work.plan, work.target, left_out=left_out)
+                if not work.plan.is_empty:
+                    _refuse_unchangeable(self._context)
+                if seen.trusts_watcher and not goal.request.force:
+                    _refuse_stale(self._context, work.plan, work.observed)
+                safety = self._publish(capture)
+        commit = self._commit(work, safety)
+        with self._abandoning(NoRoomToStage):
+            open_files, in_place = self._carry_out(work, commit)
+        if in_place is not None:
+            _carry_out_in_place(session, in_place)
+        if self._was_absent:
+            with suppress(OSError):  # the files are back; only a later move might go unnoticed
+                session.root.note_identity()
+        safety_id = safety.id if goal.not_kept is None else None
+        result = result_of(
+            self._asked, work.plan, work.target, safety_id=safety_id, left_out=left_out
         )
-        with Capture(session, kept, earlier=earlier) as capture:
-            seen = seen or capture
-            current, observed = seen.state, seen.observed
-            target, left_out = goal.wanted(session, None if was_absent else current)
-            target.trees.share(current.trees)
-            require_paths(goal.paths, current, target)
-            made: frozenset[bytes] = frozenset()
-            if way_back is not None or goal.is_step:
-                made = _made_since(context, goal, target)
-            bases = goal.base_states(session)
-            if was_absent:  # this restore made the root: its metadata is no change by others
-                bases = tuple(
-                    base._replace(root=current.root._replace(content=base.root.content))
-                    for base in bases
-                )
-            plan = make_plan(
-                current,
-                target,
-                goal.scope,
-                made,
-                budget=goal.budget(session),
-                bases=bases,
-                base_budget=session.path_budget(),
-                overwrites=goal.overwrites,
+        return result._replace(open_files=open_files, not_kept=goal.not_kept)
+
+    @contextmanager
+    def _abandoning(self, no_room: type[StorageFull]) -> Iterator[None]:
+        """Abandons the transaction when the body raises; a way back hears where room is missing."""
+        try:
+            yield
+        except BaseException as error:
+            self._transaction.abandon()
+            want = _want_of_room(error) if self._goal.request.way_back is not None else None
+            if want is not None:
+                raise no_room(want) from error
+            raise
+
+    def _request_to_keep(self) -> CaptureRequest:
+        """Returns what the safety snapshot holds: more than what is restored, if that has links."""
+        others = self._view.others
+        return self._request._replace(
+            scope=self._goal.reaching(others).scope,
+            revealed=self._view.revealed.plus(Revealed(paths=others)),
+            keeps_nothing=self._goal.not_kept is not None,
+        )
+
+    def _plan(self, seen: Capture) -> tuple[RestoreWork, Privileges]:
+        """Returns what has to be done, and which privileges are left out of it."""
+        session, goal = self._session, self._goal
+        current = seen.state
+        target, left_out = goal.wanted(session, None if self._was_absent else current)
+        target.trees.share(current.trees)
+        require_paths(goal.paths, current, target)
+        bases = goal.base_states(session)
+        if self._was_absent:  # this restore made the root: its metadata is no change by others
+            bases = tuple(
+                base._replace(root=current.root._replace(content=base.root.content))
+                for base in bases
             )
-            if way_back is not None:
-                _make_way(context, target, seen.result.skipped, plan, view)
-            wider = view.with_written(goal, session, seen, plan)
-            if wider != view:
-                raise _LookAgain(min(wider.revealed.paths ^ view.revealed.paths), wider)
-            refuse_blocked(plan)
-            _refuse_in_the_way(context, plan, goal.scope)
-            if not view.others and goal.not_kept is None:
-                others = _other_names(session, goal, seen, plan)
-                if others:
-                    raise _LookAgain(min(others), view._replace(others=others))
-            _ask_approval(goal, None if was_absent else seen)
-            if plan.is_empty and goal.attachment is None:
-                transaction.abandon()
-                if goal.removes_root and not was_absent:
-                    transaction.remove_root()
-                _record_history(session, goal, Moment(goal.snapshot.id, own.scope, was_absent))
-                return result_of(own, plan, target, left_out=left_out)
-            if not plan.is_empty:
-                _refuse_unchangeable(context)
-            if seen.trusts_watcher and not goal.force:
-                _refuse_stale(context, plan, observed)
-            label = safety_label(goal)
-            if goal.not_kept is not None:
-                safety = _publish_in_place(session, goal.snapshot, f"not kept {label}")
-            else:
-                carried = _carried(goal.attachment)
-                record = capture.record(kind=SnapshotKind.SAFETY, label=label, **carried)
-                safety = capture.publish(record)
-    except BaseException as error:
-        transaction.abandon()
-        if way_back is not None and (want := _want_of_room(error)) is not None:
-            raise NoRoomToKeep(want) from error
-        raise
-    moment = Moment(safety.id, own.scope, was_absent)
-    removes_first = way_back is not None and way_back.removes_first
-    commit = Commit(
-        target_id=goal.snapshot.id,
-        safety_id=safety.id,
-        paths=plan.paths,
-        directories=plan.finishes,
-        history=HISTORY.payload(goal.history_step(load_history(session.root), moment)),
-        touch=goal.touch,
-        removes_root=goal.removes_root,
-        is_way_back=way_back is not None,
-        removes_first=removes_first,
-        keeps_nothing=goal.not_kept is not None,
-        attachment=_changed(goal.attachment, safety),
-        privileged=goal.is_asked,
+        work = RestoreWork(
+            plan=_planned(session, goal, current, target, bases),
+            current=current,
+            target=target,
+            observed=seen.observed,
+            rules=goal.rules,
+            revealed=self._view.revealed,
+            touch=goal.request.touch,
+        )
+        return work, left_out
+
+    def _refuse(self, seen: Capture, work: RestoreWork) -> None:
+        """Raises _LookAgain where a wider view shows more, Refused for what is in the way.
+
+        And what the caller raises, who is asked last.
+        """
+        session, goal, view, plan = self._session, self._goal, self._view, work.plan
+        if goal.request.way_back is not None:
+            _make_way(self._context, work.target, seen.result.skipped, plan, view)
+        wider = view.with_written(goal, session, seen, plan)
+        if wider != view:
+            raise _LookAgain(min(wider.revealed.paths ^ view.revealed.paths), wider)
+        refuse_blocked(plan)
+        _refuse_in_the_way(self._context, plan, goal.scope)
+        if not view.others and goal.not_kept is None:
+            others = _other_names(session, goal, seen, plan)
+            if others:
+                raise _LookAgain(min(others), view._replace(others=others))
+        _ask_approval(goal, None if self._was_absent else seen)
+
+    def _end_unchanged(self) -> None:
+        """Ends where there is nothing to do, but for the history and a root that was made."""
+        self._transaction.abandon()
+        if self._goal.removes_root and not self._was_absent:
+            self._transaction.remove_root()
+        _record_history(self._session, self._goal, self._moment(self._goal.snapshot))
+
+    def _moment(self, snapshot: Snapshot) -> Moment:
+        """Returns the moment of the history to which a snapshot leads back."""
+        return Moment(snapshot.id, self._asked.scope, self._was_absent)
+
+    def _publish(self, capture: Capture) -> Snapshot:
+        """Publishes the safety snapshot, or what stands for it where there is no room."""
+        goal, label = self._goal, safety_label(self._goal)
+        if goal.not_kept is not None:
+            return _publish_in_place(self._session, goal.snapshot, f"not kept {label}")
+        carried = _carried(goal.request.attachment)
+        return capture.publish(capture.record(kind=SnapshotKind.SAFETY, label=label, **carried))
+
+    def _commit(self, work: RestoreWork, safety: Snapshot) -> Commit:
+        """Returns what the journal says of the restore."""
+        goal, way_back = self._goal, self._goal.request.way_back
+        history = load_history(self._session.root)
+        return Commit(
+            target_id=goal.snapshot.id,
+            safety_id=safety.id,
+            paths=work.plan.paths,
+            directories=work.plan.finishes,
+            history=HISTORY.payload(goal.history_step(history, self._moment(safety))),
+            touch=goal.request.touch,
+            removes_root=goal.removes_root,
+            is_way_back=way_back is not None,
+            removes_first=way_back is not None and way_back.removes_first,
+            keeps_nothing=goal.not_kept is not None,
+            attachment=_changed(goal.request.attachment, safety),
+            privileged=goal.is_asked,
+        )
+
+    def _carry_out(
+        self, work: RestoreWork, commit: Commit
+    ) -> tuple[tuple[OpenFile, ...], Journal | None]:
+        """Stages, commits and applies; where there is no room to stage, only commits.
+
+        Returns which of the replaced files were open, and the journal that is to be carried out.
+        """
+        if work.plan.is_empty:
+            self._transaction.run_without_files(work.current, commit)
+            return (), None
+        if commit.removes_first:
+            return (), self._transaction.commit_in_place(work, commit)
+        return self._transaction.run(work, commit), None
+
+
+def _planned(
+    session: Session, goal: Goal, current: State, target: State, bases: Sequence[State]
+) -> RestorePlan:
+    """Returns the steps from the current state to the target."""
+    made: frozenset[bytes] = frozenset()
+    if goal.request.way_back is not None or goal.is_step:
+        made = _made_since(session.context, goal, target)
+    return make_plan(
+        current,
+        target,
+        goal.scope,
+        made,
+        budget=goal.budget(session),
+        bases=bases,
+        base_budget=session.path_budget(),
+        overwrites=goal.overwrites,
     )
-    open_files: tuple[OpenFile, ...] = ()
-    in_place: Journal | None = None
-    try:
-        if plan.is_empty:
-            transaction.run_without_files(current, commit)
-        else:
-            work = RestoreWork(
-                plan=plan,
-                current=current,
-                target=target,
-                observed=observed,
-                rules=goal.rules,
-                revealed=view.revealed,
-                touch=goal.touch,
-            )
-            if removes_first:
-                in_place = transaction.commit_in_place(work, commit)
-            else:
-                open_files = transaction.run(work, commit)
-    except BaseException as error:
-        transaction.abandon()
-        if way_back is not None and (want := _want_of_room(error)) is not None:
-            raise NoRoomToStage(want) from error
-        raise
-    if in_place is not None:
-        _carry_out_in_place(session, in_place)
-    if was_absent:
-        with suppress(OSError):  # the files are back; only a later move might go unnoticed
-            session.root.note_identity()
-    safety_id = safety.id if goal.not_kept is None else None
-    result = result_of(own, plan, target, safety_id=safety_id, left_out=left_out)
-    return result._replace(open_files=open_files, not_kept=goal.not_kept)
 
 
 def _make_way(

@@ -107,14 +107,14 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     target, left_out = goal.wanted(session, None)
     nothing = empty_state(session, target.root)
     require_paths(goal.paths, nothing, target)
-    if goal.list_changes:
+    if goal.request.list_changes:
         plan = make_plan(nothing, target, goal.scope, budget=session.path_budget())
     else:
         plan = RestorePlan()
         plan.counts[ChangeKind.ADDED] = count_of(target)
     if not dry_run:
-        given = plan.privileges if not goal.list_changes else None
-        Export(session, target, touch=goal.touch, given=given).write(target_path)
+        given = plan.privileges if not goal.request.list_changes else None
+        Export(session, target, touch=goal.request.touch, given=given).write(target_path)
     return result_of(goal, plan, target, is_dry_run=dry_run, left_out=left_out)
 
 

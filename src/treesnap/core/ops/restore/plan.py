@@ -130,25 +130,20 @@ class RestoreRequest(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """A snapshot to go to, restricted to some paths or not."""
+    """What a request asks for, once its snapshots are found."""
 
+    request: RestoreRequest
     snapshot: Snapshot
+    """The state to go to."""
     scope: tuple[bytes, ...] | None
-    paths: tuple[bytes, ...] = ()
-    """What the caller named; each has to be in one of both states."""
-    touch: bool = False
-    force: bool = False
-    way_back: WayBack | None = None
+    """The paths that are restored, or None for the whole root."""
+    bases: tuple[Snapshot, ...] = ()
+    left_alone: tuple[IgnoreRules, ...] = ()
+    """What the caller excludes."""
     label: str = "before restore"
     history_step: HistoryStep = RestoreHistory.restored
     removes_root: bool = False
     """Whether the goal is that there is no root; the snapshot holds an empty one."""
-    attachment: AttachmentChange | None = None
-    list_changes: bool = True
-    bases: tuple[Snapshot, ...] = ()
-    overwrites: bool = False
-    """Whether conflicts are restored like all else."""
-    approve: Approve | None = None
     left_by: Snapshot | None = None
     """What the operation that this undoes made the root like; None if it undoes none."""
     privileged: bool = True
@@ -156,8 +151,10 @@ class Goal(NamedTuple):
     is_asked: bool = False
     """Whether that is because the caller, or this process alone, knows that they may."""
 
-    left_alone: tuple[IgnoreRules, ...] = ()
-    """What the caller excludes."""
+    @property
+    def paths(self) -> tuple[bytes, ...]:
+        """What the caller named of a whole root; each has to be in one of both states."""
+        return self.request.paths if self.snapshot.record.scope is None else ()
 
     @property
     def rules(self) -> tuple[IgnoreRules, ...]:
@@ -165,9 +162,15 @@ class Goal(NamedTuple):
         return tuple(dict.fromkeys((*self.snapshot.record.rules, *self.left_alone)))
 
     @property
+    def overwrites(self) -> bool:
+        """Whether conflicts are restored like all else."""
+        return self.request.conflicts == OVERWRITE
+
+    @property
     def not_kept(self) -> str | None:
         """Why the state before cannot be kept in a safety snapshot, or None where it is."""
-        return self.way_back.not_kept if self.way_back is not None else None
+        way_back = self.request.way_back
+        return way_back.not_kept if way_back is not None else None
 
     def state(self, session: Session) -> State:
         """Returns the snapshot's tree, with nothing but the paths in scope."""
@@ -196,10 +199,11 @@ class Goal(NamedTuple):
 
     def budget(self, session: Session) -> PathBudget | None:
         """Returns the budget of the changes to list, or None where they are only counted."""
-        return session.path_budget() if self.list_changes else None
+        return session.path_budget() if self.request.list_changes else None
 
-    def judged(self, session: Session, *, privileged: bool) -> Goal:
+    def judged(self, session: Session) -> Goal:
         """Returns the goal with the decision whether privileges are given."""
+        privileged = self.request.privileged
         own = is_own(session, self.snapshot)
         is_asked = privileged or (own and not session.store.is_own)
         return self._replace(privileged=own or privileged, is_asked=is_asked)
@@ -272,20 +276,9 @@ def goal_of(session: Session, request: RestoreRequest) -> Goal:
             raise InvalidArgument(
                 f"The base, snapshot {base.id[:12]}, was not taken of all paths to restore"
             )
-    return Goal(
-        snapshot=snapshot,
-        scope=scope,
-        paths=request.paths if snapshot.record.scope is None else (),
-        touch=request.touch,
-        force=request.force,
-        way_back=request.way_back,
-        attachment=request.attachment,
-        list_changes=request.list_changes,
-        bases=bases,
-        overwrites=request.conflicts == OVERWRITE,
-        approve=request.approve,
-        left_alone=given(request.exclude),
-    ).judged(session, privileged=request.privileged)
+    return Goal(request, snapshot, scope, bases=bases, left_alone=given(request.exclude)).judged(
+        session
+    )
 
 
 class RestorePlan:
@@ -744,6 +737,7 @@ def result_of(
     left_out: Privileges = _NOTHING,
 ) -> RestoreResult:
     """Returns the outcome of a plan that was carried out, or would be."""
+    attachment = goal.request.attachment
     created, deleted = plan.counts[ChangeKind.ADDED], plan.counts[ChangeKind.REMOVED]
     restored = plan.counts.total() - created - deleted
     held = count_of(target)
@@ -759,7 +753,7 @@ def result_of(
         safety_id=safety_id,
         dry_run=is_dry_run,
         links_broken=tuple(plan.links_broken),
-        plan_id=goal.attachment.before.name if goal.attachment is not None else None,
+        plan_id=attachment.before.name if attachment is not None else None,
         conflicts=tuple(plan.conflicts),
         base_ids=tuple(base.id for base in goal.bases),
         privileges=left_out.plus(plan.privileges.result()),
