@@ -350,6 +350,82 @@ def test_no_two_classes_share_a_name():
     assert {name for name, count in names.items() if count > 1} == NAMES_OF_OTHERS
 
 
+def functions_of(path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Yields the functions of a Python file, with their names as ``CLASS.METHOD``."""
+    for node in nodes_of(path):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+                yield owner + child.name, child
+
+
+PARAMETERS_MAX = 8
+DOORS = ["core/handle.py"]
+"""Modules whose functions users call by keyword: there keyword-only options count as one."""
+TO_BE_MADE_ONE = ["core/watch/service.py WatchService.__init__"]
+"""Functions whose parameters are still too many."""
+
+
+def parameter_count(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, *, is_method: bool, is_door: bool
+) -> int:
+    """Returns how many parameters a function has, without the object of a method."""
+    given = function.args
+    count = len(given.posonlyargs) + len(given.args) + (given.vararg is not None)
+    count -= is_method and "staticmethod" not in map(ast.unparse, function.decorator_list)
+    options = len(given.kwonlyargs) + (given.kwarg is not None)
+    return count + (min(options, 1) if is_door else options)
+
+
+def test_no_function_of_the_core_has_more_than_eight_parameters():
+    """Those that travel together are one object."""
+    found = {
+        f"{module} {name}"
+        for path in python_files(PACKAGE / "core")
+        for module in [str(path.relative_to(PACKAGE))]
+        for name, function in functions_of(path)
+        if parameter_count(function, is_method="." in name, is_door=module in DOORS)
+        > PARAMETERS_MAX
+    }
+
+    assert sorted(found.difference(TO_BE_MADE_ONE)) == []
+
+
+LINES_MAX = 60
+ONE_WAY_THROUGH = {
+    "core/fs/forked.py": ["share_out"],
+    "core/ops/create.py": ["create"],
+    "core/ops/merge/trees.py": ["merge", "_merged"],
+    "core/ops/restore/attempt.py": ["restore_to", "_RestoreAttempt.restore", "dry_run"],
+    "core/ops/undo.py": ["restore"],
+    "core/worktree/scan/scanner.py": ["Scanner.scan", "Scanner.enter", "Directory.__init__"],
+}
+"""Functions that read like the list of steps in their docstring, which counts too."""
+
+
+def line_count(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Returns how many lines a function has, with its docstring."""
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def test_no_function_of_the_core_is_longer_than_a_page():
+    assert [
+        f"{shown(path)} {name}"
+        for path in python_files(PACKAGE / "core")
+        for name, function in functions_of(path)
+        if line_count(function) - len((ast.get_docstring(function) or "").splitlines()) > LINES_MAX
+    ] == []
+
+
+@pytest.mark.parametrize("module", ONE_WAY_THROUGH)
+def test_the_steps_stand_in_order_in_one_function(module):
+    counts = {name: line_count(function) for name, function in functions_of(PACKAGE / module)}
+    names = ONE_WAY_THROUGH[module]
+
+    assert [name for name in names if name not in counts] == []
+    assert [name for name in names if counts[name] > LINES_MAX] == []
+
+
 @pytest.mark.parametrize("word", ["TO" + "DO", "FIX" + "ME", "XX" + "X"])
 def test_nothing_is_left_for_later(word):
     assert places_of(rf"\b{word}\b") == []

@@ -148,13 +148,7 @@ def adopt(
                 code=ErrorCode.FORK_REPLACED,
                 path=fork.root,
             )
-    request = CaptureRequest(
-        label=f"adopted into {printable(here)}",
-        kind=SnapshotKind.SAFETY,
-        skip_unchanged=True,
-        force=force,
-    )
-    theirs = create(fork, request).snapshot
+    theirs = _captured(fork, f"adopted into {printable(here)}", force=force)
 
     def sides(session: Session) -> MergeSides:
         base = base_of(session.store, session.store.root(os.fsencode(fork.root)))
@@ -179,6 +173,14 @@ def adopt(
     return merge_into_root(context, sides, asked)
 
 
+def _captured(context: Context, label: str, *, force: bool) -> Snapshot:
+    """Captures a side of a merge, unless it is as in its newest snapshot; returns that."""
+    request = CaptureRequest(
+        label=label, kind=SnapshotKind.SAFETY, skip_unchanged=True, force=force
+    )
+    return create(context, request).snapshot
+
+
 def merge_into_root(
     context: Context, sides_in: Callable[[Session], MergeSides], asked: MergeIntoRoot
 ) -> MergeResult:
@@ -189,13 +191,7 @@ def merge_into_root(
     restore raise; then nothing was changed in the root.
     """
     refuse_dangerous_restore(context, force=asked.force)
-    before = CaptureRequest(
-        label=f"before the {asked.label}",
-        kind=SnapshotKind.SAFETY,
-        skip_unchanged=True,
-        force=asked.force,
-    )
-    mine = create(context, before).snapshot
+    mine = _captured(context, f"before the {asked.label}", force=asked.force)
     with (
         opened(context, asked.verb, writing=True, recover=False) as session,
         locked_root(session, asked.verb),
