@@ -17,7 +17,7 @@ from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_json import Fields
-from treesnap.cli.output.as_text import path_text, short_id, skipped_lines
+from treesnap.cli.output.as_text import missing_lines, path_text, short_id, skipped_lines
 from treesnap.cli.output.terminal import time_text
 from treesnap.cli.parameters import WholeNumber
 from treesnap.core.ending_signals import ENDING, signal_name
@@ -497,6 +497,7 @@ def _rollback_lines(result: RollbackResult) -> Iterator[str]:
     snapshot = f"snapshot {short_id(result.safety_id)}"
     yield f"The state before is checkpoint {result.before.id}, {snapshot}"
     yield from skipped_lines(result.untouched, "left alone")
+    yield from missing_lines(result.missing)
 
 
 def _ended_lines(plan: Plan) -> Iterator[str]:

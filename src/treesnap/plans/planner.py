@@ -90,6 +90,8 @@ class RollbackResult(Presented):
     """Names of steps that the plan had and the checkpoint does not have."""
     untouched: tuple[Skipped, ...] = ()
     """Paths left alone, because no snapshot or not this checkpoint holds them."""
+    missing: tuple[bytes, ...] = ()
+    """Paths that the checkpoint could not read, and that are not there; at most 1,000."""
 
     def to_dict(self) -> Fields:
         """Returns what ``snap plan rollback --json`` prints; ``json.dumps`` takes it."""
@@ -378,6 +380,7 @@ def _rolled_back(context: Context, plan: Plan, target: Checkpoint, back: Plan) -
         safety_id=result.safety_id,
         dropped_steps=tuple(leaf.step.name for leaf in plan.leaves if leaf.step.name not in names),
         untouched=result.untouched,
+        missing=result.missing,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,8 +125,10 @@ def test_by_run(place):
     assert "f.o (excluded)" in ended.err
 
 
-def fail_in(place: Place) -> None:
+def fail_in(place: Place, *, removing: str | None = None) -> None:
     place.make("made/a.o")
+    if removing is not None:
+        shutil.rmtree(place.root / removing)
     raise ZeroDivisionError
 
 
@@ -138,6 +141,62 @@ def test_by_rollback_on_error(place):
 
     wanted = "'made' (excluded), 'made/a.o' (excluded)"
     assert [line for line in monitor.warnings if wanted in line]
+
+
+@pytest.fixture
+def unread(place) -> Place:
+    """A place with two directories whose rules, and so they, cannot be read by any user."""
+    for name in ("unread", "old/unread"):
+        place.make(f"{name}/file")
+        (place.root / name / ".snapignore").symlink_to("elsewhere")
+    assert place.snap("create", "--name", "partial").code == 4
+    return place
+
+
+REMOVE = "rm -r unread old; exit 9"
+
+
+def test_what_a_snapshot_could_not_read_and_is_gone_is_named_by_a_restore(unread):
+    assert treesnap.open(unread.root, unread.store).restore("partial").missing == ()
+    shutil.rmtree(unread.root / "unread")
+    shutil.rmtree(unread.root / "old")
+
+    ended = unread.snap("restore", "partial", "unread")
+    document = json.loads(unread.snap("restore", "partial", "--json").out)
+
+    assert ended.code == 4
+    assert "everything else is as in" in ended.out
+    assert "1 path not put back, unreadable when the snapshot was taken:\n  unread\n" in ended.err
+    assert document["missing"] == [{"path": "old/unread"}, {"path": "unread"}]
+
+
+def test_what_a_checkpoint_could_not_read_and_is_gone_is_named_by_run(unread):
+    ended = unread.snap("run", "--", "sh", "-c", REMOVE)
+
+    assert ended.code == 9
+    assert "2 paths not put back, unreadable when the snapshot was taken:" in ended.err
+    assert (unread.root / "old/file").exists()
+
+
+def test_what_a_checkpoint_could_not_read_and_is_gone_is_named_by_rollback_on_error(unread):
+    monitor = CollectingMonitor()
+    handle = Handle(context_at(root=unread.root, store_path=str(unread.store), monitor=monitor))
+
+    with pytest.raises(ZeroDivisionError), handle.rollback_on_error():
+        fail_in(unread, removing="unread")
+
+    wanted = "The checkpoint could not read what the roll-back lacks: 'unread'"
+    assert [line for line in monitor.warnings if wanted in line]
+
+
+@pytest.mark.parametrize("list_changes", [True, False])
+def test_what_a_snapshot_could_not_read_is_named_by_a_restore_elsewhere(unread, list_changes):
+    handle = treesnap.open(unread.root, unread.store)
+    to = unread.root.parent / "elsewhere"
+
+    result = handle.restore("partial", to=to, list_changes=list_changes)
+
+    assert result.missing == (b"old/unread", b"unread")
 
 
 def test_a_mount_point_that_came_later(place):

@@ -109,7 +109,7 @@ class TestRollback:
 
         assert set(document) == {
             *("schema", "plan_id", "state", "checkpoint", "restored", "created", "deleted"),
-            *("changed_paths", "safety_id", "before", "dropped_steps", "untouched"),
+            *("changed_paths", "safety_id", "before", "dropped_steps", "untouched", "missing"),
         }
         assert document["before"]["snapshot_id"] == document["safety_id"]
         assert (document["state"], document["deleted"]) == ("rolled_back", 1)

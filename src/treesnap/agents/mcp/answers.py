@@ -245,6 +245,9 @@ class RestoreAnswer(ToolAnswer):
     changes_left_out: int | None = _absent("How many more there are.")
     untouched: list[SkippedFields] = Field(description="Paths that are left alone.")
     untouched_left_out: int | None = _absent("How many more there are.")
+    missing: list[PathText] | None = _absent(
+        "Paths that are not there, and that could not be read when the snapshot was taken."
+    )
     safety_id: str | None = _absent("The snapshot of the state before.")
     open_files: list[PathText] | None = _absent(
         "Files that were replaced while a process had them open."
@@ -256,6 +259,7 @@ class RestoreAnswer(ToolAnswer):
         fields = result._asdict() | {
             **shown(changes=result.changes, untouched=result.untouched),
             "id": result.snapshot.id,
+            "missing": list(result.missing[:SHOWN_MAX]) or None,
             "open_files": [item.path for item in result.open_files[:SHOWN_MAX]] or None,
         }
         return cls.of(**fields, **more)

@@ -221,12 +221,9 @@ def _show(invocation: Invocation, name: str, result: RestoreResult, *, undone_by
 
 
 def _is_missed(result: RestoreResult, paths: Sequence[bytes]) -> bool:
-    """Returns whether one of some paths could not be read, so that it was left alone."""
-    return any(
-        item.reason is SkipReason.UNREADABLE and is_within(path, item.path)
-        for item in result.untouched
-        for path in paths
-    )
+    """Returns whether one of some paths could not be read, now or when it was captured."""
+    unread = [item.path for item in result.untouched if item.reason is SkipReason.UNREADABLE]
+    return any(is_within(path, item) for item in (*unread, *result.missing) for path in paths)
 
 
 @command(

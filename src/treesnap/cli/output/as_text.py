@@ -172,6 +172,14 @@ def skipped_lines(skipped: Sequence[Skipped], verb: str) -> Iterator[str]:
         yield f"  {text}"
 
 
+def missing_lines(paths: Sequence[bytes]) -> Iterator[str]:
+    """Yields what a snapshot could not read, so that it did not come back."""
+    if paths:
+        count = count_text(len(paths), "path")
+        yield f"{count} not put back, unreadable when the snapshot was taken:"
+        yield from (f"  {text}" for text in first_lines(paths, path_text, SKIPPED_SHOWN_MAX))
+
+
 def skipped_text(item: Skipped) -> str:
     """Returns a path that a snapshot does not hold, and the reason."""
     return f"{path_text(item.path)} ({item.reason.word})"
@@ -235,7 +243,7 @@ def restore_line(result: RestoreResult) -> str:
         target += f", {scope_text(result.scope)}"
     if not (result.restored or result.created or result.deleted):
         is_unseen = any(item.reason is SkipReason.UNREADABLE for item in result.untouched)
-        but_others = " else" if result.conflicts or is_unseen else ""
+        but_others = " else" if result.conflicts or is_unseen or result.missing else ""
         if result.safety_id is not None:
             return f"Restored {target}: nothing{but_others} but times of directories differed"
         return f"Nothing to restore: everything{but_others} is as in {target}"
@@ -249,6 +257,7 @@ def restore_line(result: RestoreResult) -> str:
 def restore_notes(result: RestoreResult, undo: str) -> Iterator[str]:
     """Yields what a person wants to know of a restore; ``undo`` is the command that undoes it."""
     yield from skipped_lines(result.untouched, "left alone")
+    yield from missing_lines(result.missing)
     for path in result.links_broken:
         yield f"Link broken: {quoted(path)} has a name elsewhere, which keeps the old file"
     yield from privilege_lines(result.privileges)

@@ -267,6 +267,9 @@ class RestoreResult(Record):
     privileges: Privileges = Privileges()
     """What the snapshot has of set-user-ID bits, devices and the like. They are given if it is
     proven to be own, or if the caller asked for them; see the threat model."""
+    missing: tuple[bytes, ...] = ()
+    """Paths that could not be read when the snapshot was taken, so that it does not hold them, and
+    that are not there; at most 1,000 of them."""
 
     def to_dict(self) -> Fields:
         """Returns what ``snap restore --json`` prints; ``json.dumps`` takes it."""

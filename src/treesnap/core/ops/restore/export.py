@@ -25,6 +25,7 @@ import os
 import stat as stat_module
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from treesnap.core.codec.root_files import (
@@ -58,10 +59,12 @@ from treesnap.core.model.results import RestoreResult
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.privileges import PrivilegeList
 from treesnap.core.ops.restore.plan import (
+    MISSING_MAX,
     RestorePlan,
     count_of,
     make_plan,
     result_of,
+    unread_paths,
     warn_of_degraded,
 )
 from treesnap.core.ops.tree_state import State, empty_state, require_paths
@@ -112,6 +115,7 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     else:
         plan = RestorePlan()
         plan.counts[ChangeKind.ADDED] = count_of(target)
+        plan.missing += islice(unread_paths(target), MISSING_MAX)
     if not dry_run:
         given = plan.privileges if not goal.request.list_changes else None
         Export(session, target, touch=goal.request.touch, given=given).write(target_path)

@@ -20,7 +20,7 @@ conflict, and the index stays unless the target has another one than the base.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from stat import S_ISGID, S_ISUID
@@ -281,6 +281,10 @@ def goal_of(session: Session, request: RestoreRequest) -> Goal:
     )
 
 
+MISSING_MAX = 1000
+"""How many paths a plan lists that no live tree bounds: a forged store may have any number."""
+
+
 class RestorePlan:
     """What has to be done to turn one state into the other."""
 
@@ -295,6 +299,8 @@ class RestorePlan:
         self.retained: set[bytes] = set()
         """Directories that the new state does not have, but that hold something to leave alone."""
         self.untouched: list[Skipped] = []
+        self.missing: list[bytes] = []
+        """What could not be read when the new state was captured, and is not there: the first."""
         self.blocked: list[bytes] = []
         """Directories that should be replaced, but hold something to leave alone."""
         self.counts: Counter[ChangeKind] = Counter()
@@ -574,6 +580,8 @@ class _Planner:
             if theirs is not None and (change is None or is_time_alone(change)):
                 theirs = None
             is_kept = theirs is not None and not others.overwrites
+            if old is None and _is_unread(new) and len(plan.missing) < MISSING_MAX:
+                plan.missing.append(path)
             if not path.startswith(whole) and not self._decide(path, old, new, is_kept=is_kept):
                 whole = path + b"/"
                 if is_kept:
@@ -721,6 +729,19 @@ class _Planner:
         return any(at in plan.puts or at in plan.removals for at in (path, *treepath.parents(path)))
 
 
+def unread_paths(state: State) -> Iterator[bytes]:
+    """Yields what a snapshot knows of, but could not read."""
+    if state.trees.totals(state.root.tree_id).incomplete:
+        entries = state.trees.walk().entries
+        for path, _, entry in differing(None, state.root, entries, entries):
+            if _is_unread(entry):
+                yield path
+
+
+def _is_unread(entry: Entry | None) -> bool:
+    return entry is not None and entry.is_skipped and entry.skip_reason is SkipReason.UNREADABLE
+
+
 def count_of(state: State) -> int:
     """Returns how many paths a state holds, without its root and what it skipped."""
     totals = state.trees.totals(state.root.tree_id)
@@ -749,6 +770,7 @@ def result_of(
         deleted=deleted,
         unchanged=max(0, held - created - restored - plan.kept_count),
         untouched=tuple(plan.untouched),
+        missing=tuple(plan.missing),
         changes=plan.changes,
         safety_id=safety_id,
         dry_run=is_dry_run,

@@ -491,12 +491,18 @@ def _restored(
 
 
 def warn_of_untouched(context: Context, result: RestoreResult) -> None:
-    """Warns of what a roll-back left alone, for callers that do not return its result."""
+    """Warns of what a roll-back left alone or lacks, for callers that do not return its result."""
     left = result.untouched
     if left:
         named = first_few(left, lambda item: f"{quoted(item.path)} ({item.reason.word})")
         context.monitor.warn(
             WarningCode.LEFT_ALONE, f"The roll-back left alone what it cannot put back: {named}"
+        )
+    if result.missing:
+        named = first_few(result.missing, quoted)
+        context.monitor.warn(
+            WarningCode.LEFT_ALONE,
+            f"The checkpoint could not read what the roll-back lacks: {named}",
         )
 
 
