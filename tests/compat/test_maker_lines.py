@@ -140,6 +140,48 @@ def test_a_file_to_come_is_deleted_whatever_its_line_looks_like(tree, run):
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "- src/a.ts, src/new.ts",
+        "- `src/a.ts`, `src/new.ts` (both)",
+        "- src/a.ts and src/new.ts.",
+        "- src/a.ts -> src/new.ts (rename)",
+        "- rename src/a.ts to src/new.ts",
+        "- src/{a,new}.ts",
+        "[src/a.ts, src/new.ts]",
+        '["src/a.ts", "src/new.ts"]',
+        '- {"path": "src/a.ts", "test": "src/new.ts"}',
+        "| src/a.ts | src/new.ts |",
+    ],
+)
+def test_a_file_to_come_is_deleted_that_is_named_beside_another(tree, run, line):
+    text = run(block_of(tree, line))
+    assert "- src/new.ts: did_not_exist (will be created)" in text
+    (tree / "src/new.ts").write_text("new")
+
+    run(restore_block(tree, "one"))
+
+    assert not (tree / "src/new.ts").exists()
+    assert (tree / "src/a.ts").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("- src/a.ts:12-30", ["src/a.ts"]),
+        ("- docs/my plan.md (modified)", ["docs/my plan.md (modified)", "docs/my plan.md"]),
+        ("- src/a.ts: fix read/write, e.g. https://example.com/a.html, v1.2", ["src/a.ts"]),
+        ("- src/a.ts: not ../b.ts, /etc/new.conf or src/b.ts/new.ts", ["src/a.ts"]),
+    ],
+)
+def test_no_other_word_of_a_line_is_taken_for_a_file_to_come(tree, store, line, expected):
+    result = carry_out(block_of(tree, line), store=store)
+
+    assert isinstance(result, Created), result
+    assert [path for path, _ in result.files] == expected
+
+
+@pytest.mark.parametrize(
     "lines", [("- none",), ("- N/A",), ("the usual files",), ("- all of them", "- **and more**")]
 )
 def test_a_list_of_nothing_is_refused(tree, store, run, lines):

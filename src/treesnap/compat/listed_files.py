@@ -2,8 +2,9 @@
 
 Models decorate the lines of a list in more ways than a grammar can hold: emphasis, links, check
 boxes, labels, arrows, remarks. So the tree has the last word. Whatever run of whole tokens in a
-line is a path that exists is named, the longest run first, beside what the line reads as. A line
-that is neither is *unclear*; the caller says so.
+line is a path that exists is named, the longest run first, beside what the line reads as. So is
+each word of the rest that looks like a path, because the step may create it: ``a.ts, new.ts``,
+``a.ts -> b.ts``. A line that is none of these is *unclear*; the caller says so.
 
 The tree is looked at one directory at a time, never through a link, and only in directories that
 a line leads to; a line costs no system call for names that are listed already.
@@ -50,6 +51,11 @@ _PATTERN = re.compile(r"[^\s`\"'<>|;]*[*?\[{][^\s`\"'<>|;]*")
 _ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _ESCAPED = re.compile(r"\\(?=[\\`*_{}\[\]()#+.!~<>|-])")
 _SOFT = frozenset("._-~!?")
+_BETWEEN_WORDS = re.compile(r"[\s,;|\"'`*]+|->|=>|[\u2190-\u21ff]")
+_BRACES = re.compile(r"[^\s`\"'<>|;*?]*\{[^{}\s\"'`*?]*,[^{}\s\"'`*?]*\}[^\s`\"'<>|;*?{}]*")
+_ENDING = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,7}")
+_ABBREVIATIONS = frozenset({"e.g", "i.e"})
+_BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 """What may surround a token, and may also be the beginning or end of a name."""
 
 
@@ -125,6 +131,8 @@ class _ListReader:
             elif existing:
                 continue
             paths.append(path)
+        if existing:
+            paths += self._to_come(given)
         if bullet is None and _has_blank(given) and not existing:
             return _Named([], is_clear=False)  # prose: it is no item of the list
         return _Named(list(dict.fromkeys((*paths, *existing))), is_clear=is_clear)
@@ -144,6 +152,42 @@ class _ListReader:
         comment = _COMMENT.match(bare) or _COLON_COMMENT.match(bare) or _REMARK.match(bare)
         if comment is not None:
             yield _undecorated(comment[1])
+
+    def _to_come(self, given: str) -> Iterator[str]:
+        """Yields what else in a line looks like a path, beside what exists in it."""
+        rest = self._rest(self._below_bases(given))
+        words = [word for found in _BRACES.findall(rest) for word in _expanded(found)]
+        for word in (*words, *_BETWEEN_WORDS.split(_BRACES.sub(" ", rest))):
+            text = _undecorated(_without_brackets(word))
+            path = self._path(text, must_be_inside=False) if text and "://" not in text else None
+            if path is None or not _reads_as_path(path) or path in _ABBREVIATIONS:
+                continue
+            first, slash, _ = path.partition("/")
+            is_below_known = bool(slash) and bool(self._listed(first))
+            if (is_below_known or _ENDING.search(path)) and self._may_come(path):
+                yield path
+
+    def _rest(self, text: str) -> str:
+        """Returns a text without the paths in it that exist."""
+        starts, ends = _boundaries(text)
+        kept, place = list[str](), 0
+        while place < len(text):
+            end, path = self._longest("", text, place, ends) if starts[place] else (place, None)
+            kept.append(" " if path else text[place])
+            place = end if path else place + 1
+        return "".join(kept)
+
+    def _may_come(self, path: str) -> bool:
+        """Returns whether nothing is at a path, and nothing but directories above it."""
+        above = ""
+        for name in path.split("/"):
+            if name not in self._listed(above):
+                return True
+            above = os.path.join(above, name)
+            where = os.path.join(self._directory, above)
+            if os.path.islink(where) or not os.path.isdir(where):
+                break
+        return False
 
     def _path(self, given: str, *, must_be_inside: bool) -> str | None:
         """Returns a path relative to the directory; None for one outside, or raises."""
@@ -333,6 +377,20 @@ def _undecorated(text: str) -> str:
         text = _LINES.sub("", text) if "/" in text or "." in text else text
         if text == before:
             return text
+
+
+def _without_brackets(word: str) -> str:
+    """Returns a word without brackets around it, of which one may be around other words too."""
+    while True:
+        before, word = word, word.rstrip(".:!?")
+        if word and word[0] in _BRACKETS and not word.endswith(_BRACKETS[word[0]]):
+            word = word[1:]
+        elif word and word[0] in _BRACKETS:
+            word = word[1:-1]
+        if any(word.endswith(end) and begin not in word for begin, end in _BRACKETS.items()):
+            word = word[:-1]
+        if word == before:
+            return word
 
 
 def _is_surrogate(character: str) -> bool:
