@@ -162,6 +162,67 @@ class TestSnapshot:
         assert world.handle().gc().newer == 0
 
 
+def make_packs_newer(world: World) -> dict[str, bytes]:
+    """Gives all packs a newer version, with blocks that only that one reads; returns them."""
+    for path in world.store.glob("packs/*"):
+        data = path.read_bytes()
+        path.write_bytes(header(FileKind.PACK, 2) + data[16:].replace(b"TSBK", b"TSB2"))
+    return packs(world)
+
+
+def test_packs_of_a_newer_version_are_named_and_left_where_they_are(world):
+    before = make_packs_newer(world)
+    monitor = CollectingMonitor()
+
+    found = world.handle().verify(read_data=True)
+    repaired = world.handle(monitor=monitor).verify(read_data=True, repair=True)
+
+    places = {f"packs/{name}" for name in before}
+    assert (found.ok, set(found.newer)) == (True, places)
+    assert (repaired.left, set(repaired.newer)) == ((), places)
+    assert packs(world) == before
+    assert not list(world.store.glob("quarantine/*"))
+    with pytest.raises(UnsupportedFormat, match="newer version"):
+        world.handle().gc()
+    assert packs(world) == before
+
+
+def test_a_pack_of_which_only_the_version_is_damaged_is_repaired(world):
+    for path in world.store.glob("packs/*"):
+        data = bytearray(path.read_bytes())
+        data[9] = 2
+        path.write_bytes(data)
+
+    result = world.handle().verify(read_data=True, repair=True)
+
+    assert (result.left, result.newer) == ((), ())
+    assert world.restores("second")
+    assert list(world.store.glob("quarantine/*"))
+
+
+def test_a_tree_of_a_newer_version_is_named_and_what_it_needs_is_kept(world, monkeypatch):
+    (world.root / "more").write_bytes(os.urandom(5000))
+    gone = world.handle().create().id
+    (world.root / "more").write_bytes(os.urandom(5000))
+    with monkeypatch.context() as newer:
+        newer.setattr("treesnap.core.codec.tree.VERSION", 2)
+        identity = world.handle().create(name="newer").id
+    world.handle().delete(gone)
+    before = packs(world)
+
+    found = world.handle().verify(read_data=True)
+    repaired = world.handle().verify(read_data=True, repair=True)
+    collected = world.handle().gc()
+
+    assert (found.ok, repaired.left) == (True, ())
+    assert found.newer == repaired.newer
+    assert found.newer[0].startswith("packs/")
+    assert (collected.newer, collected.damaged, collected.freed_bytes) == (1, (), 0)
+    assert packs(world) == before
+    with pytest.raises(UnsupportedFormat):
+        world.handle().restore(identity)
+
+
 def test_a_damaged_version_in_a_header_is_damage(world):
     """Its frame is not whole, and the record in it is: that is mended."""
     path = world.only(f"snapshots/*/*-{world.handle().resolve('second').id}")

@@ -99,6 +99,17 @@ def check_header(data: bytes | memoryview, kind: FileKind, where: str, version: 
         )
 
 
+def is_newer(data: bytes | memoryview, kind: FileKind) -> bool:
+    """Returns whether the header of a file says that it is of a newer version.
+
+    So may one that is damaged.
+    """
+    if len(data) < HEADER_SIZE:
+        return False
+    magic, found_kind, version, _, _ = _HEADER.unpack_from(data)
+    return bool(magic == MAGIC and found_kind == kind and version > 1)
+
+
 class Format(NamedTuple, Generic[T]):
     """How the records of one kind of file are written: the only way to publish one.
 

@@ -35,7 +35,7 @@ from treesnap.core.model.entities import (
     Tree,
     TreePage,
 )
-from treesnap.core.model.errors import Corrupt, InvalidArgument
+from treesnap.core.model.errors import Corrupt, InvalidArgument, NewerVersion
 from treesnap.core.model.ids import ID_SIZE
 from treesnap.core.model.treepath import are_valid_names, is_valid_name
 
@@ -218,6 +218,8 @@ def _checked_tree(data: bytes) -> tuple[Totals, tuple[Any, ...], tuple[TreePage,
     value = unpack(data, "tree", maps=False)
     require(type(value) is tuple and len(value) == 4, "tree", "it has no four fields")
     version, totals, level, rows = value
+    if type(version) is int and version > VERSION:
+        raise NewerVersion(f"Stored tree has version {version}, and this treesnap reads {VERSION}")
     require(type(version) is int and version == VERSION, "tree", f"version {version!r} is unknown")
     require(type(level) is int, "tree", "its level is no number")
     require(type(rows) is tuple, "tree", "it has no rows")

@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
 from treesnap.core.codec.compress import BLOCK_RAW_SIZE_MAX
-from treesnap.core.codec.envelope import HEADER_SIZE, FileKind, check_header, header
+from treesnap.core.codec.envelope import HEADER_SIZE, FileKind, check_header, header, is_newer
 from treesnap.core.codec.pack import (
     PACK_ID_SIZE,
     PACK_SIZE_MAX,
@@ -50,7 +50,7 @@ from treesnap.core.fs.durable import (
 )
 from treesnap.core.fs.os_errors import is_unreadable
 from treesnap.core.model.entities import ObjectId, ObjectKind
-from treesnap.core.model.errors import Corrupt, UnsupportedFormat, quoted
+from treesnap.core.model.errors import Corrupt, NewerVersion, UnsupportedFormat, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.store.layout import Layout, is_hex
 
@@ -340,7 +340,7 @@ class PackReader:
         ``covered`` is how much of the pack was once whole, and ``known`` gives what
         the index knows of it. The index and the footer are used only where the chain of
         blocks breaks off. With ``start`` leaves out the blocks before it. Costs a table per
-        block. Raises FileNotFoundError.
+        block. Raises FileNotFoundError, and NewerVersion for a pack of a newer version.
         """
         path = self._layout.pack(pack_id)
         try:
@@ -352,6 +352,10 @@ class PackReader:
             return Inventory([], covered, 0, None)
         tables: list[BlockTable] = []
         end = 0
+        if start < HEADER_SIZE < size and _is_newer(pack, pack_id):
+            raise NewerVersion(
+                f"Pack {quoted(path)} is of a newer version than this treesnap reads", path=path
+            )
         if start >= HEADER_SIZE or _is_header(pack[:HEADER_SIZE], path):
             tables, end = _chain(pack, pack_id, max(start, HEADER_SIZE))
         footer, offsets = _footer(pack, path)
@@ -428,6 +432,12 @@ def _footer(pack: _OpenPack, path: str) -> tuple[int | None, list[int] | None]:
         return offset, decode_footer(pack, path)
     except Corrupt:
         return offset, None
+
+
+def _is_newer(pack: _OpenPack, pack_id: bytes) -> bool:
+    """Returns whether a pack is of a newer version; one with blocks of ours is damaged instead."""
+    is_said = is_newer(pack[:HEADER_SIZE], FileKind.PACK)
+    return is_said and not _chain(pack, pack_id, HEADER_SIZE)[0]
 
 
 def _is_header(data: bytes, path: str) -> bool:

@@ -32,6 +32,7 @@ from treesnap.core.model.entities import ObjectId, ObjectKind
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
+    NewerVersion,
     OperationFailed,
     Refused,
     StoreMissing,
@@ -420,7 +421,7 @@ class Store:
         for pack_id, size in self.packs.sizes().items():
             start = starts.get(pack_id, 0)
             if size > start:
-                with suppress(FileNotFoundError, PermissionError):
+                with suppress(FileNotFoundError, PermissionError, NewerVersion):
                     self.index.add_scanned(self.inventory(pack_id, start).entries)
 
     def inventory(self, pack_id: bytes, start: int = 0) -> Inventory:

@@ -90,7 +90,7 @@ class _Collection:
         self._is_automatic = is_automatic
         self._damaged: dict[SnapshotId, None] = {}
         self._newer: set[str] = set()
-        """Records of a newer version, by path."""
+        """Records that are of a newer version, or need a tree that is, by path."""
         self._marked: set[str] = set()
         self._roots: set[str] = set()
         """The roots of snapshots that need something."""
@@ -192,10 +192,12 @@ class _Collection:
                 self._damaged[snapshot_name.id] = None
                 yield from self._remains(log.path(root_id, snapshot_name))
                 continue
-            damaged = len(self._reachable.damaged)
+            damaged, newer = len(self._reachable.damaged), len(self._reachable.newer)
             for reference in self._reachable.add(record):
                 yield reference.id
             self._marked.add(snapshot_name.id)
+            if len(self._reachable.newer) > newer:
+                self._newer.add(log.path(root_id, snapshot_name))
             if len(self._reachable.damaged) > damaged:
                 self._damaged[snapshot_name.id] = None
 

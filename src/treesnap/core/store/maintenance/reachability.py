@@ -9,7 +9,7 @@ from itertools import accumulate
 from treesnap.core.codec.index import IndexPart
 from treesnap.core.codec.reader import Reference, TreeCache, TreeReader, root_references
 from treesnap.core.model.entities import ObjectId, ObjectKind, SnapshotRecord
-from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.errors import Corrupt, NewerVersion
 from treesnap.core.store.index import ObjectIndex
 from treesnap.core.store.store import Store
 
@@ -83,6 +83,8 @@ class Reachability:
         self._searched: set[ObjectId] = set()
         self.damaged: set[ObjectId] = set()
         """Trees and lists that were missing or damaged."""
+        self.newer: set[ObjectId] = set()
+        """Trees of a newer version, of which it is not known what they need."""
         self._trees = TreeReader(store.get, TreeCache(2))  # a directory and its page, read once
         self.seen = SeenObjects(store.index)
 
@@ -113,10 +115,10 @@ class Reachability:
         """Yields what is new in a tree or list; the trees and lists in it become pending."""
         try:
             yield from self._only_new(self._trees.references(reference), pending)
-        except Corrupt:
+        except Corrupt as error:
             if not self._around_damage:
                 raise
-            self.damaged.add(reference.id)
+            (self.newer if isinstance(error, NewerVersion) else self.damaged).add(reference.id)
             for place in self._store.index.find_all(reference.id):
                 yield from self._search(self._store.packs.read_unchecked(place), pending)
 

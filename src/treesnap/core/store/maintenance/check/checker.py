@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice
 
 from treesnap.core.codec.pack import IndexEntry
@@ -90,6 +91,7 @@ class Checker:
         """Objects whose content was read and has their id."""
         self.kinds: dict[ObjectId, ObjectKind] = {}
         """What each lost object is."""
+        self._has_newer_trees = False
         self._known: set[ObjectId] = set()
         self.snapshots = 0
         self.read_bytes = 0
@@ -107,7 +109,7 @@ class Checker:
         self._check_snapshots()
         files = MetadataFiles(self._store, self._place)
         self.findings += files.findings()
-        self.newer += dict.fromkeys(files.newer)
+        self.newer = [*dict.fromkeys([*self.newer, *files.newer])]
         self.problems += [finding.problem for finding in self.findings]
         self._forget_deleted()
         self._attribute()
@@ -152,6 +154,9 @@ class Checker:
                 inventory = self._store.inventory(pack_id)
             except FileNotFoundError:  # a collection removed it meanwhile
                 continue
+            except NewerVersion:
+                self._note_newer_pack(pack_id)
+                continue
             if inventory.damaged_at is not None and inventory.damaged_at < size:
                 self._note_bad_pack(pack_id, f"what is at {inventory.damaged_at} is damaged")
             with suppress(FileNotFoundError):
@@ -180,7 +185,39 @@ class Checker:
                 count = size = 0
         self.monitor.advance(count, size)
 
+    def _note_newer_pack(self, pack_id: bytes) -> None:
+        self.newer.append(f"packs/{pack_id.hex()}")
+
+    @cached_property
+    def newer_packs(self) -> frozenset[bytes]:
+        """Packs of a newer version, which may hold whatever is not found elsewhere.
+
+        Looked for where something is missing or damaged only: that costs a look into each pack.
+        """
+        found = set()
+        for pack_id in self._store.packs.sizes():
+            try:
+                self._store.inventory(pack_id)
+            except FileNotFoundError:
+                continue
+            except NewerVersion:
+                found.add(pack_id)
+                self._note_newer_pack(pack_id)
+        return frozenset(found)
+
+    @property
+    def has_newer_objects(self) -> bool:
+        """Whether there are objects of a newer version, so that what is lost is not known."""
+        return self._has_newer_trees or bool(self.newer_packs)
+
+    def note_newer_tree(self, identity: ObjectId) -> None:
+        """Notes a directory of a newer version: what it needs is not known."""
+        self._has_newer_trees = True
+        self.newer += {f"packs/{p.pack_id.hex()}" for p in self._store.index.find_all(identity)}
+
     def _note_bad_pack(self, pack_id: bytes, reason: str) -> None:
+        if pack_id in self.newer_packs:
+            return
         self.bad_packs.add(pack_id)
         self.problems.append(
             Problem(
@@ -236,10 +273,17 @@ class Checker:
             except Corrupt as error:
                 problem = error.message
                 self._note_damaged_places(identity)
+        if problem is not None and self._may_be_newer(identity):
+            problem = None
         self.checked[identity] = problem
         if problem is not None:
             self.kinds[identity] = kind
         return problem is None
+
+    def _may_be_newer(self, identity: ObjectId) -> bool:
+        """Returns whether an object that is not found may lie in a pack of a newer version."""
+        places = {place.pack_id for place in self._store.index.find_all(identity)}
+        return bool(self.newer_packs) and places <= self.newer_packs
 
     def _note_damaged_places(self, identity: ObjectId) -> None:
         """Notes the packs in which an object is damaged.
@@ -248,7 +292,7 @@ class Checker:
         with the object. It must not be taken for stored when it is captured again.
         """
         for place in self._store.index.find_all(identity):
-            if not self._store.packs.is_right(place):
+            if place.pack_id not in self.newer_packs and not self._store.packs.is_right(place):
                 self.bad_packs.add(place.pack_id)
 
     def _forget_deleted(self) -> None:
@@ -388,7 +432,12 @@ class DamageReport:
                     below.append((reference.name, reference.id))
                 else:
                     own += [LostObject(each, reference.name) for each in self._lost_in(reference)]
+        except NewerVersion:
+            self._checker.note_newer_tree(tree_id)
+            return _LostDirectory((), ())
         except Corrupt as error:
+            if self._checker.newer_packs:  # it, or a page of it, may be there
+                return _LostDirectory((), ())
             self._checker.note(ObjectKind.TREE, tree_id, error.message)
             return _LostDirectory((LostObject(tree_id, b""),), ())
         return _LostDirectory(tuple(own), tuple(below))
@@ -412,7 +461,10 @@ class DamageReport:
                     )
                     found = tuple(dict.fromkeys(lost))
                 except Corrupt as error:
-                    self._checker.note(reference.kind, reference.id, error.message)
+                    if self._checker.newer_packs:
+                        found = ()
+                    else:
+                        self._checker.note(reference.kind, reference.id, error.message)
             self._lists[reference.id] = found
         return found
 

@@ -76,6 +76,12 @@ class Repair:
             "missing-object",
             "damaged-object",
         }:
+            if self._found.has_newer_objects:
+                self._monitor.warn(
+                    WarningCode.NOT_REPAIRED,
+                    "Packs and index are left as they are: a newer treesnap wrote into some packs",
+                )
+                return
             self._try(self._empty_bad_packs)
             self._try(self._read_quarantine)
             self._try(self._rebuild_index)
