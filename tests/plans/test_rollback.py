@@ -104,6 +104,8 @@ class TestRollback:
         there = record(bench.root)
 
         for _ in range(2):
+            assert bench.handle().undo(dry_run=True).plan_id == plan.id
+            assert bench.planner().show("latest") == back
             assert bench.handle().undo().plan_id == plan.id
             assert bench.planner().show("latest") == plan
             assert difference(after, record(bench.root)) == []
@@ -146,10 +148,11 @@ class TestRollback:
             back.began(Attempt(step_index=1, number=1, snapshot_id=before.id)),
         )
 
-        with pytest.raises(Refused) as caught:
-            bench.handle().undo()
+        for dry_run in (True, False):
+            with pytest.raises(Refused) as caught:
+                bench.handle().undo(dry_run=dry_run)
+            assert caught.value.code == ErrorCode.PLAN_INTERRUPTED
 
-        assert caught.value.code == ErrorCode.PLAN_INTERRUPTED
         assert bench.lines() == ["one"]
 
     def test_undo_without_the_plan_brings_the_files_back(self, bench, plan):

@@ -138,12 +138,13 @@ class _Undoing(NamedTuple):
 
 
 def _dry_step(context: Context, step: _Undoing) -> RestoreResult:
-    """Returns what a step would do; attachments stay out of it."""
+    """Returns what a step would do, with the attachment that would go along."""
     recover(context)
     verb = step.verb
     try:
         with opened(context, verb, writing=True) as session:
             goal = _goal_of_step(session, step)
+            goal = _with_attachment(session, goal)
             with ExitStack() as stack:
                 for snapshot in filter(None, (goal.snapshot, goal.left_by)):
                     stack.enter_context(reading(session, snapshot))
@@ -190,9 +191,14 @@ def _locked_goal(session: Session, step: _Undoing) -> Iterator[Goal]:
             locks.enter_context(session.root.attachments_locked(step.verb))
             locks.enter_context(locked_root(session, step.verb))
             goal = _goal_of_step(session, step)
-            change = _change_for(session, goal.snapshot)
-            goal = goal._replace(request=goal.request._replace(attachment=change))
+            goal = _with_attachment(session, goal)
         yield goal
+
+
+def _with_attachment(session: Session, goal: Goal) -> Goal:
+    """Returns a goal with the attachment that goes along; raises what :func:`_change_for` does."""
+    change = _change_for(session, goal.snapshot)
+    return goal._replace(request=goal.request._replace(attachment=change))
 
 
 def _change_for(session: Session, snapshot: Snapshot) -> AttachmentChange | None:
