@@ -353,7 +353,10 @@ def damaged_files(disk):
 
 def test_damage_on_a_remote_leads_to_the_commands_of_remotes(snap, root, pushed, disk, tmp_path):
     """Those of the local store would find nothing."""
-    assert snap("remote", "gc", "disk").code == 0  # which writes catalog and index
+    collected = snap("remote", "gc", "disk")  # which writes catalog and index
+    assert collected.code == 0
+    assert "At least half of each pack is needed" in collected.err
+    assert "which ones could go: snap remote prune disk --dry-run" in collected.err
     (root / "plants").write_text("tulips")
     snap("create", "-q")
     assert snap("push").code == 0

@@ -265,6 +265,13 @@ def collect(invocation: Invocation, *, name: str | None) -> None:
         collected = remotes_of(handle).collect(name)
     line = f"Removed {count_text(collected.packs, 'pack')}, {size_text(collected.freed_bytes)}"
     invocation.output.result("remote.gc", collected._asdict, [line])
+    if not collected.packs:
+        remove = invocation.command_text("remote", "prune", *([name] if name else []), "--dry-run")
+        invocation.output.note(
+            "At least half of each pack is needed by snapshots there, or by a push that was "
+            "interrupted, which keeps its packs for some collections more",
+            f"To free more, remove snapshots first; which ones could go: {remove}",
+        )
 
 
 @remote.command("check", prints_only=True, examples=["snap remote check backup"])
