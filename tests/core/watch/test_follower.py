@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from command_line import wait_until
 from treesnap.core.model.results import FollowFailure, FollowStatus
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.watching import watch_directory
@@ -269,3 +270,16 @@ def test_what_a_command_leaves_in_the_background_keeps_no_other_run_waiting(plac
 
 def hours(failures: int) -> float:
     return 3600.0 * failures
+
+
+def test_the_room_of_what_a_command_writes_is_given_back_while_it_runs(tmp_path):
+    place = Place(tmp_path)
+    line = "head -c 16000000 /dev/zero; echo $$ > {news}; read word < {go}; echo the end; false"
+    with place.following(line) as follower:
+        follower.wake("first")
+        process_id = place.news.next()
+        output = f"/proc/{process_id}/fd/2"
+        wait_until(lambda: os.stat(output).st_blocks * 512 <= 1 << 20)
+        assert os.stat(output).st_size == 16_000_000
+        place.go.send()
+        assert "the end" in place.problems.get(timeout=DEADLINE_S)

@@ -8,6 +8,7 @@ killed, its command goes on alone and keeps a lock, and the next watcher runs no
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -35,6 +36,11 @@ inherit: a program that stays in the background would hold it. A shell with a tr
 program that it waits for, and so the lock is held until both have ended."""
 _OUTPUT_BYTES = 4096
 _OUTPUT_LINES = 3
+_OUTPUT_ROOM_BYTES = 1 << 20
+"""More of what a command writes is not kept for longer than a moment."""
+_SHORTEN_EVERY_S = 0.2
+_DISK_BLOCK_BYTES = 512
+_PAGE_BYTES = 4096
 
 
 def pause_after_s(failures: int) -> float:
@@ -150,7 +156,7 @@ class Follower:
                 process_id = self._started(directory, snapshot_id, output)
                 if process_id is None:
                     return FollowFailure(None, "has to wait for that of an earlier watcher")
-                exit_code = self._exit_code(process_id)
+                exit_code = self._exit_code(process_id, output.fileno())
                 text = _last_lines(output)
         except ChildProcessError:
             return FollowFailure(None, "has an unknown exit code, because SIGCHLD is ignored")
@@ -198,15 +204,42 @@ class Follower:
         finally:
             fs.close(fd)  # keeps the lock, which the command holds
 
-    def _exit_code(self, process_id: int) -> int:
-        """Waits for the end of the command; until the lock is held, its id stays reserved."""
+    def _exit_code(self, process_id: int, output_fd: int) -> int:
+        """Waits for the end of the command; until the lock is held, its id stays reserved.
+
+        Gives back the room of its output but for the end, which often lies in memory.
+        """
+        ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
         try:
-            os.waitid(os.P_PID, process_id, os.WEXITED | os.WNOWAIT)
+            while os.waitid(os.P_PID, process_id, ended) is None:
+                self._pause_for(process_id)
+                self._shorten(output_fd)
         finally:
             with self._news:
                 self._process_id = None
                 _, status = os.waitpid(process_id, 0)
         return os.waitstatus_to_exitcode(status)
+
+    @staticmethod
+    def _pause_for(process_id: int) -> None:
+        """Waits a moment, or until the process has ended."""
+        if not hasattr(os, "pidfd_open"):
+            threading.Event().wait(_SHORTEN_EVERY_S)
+            return
+        fd = os.pidfd_open(process_id)
+        try:
+            select.select([fd], [], [], _SHORTEN_EVERY_S)
+        finally:
+            os.close(fd)
+
+    def _shorten(self, output_fd: int) -> None:
+        """Makes a hole of old output, where that is possible; the command writes on behind it."""
+        found = os.fstat(output_fd)
+        if found.st_blocks * _DISK_BLOCK_BYTES <= _OUTPUT_ROOM_BYTES:
+            return
+        with suppress(OSError):
+            end = found.st_size - _OUTPUT_BYTES
+            self._context.fs.punch_hole(output_fd, 0, end - end % _PAGE_BYTES)
 
 
 def _last_lines(output: IO[bytes]) -> str:
