@@ -23,7 +23,7 @@ def build_large(root, seed):
     random = Random(seed)
     root.mkdir()
     (root / "many").mkdir()
-    for number in range(6000):
+    for number in range(4200):  # more than one part of a directory holds
         (root / "many" / f"{number:04d}").touch()
     (root / "large").write_bytes(random.randbytes(9_000_000))
     top = os.fsencode(root)

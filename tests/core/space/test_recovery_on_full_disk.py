@@ -55,7 +55,7 @@ def test_a_recovery_on_a_full_disk_may_be_killed_anywhere(place):
     handle, full = place
     root = Path(handle.root)
     wanted = settled(root)
-    for number in range(1, 400, sized(9, 1)):
+    for number in range(1, 400, sized(17, 1)):
         for name in NAMES:
             (root / name).write_bytes(os.urandom(SIZE_BYTES))
         (root / "added").write_text("added")
