@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sampling import sized
 from state import tree_state
 from treesnap.agents.event import Event
 from treesnap.agents.sessions import agent_sessions, note_gap
@@ -315,7 +316,7 @@ def test_a_move_that_is_killed_anywhere_loses_no_history(tmp_path, by_hand):
     number = 0
     is_killed = True
     while is_killed:
-        number += 1
+        number += sized(3, 1)
         base = tmp_path / str(number)
         base.mkdir()
         place = Place(base)
@@ -366,7 +367,7 @@ def test_a_forget_that_is_killed_anywhere_leaves_all_or_nothing(tmp_path):
     is_killed = True
     outcomes = set()
     while is_killed:
-        number += 1
+        number += sized(3, 1)
         base = tmp_path / str(number)
         base.mkdir()
         place = Place(base)

@@ -18,6 +18,7 @@ import pytest
 from calling import Place
 from mounting import Mounter, mounting
 from oracle import difference, record
+from sampling import sized
 
 NO_SPACE = 8
 FILES = [f"file-{number}" for number in range(20)]
@@ -104,7 +105,7 @@ class TestRoot:
         write(place, 2, 3000)
 
         refused = 0
-        for blocks in range(0, 600, 24):
+        for blocks in range(0, 600, sized(48, 24)):
             ballast = fill(tmp_path / "disk", but_for=blocks)
             after = record(place.root)
             ended = place.snap("restore", "before")
@@ -139,6 +140,7 @@ class TestRoot:
 
 
 class TestStore:
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("free_blocks", [0, 1, 2, 3, 6, 12, 20])
     def test_that_could_not_take_the_roll_back_of_a_step_takes_no_step(
         self, tmp_path, mount, free_blocks
@@ -185,7 +187,7 @@ class TestStore:
         write(place, 2, 3000)
 
         refused = 0
-        for blocks in range(0, 60, 2):
+        for blocks in range(0, 60, sized(4, 2)):
             ballast = fill(tmp_path / "disk", but_for=blocks)
             after = record(place.root)
             ended = place.snap("restore", "before")
