@@ -260,8 +260,8 @@ BROKEN = (
         "heed",
         "core/store/store.py",
         (
-            "if move is not None and os.path.realpath(self.path) != (place := move.place):",
-            "if move is not None and not (place := move.place):",
+            "and os.path.realpath(self.path) != (place := move.place):",
+            "and not (place := move.place):",
         ),
         orders=KILLED_MOVE,
     ),

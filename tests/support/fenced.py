@@ -183,7 +183,8 @@ ROWS: tuple[tuple[str, Callable[..., bool]], ...] = (
     (r"remotes/[^.].*", lambda taking: taking.holds("remotes/.lock")),
     (r"config\.toml", registry),
     (r"made-here", free),
-    (r"(?:moving|links)", lambda taking: taking.holds(".")),
+    (r"moving", lambda taking: taking.holds(".") or taking.holds_collector()),
+    (r"links", lambda taking: taking.holds(".")),
     (r"format", lambda taking: taking.is_new() or taking.holds_collector()),
     (r".*\.aside-[0-9a-f]{8}", free),
 )

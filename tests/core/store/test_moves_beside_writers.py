@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,7 +21,9 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.errors import Busy, ErrorCode, OperationFailed, Refused
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import context_at
+from treesnap.core.store.layout import Layout
 from treesnap.core.store.lock import held, inside
+from treesnap.core.store.moving import WAITING, note_move
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import (
     Call,
@@ -317,3 +320,58 @@ def test_damage_of_the_store_itself_is_said(place, command):
         with pytest.raises(OperationFailed, match="has damage"):
             handle.store_move(place.new)
         assert not place.new.with_name("new.partial").exists()
+
+
+class AtWork(WrappedFileSystem):
+    """A capture that lasts, once it is inside the gate, until something else has ended."""
+
+    def __init__(self, ended: threading.Event) -> None:
+        super().__init__(UnsyncedFileSystem())
+        self._ended = ended
+
+    def around(self, call: Call) -> Any:
+        if call.method == "list_names" and call.path.endswith("/slots"):
+            self._ended.wait(3)
+        return call.proceed()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_writer_that_comes_while_a_mover_waits_lets_it_go_first(place, is_stopped):
+    """In a busy store there would never be a moment without writers. A moment is all it waits."""
+    moved, ends = threading.Event(), []
+
+    def move() -> None:
+        place.handle("known", wait_s=20.0).store_move(place.new)
+        ends.append("moved")
+        moved.set()
+
+    def capture() -> None:
+        place.capture("known", fs=AtWork(moved), wait_s=20.0)
+        ends.append("captured")
+
+    threads = [threading.Thread(target=each) for each in (move, capture)]
+    with inside(UnsyncedFileSystem(), str(place.store), 0.0):
+        threads[0].start()
+        time.sleep(0.5)
+        threads[1].start()
+        if is_stopped:  # the mover, or the writer before it
+            threads[1].join(10)
+            assert ends == ["captured"]
+        time.sleep(0.3)
+    for thread in threads:
+        thread.join()
+
+    assert ends == (["captured", "moved"] if is_stopped else ["moved", "captured"])
+    assert not (place.store / "moving").exists()
+    place.assert_whole()
+
+
+def test_what_a_mover_left_that_was_killed_while_it_waited_is_of_no_consequence(place):
+    note_move(UnsyncedFileSystem(), Layout(str(place.store)), WAITING)
+    place.store.rename(place.new)
+    place.store = place.new
+
+    place.capture("known")
+
+    assert not (place.new / "moving").exists()
+    place.assert_whole()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from treesnap.core.fs.durable import unlink_if_present
 from treesnap.core.fs.os_errors import reported
+from treesnap.core.interruption import pause
 from treesnap.core.model.entities import Snapshot, SnapshotKind
 from treesnap.core.model.errors import (
     Busy,
@@ -26,7 +28,7 @@ from treesnap.core.ops.checkpoint_locks import takes_back
 from treesnap.core.ops.context import Context, Session, replaced_by_link
 from treesnap.core.ops.trust import refuse_foreign
 from treesnap.core.store.fence import CollectorHeld, collector_held
-from treesnap.core.store.lock import inside, is_held
+from treesnap.core.store.lock import inside, is_held, is_mover_waiting, is_nested
 from treesnap.core.store.store import Store
 
 if TYPE_CHECKING:
@@ -212,7 +214,38 @@ def recover(context: Context) -> Recovery | None:
         return None
 
 
+_MOVER_FIRST_S = 1.0
+"""How long a writer lets a mover go first. Most are inside for less."""
+_PAUSE_S = 0.02
 _NO_STORE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+
+@contextmanager
+def _entered(context: Context, *, create: bool, writing: bool) -> Iterator[Store]:
+    """Opens the store; a writer is inside its gate.
+
+    One that comes while a mover waits there stays outside until that was let in, but no longer
+    than a moment: the mover may have been stopped.
+    """
+    fs, path = context.fs, context.store_path
+    deadline = time.monotonic() + min(context.wait_s, _MOVER_FIRST_S)
+    while True:
+        with ExitStack() as stack:
+            if create or writing:
+                try:
+                    stack.enter_context(inside(fs, path, context.wait_s))
+                except OSError as error:  # nothing to enter yet, or opening the store says it
+                    if error.errno not in _NO_STORE:
+                        raise
+            store = stack.enter_context(Store.open(fs, path, create=create, writing=writing))
+            may_act = store.was_moving and (create or writing) and not is_nested()
+            is_awaited = may_act and is_mover_waiting(fs, store.layout)
+            if not is_awaited or time.monotonic() >= deadline:
+                if may_act and not is_awaited:  # what a killed move left
+                    unlink_if_present(fs, store.layout.moving)
+                yield store
+                return
+        pause(_PAUSE_S)
 
 
 @contextmanager
@@ -226,18 +259,8 @@ def _open_session(
     """
     with reported(doing), ExitStack() as stack:
         refuse_foreign(context, create=create)
-        if create or writing:
-            try:
-                stack.enter_context(inside(context.fs, context.store_path, context.wait_s))
-            except OSError as error:  # nothing to enter yet, or opening the store says what it is
-                if error.errno not in _NO_STORE:
-                    raise
-        store = stack.enter_context(
-            Store.open(context.fs, context.store_path, create=create, writing=writing)
-        )
+        store = stack.enter_context(_entered(context, create=create, writing=writing))
         store.wait_s = context.wait_s
-        if store.was_moving and (create or writing):  # inside the gate, so no move is under way
-            unlink_if_present(context.fs, store.layout.moving)
         if store.is_new:
             stack.enter_context(inside(context.fs, context.store_path, context.wait_s))
         if store.is_new:

@@ -3,7 +3,7 @@
 <store>/
 ├── format                      versions that may read and write this store
 ├── made-here                   proves that its owner made it here, see store.ownership
-├── moving                      where it is if a move was killed, see store.moving
+├── moving                      where it is if a move was killed, or that a mover waits
 ├── links                       where moves have left links to it
 ├── config.toml                 settings of the store, once there are any
 ├── packs/<32 hex>              objects

@@ -4,6 +4,8 @@ A lock counts only while its file is the one at the path: after a move of the st
 file would keep no process out. The *gate* of a store is such a lock on its directory. Writers are
 inside, any number at once; the mover of the store closes the gate when all have left. So what the
 mover sees then is all there is, and a process that waited meanwhile goes where the path leads now.
+A mover that waits says so in the file ``moving``; a writer that comes then stays outside for
+a moment, or in a busy store there would never be one without writers.
 
 Order, for a process that needs several: the lock of plans, the collector's lock, the gate, the
 lock of a root, ``roots/lock`` or ``gaps-lock``. None waits for the collector's lock inside the
@@ -24,11 +26,15 @@ from contextlib import contextmanager, suppress
 from threading import get_ident
 
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem
-from treesnap.core.fs.durable import open_lock, open_regular
+from treesnap.core.fs.durable import open_lock, open_regular, read_file
 from treesnap.core.interruption import pause
 from treesnap.core.model.errors import Busy, Corrupt, OperationFailed
 from treesnap.core.store.layout import Layout
 
+MOVE = "move"
+"""The operation of a process that has the collector's lock to move the store."""
+_MOVES = f": {MOVE}".encode()
+_NOTE_SIZE_MAX = 200
 _PAUSE_S = 0.02
 _LIST_WAIT_MIN_S = 5.0
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLCK, errno.ENOSYS})
@@ -51,7 +57,7 @@ def _write_note(fs: FileSystem, fd: int, operation: str) -> None:
 
 
 def _holder(fs: ReadingFileSystem, fd: int) -> str:
-    text = fs.read_at(fd, 200, 0).decode("utf-8", "replace").strip()
+    text = fs.read_at(fd, _NOTE_SIZE_MAX, 0).decode("utf-8", "replace").strip()
     return text if text.isprintable() and text else "another process"
 
 
@@ -189,6 +195,20 @@ def locked_roots(fs: FileSystem, layout: Layout, wait_s: float = 0.0) -> Iterato
             yield
     finally:
         _listing.remove(entry)
+
+
+def is_nested() -> bool:
+    """Returns whether this thread has entered gates more than once, and cannot leave alone."""
+    return sum(entry[:2] == (os.getpid(), get_ident()) for entry in _entered) > 1
+
+
+def is_mover_waiting(fs: ReadingFileSystem, layout: Layout) -> bool:
+    """Returns whether a process that is to move the store has the collector's lock."""
+    if not is_held(fs, layout.collector_lock):
+        return False
+    with suppress(OSError):
+        return read_file(fs, layout.collector_lock, _NOTE_SIZE_MAX).rstrip().endswith(_MOVES)
+    return False
 
 
 def is_held(fs: ReadingFileSystem, path: str) -> bool:

@@ -19,7 +19,7 @@ _SIZE_MAX = 1 << 16
 
 
 class NotedMove(NamedTuple):
-    """A move that may not have ended."""
+    """A move that may not have ended. Its names are empty while it has not begun."""
 
     old: str
     """The name that leads to the store."""
@@ -32,10 +32,14 @@ class NotedMove(NamedTuple):
         return os.path.realpath(self.old if os.path.lexists(self.old) else self.new)
 
 
+WAITING = NotedMove("", "")
+"""What a mover notes that waits until others have left the store."""
+
+
 def note_move(fs: FileSystem, layout: Layout, move: NotedMove) -> None:
     """Says in one of the two directories what is about to happen, durably.
 
-    The gate of the store is closed.
+    The gate of the store is closed, unless the mover waits for that.
     """
     import json
 

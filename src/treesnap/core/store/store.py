@@ -40,7 +40,7 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.store.layout import DIRECTORIES, DISPLACED_PREFIX, Layout, is_hex
-from treesnap.core.store.moving import read_move
+from treesnap.core.store.moving import WAITING, read_move
 from treesnap.core.store.ownership import is_own, note_made_here
 from treesnap.core.store.quarantine import Quarantine
 from treesnap.core.store.roots import LOCK_WAIT_S, Root, step_output_bytes
@@ -254,7 +254,7 @@ class Store:
     def _check_place(self) -> None:
         """Raises Refused where the store is not here any more, or not yet."""
         move = read_move(self.fs, self.layout)
-        if move is not None and os.path.realpath(self.path) != (place := move.place):
+        if move not in (None, WAITING) and os.path.realpath(self.path) != (place := move.place):
             raise self._is_at(place)
         self.was_moving = move is not None
 

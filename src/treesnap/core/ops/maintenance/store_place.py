@@ -81,8 +81,8 @@ from treesnap.core.ops.maintenance.verify import verify
 from treesnap.core.ops.trust import real_target, refuse_foreign, refuse_foreign_place
 from treesnap.core.store.fence import collector_held, collector_kept_out, mark_moved
 from treesnap.core.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
-from treesnap.core.store.lock import closed_gate, is_held
-from treesnap.core.store.moving import NotedMove, note_move
+from treesnap.core.store.lock import MOVE, closed_gate, is_held
+from treesnap.core.store.moving import WAITING, NotedMove, note_move
 from treesnap.core.store.ownership import WRITABLE_BY_OTHERS, is_controlled, note_made_here
 from treesnap.core.store.roots import registered_records
 from treesnap.core.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store, store_id
@@ -170,7 +170,7 @@ def copy_store(context: Context, target: str) -> StoreCopy:
 def move_store(context: Context, target: str) -> StoreMove:
     """Moves a store, and leaves a link; see :meth:`treesnap.Handle.store_move`."""
     path = _target(context, target, may_be_link=True)
-    with _beside_writers(context, "move", collector_held) as session:
+    with _beside_writers(context, MOVE, collector_held) as session:
         old = os.path.realpath(context.store_path)
         if not _is_link_to_replace(path, old):
             _refuse_taken(path)  # by the process that had the lock first
@@ -201,7 +201,7 @@ def _move_by_exchange(session: Session, old: str, path: str) -> bool:
     """Exchanges the store with a link; returns False where that takes another file system."""
     fs = session.fs
     place = place_before(path, old)
-    with closed_gate(fs, session.store.path, session.context.wait_s):
+    with _closed(session):
         _refuse_use(session)
         note_links(fs, session.store.layout, _links_to_be(session, old, place, path))
         make_way(fs, old, place, path)
@@ -229,7 +229,7 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
     _refuse_no_exchange(session, old)
     with _partial(fs, path) as partial:
         made = _copied(session, partial, with_caches=True)
-        with closed_gate(fs, session.store.path, session.context.wait_s):
+        with _closed(session):
             _refuse_use(session)
             _refuse_interrupted(session)
             verified = _looked_at_again(session, partial, made, with_caches=True)
@@ -249,11 +249,26 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
 
 
 @contextmanager
+def _closed(session: Session) -> Iterator[None]:
+    """Closes the gate of the store, and says that while it waits for others to leave."""
+    fs, layout = session.fs, session.store.layout
+    with ExitStack() as gate:
+        with suppress(OSError):  # on a full disk it waits like any other
+            note_move(fs, layout, WAITING)
+        try:
+            gate.enter_context(closed_gate(fs, session.store.path, session.context.wait_s))
+        finally:
+            with suppress(OSError):  # the next writer does it
+                unlink_if_present(fs, layout.moving)
+        yield
+
+
+@contextmanager
 def _closed_as_well(partial: _Partial) -> Iterator[None]:
     """Keeps everyone out of a copy until it has its name and all links lead to it."""
     fs, layout = partial.fs, Layout(partial.path)
     with ExitStack() as gate:
-        gate.enter_context(collector_held(fs, layout, operation="move", wait_s=0.0))
+        gate.enter_context(collector_held(fs, layout, operation=MOVE, wait_s=0.0))
         with suppress(OperationFailed):  # its file system has no locks of directories
             gate.enter_context(closed_gate(fs, partial.path, 0.0))
         yield
