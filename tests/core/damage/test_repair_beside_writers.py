@@ -150,8 +150,9 @@ def test_what_an_earlier_repair_moved_away_is_read_again(roots):
     assert any("quarantine" in done for done in result.repaired)
 
 
+@pytest.mark.parametrize("maintain", [lambda it: it.verify(repair=True), lambda it: it.gc()])
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7])
-def test_what_a_writer_truncates_after_it_was_read_is_not_covered(tmp_path, number):
+def test_what_a_writer_truncates_after_it_was_read_is_not_covered(tmp_path, number, maintain):
     """It has written a block and finds no room for the next: before each look at the packs."""
     root, store = tmp_path / "root", tmp_path / "store"
     root.mkdir()
@@ -174,7 +175,7 @@ def test_what_a_writer_truncates_after_it_was_read_is_not_covered(tmp_path, numb
         writers.append((slot, resumed[0]))
 
     fs = Beside("scan", store / "packs", write, number=number)
-    Handle(context_at(root, str(store), fs=fs, wait_s=0.0)).verify(repair=True)
+    maintain(Handle(context_at(root, str(store), fs=fs, wait_s=0.0)))
 
     for slot, appender in writers:
         appender.close()

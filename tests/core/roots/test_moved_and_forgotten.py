@@ -38,6 +38,7 @@ from treesnap.testing.doubles import (
     Fault,
     FaultyFileSystem,
     Killed,
+    RecordingFileSystem,
     UnsyncedFileSystem,
     WrappedFileSystem,
 )
@@ -360,6 +361,24 @@ def test_a_forget_that_fails_anywhere_leaves_all_and_says_so(tmp_path):
             break
         ends.add("warned" if WarningCode.NOT_CLEANED_UP in monitor.codes else "done")
     assert {"failed", "warned"} <= ends
+
+
+def test_a_pin_goes_only_when_it_is_durable_that_the_snapshot_is_gone(tmp_path):
+    """After a power cut between both the snapshot would be back without its pin."""
+    place = Place(tmp_path)
+    place.on(place.old).pin("first")
+    fs = RecordingFileSystem()
+
+    place.on(place.old, fs=fs).root_forget(place.old, force=True)
+
+    calls = [(call.method, call.paths[0]) for call in fs.log if call.paths]
+    names = place.store / "snapshots"
+    renamed = next(
+        n for n, (how, path) in enumerate(calls) if how == "rename" and str(names) in path
+    )
+    unpinned = calls.index(("unlink", str(place.store / "states" / place.first.id)))
+    synced = {path for method, path in calls[renamed:unpinned] if method == "sync"}
+    assert {str(names), str(place.store / "temporary")} <= synced
 
 
 def test_a_forget_that_is_killed_anywhere_leaves_all_or_nothing(tmp_path):
