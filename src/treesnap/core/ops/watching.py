@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, check_root, store_identities
+from treesnap.core.store.layout import Layout
+from treesnap.core.store.roots import registered_records
 from treesnap.core.store.snapshots import RecordCache
 
 if TYPE_CHECKING:
@@ -31,6 +34,15 @@ def watch_directory(context: Context) -> str:
         with suppress(FileExistsError):
             context.fs.make_directory(path)
         return path
+
+
+def registered_path(context: Context, directory: str) -> str | None:
+    """Returns where the root is that has a directory of watchers; None if that is not known."""
+    layout = Layout(context.store_path)
+    root_id = os.path.basename(os.path.dirname(directory))
+    found = (it for it in registered_records(context.fs, layout) if it.id == root_id)
+    record = next(found, None)
+    return os.fsdecode(record.path) if record is not None else None
 
 
 def refuse_unwatchable(context: Context, *, force: bool) -> None:

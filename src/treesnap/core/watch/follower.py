@@ -73,15 +73,19 @@ class Follower:
         self._snapshot: str | None = None
         """Of which the command does not know yet."""
         self._is_over = False
+        self._root = context.root
         self._process_id: int | None = None
         """Of the shell, which leads a session, from its start until its exit code is taken."""
 
     @contextmanager
-    def running(self, directory: str) -> Iterator[None]:
+    def running(self, directory: str, root: str | None = None) -> Iterator[None]:
         """Runs the command while the body runs, and ends it then.
 
-        ``directory`` is that of the root's watchers. It is locked during each run.
+        ``directory`` is that of the root's watchers. It is locked during each run. ``root`` is
+        where the root is by now, which may have been moved.
         """
+        self._root = root or self._context.root
+        self._is_over = False
         thread = threading.Thread(
             target=self._run, args=[directory], name="treesnap-follower", daemon=True
         )
@@ -172,7 +176,7 @@ class Follower:
         Not by ``subprocess``, which leaves the signals blocked that this process waits for: the
         command could not be asked to end.
         """
-        fs, root = self._context.fs, self._context.root
+        fs, root = self._context.fs, self._root
         fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with suppress(OSError):  # some file systems have no locks of directories

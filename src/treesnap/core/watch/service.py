@@ -1,6 +1,7 @@
 """The process that watches a root: when it makes a snapshot, its loop, and what it answers.
 
-A root has one such process at a time, which holds a lock.
+A root has one such process at a time, which holds a lock. When the root is moved, it waits until a
+command has found the root at its new path, and watches there.
 """
 
 from __future__ import annotations
@@ -36,7 +37,12 @@ from treesnap.core.model.results import CreateResult, WatchStatus
 from treesnap.core.ops.context import Context, check_root
 from treesnap.core.ops.create import create
 from treesnap.core.ops.known_changes import view_of
-from treesnap.core.ops.watching import refuse_unwatchable, watch_directory, watched
+from treesnap.core.ops.watching import (
+    refuse_unwatchable,
+    registered_path,
+    watch_directory,
+    watched,
+)
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.lock import held
 from treesnap.core.watch.follower import Follower
@@ -57,6 +63,8 @@ LATEST_S = 30.0
 """How long after a change its snapshot is made at the latest."""
 AGAIN_S = 30.0
 """How long after a failed snapshot the next one is tried at the latest."""
+AWAY_S = 5.0
+"""How often it looks whether a root that is away was found at another path."""
 
 
 class Schedule:
@@ -138,6 +146,10 @@ class WatchService:
         self._last_snapshot: str | None = None
         self._last_error: str | None = None
         self._has_woken = False
+        self._top: os.stat_result | None = None
+        """What the root was when it was seen last, at its path."""
+        self._is_away = False
+        """Whether the root is not where it was when the watch began."""
 
     def run(self, on_ready: Callable[[WatchStatus], None] = lambda _: None) -> WatchStatus:
         """Watches until :meth:`stop`; returns the last status.
@@ -146,37 +158,71 @@ class WatchService:
         and OperationFailed when the socket cannot be made. On a system without inotify, a
         watch for snapshots on changes stands on hints, and each snapshot looks at everything.
         """
+        while True:
+            with ExitStack() as stack:
+                context, directory = self._begin(stack)
+                self._top = context.fs.lstat(context.root)
+                on_ready(self.status())
+                on_ready = _ignore
+                while (place := self._place(directory)) == context.root:
+                    if self._is_stopping or not self._is_of_use():
+                        return self.status()
+                    self._wait(context)
+            self._context = self._context._replace(root=place, given_root=place, root_links=())
+            self._schedule.noticed(time.monotonic())
+
+    def _begin(self, stack: ExitStack) -> tuple[Context, str]:
+        """Begins to watch; returns a context that uses the watcher, and the root's directory."""
         context = self._context
         is_hinted = self._schedule.on_change and not has_inotify()
         if is_hinted:
             check_root(context, force=self._force)
         else:
             refuse_unwatchable(context, force=self._force)
-        with ExitStack() as stack:
-            directory = watch_directory(context)
-            what = f"The watch of {quoted(context.root)}"
-            lock = os.path.join(directory, "lock")
-            stack.enter_context(held(context.fs, lock, operation="watch", what=what, wait_s=0.0))
-            if is_hinted:
-                self._take_hints(stack)
-            else:
-                context, watcher = stack.enter_context(watched(context, force=self._force))
-                self._watcher, self._changed = watcher, watcher.changed
-            with reported("watch"):
-                self._listen(stack, directory, "socket", self._answer)
-                if self._watcher is not None:
-                    top = context.fs.lstat(context.root)
-                    roots = Layout(context.store_path).roots
-                    for command, function in self._carries_out.items():
-                        name = f"{command}-{top.st_dev:x}-{top.st_ino:x}"
-                        answer = partial(self._carry_out, context, function)
-                        self._listen(stack, roots, name, answer)
-            if self._follower is not None:
-                stack.enter_context(self._follower.running(directory))
-            on_ready(self.status())
-            while not self._is_stopping and self._is_of_use():
-                self._wait(context)
-            return self.status()
+        directory = watch_directory(context)
+        what = f"The watch of {quoted(context.root)}"
+        lock = os.path.join(directory, "lock")
+        stack.enter_context(held(context.fs, lock, operation="watch", what=what, wait_s=0.0))
+        if is_hinted:
+            self._take_hints(stack)
+        else:
+            context, watcher = stack.enter_context(watched(context, force=self._force))
+            self._watcher, self._changed = watcher, watcher.changed
+        with reported("watch"):
+            self._listen(stack, directory, "socket", self._answer)
+            if self._watcher is not None:
+                top = context.fs.lstat(context.root)
+                roots = Layout(context.store_path).roots
+                for command, function in self._carries_out.items():
+                    name = f"{command}-{top.st_dev:x}-{top.st_ino:x}"
+                    answer = partial(self._carry_out, context, function)
+                    self._listen(stack, roots, name, answer)
+        if self._follower is not None:
+            stack.enter_context(self._follower.running(directory, context.root))
+        return context, directory
+
+    def _place(self, directory: str) -> str:
+        """Returns where the root is: at another path once a command has found it there."""
+        fs, root = self._context.fs, self._context.root
+        self._is_away = not self._is_at(root)
+        if self._is_away:
+            with suppress(OSError):
+                place = registered_path(self._context, directory)
+                if place is not None and self._is_at(place):
+                    return place
+                if place == root:  # it may have been removed and made again
+                    self._top = fs.lstat(root)
+                    self._is_away = False
+        return root
+
+    def _is_at(self, path: str) -> bool:
+        """Returns whether the root is at a path."""
+        try:
+            return self._top is not None and os.path.samestat(
+                self._context.fs.lstat(path), self._top
+            )
+        except OSError:
+            return False
 
     def _is_of_use(self) -> bool:
         """Returns False when no process asked for so long, or when none will: the root is gone.
@@ -227,7 +273,8 @@ class WatchService:
 
     def _wait(self, watching: Context) -> None:
         due_in_s, idle_left_s = self._schedule.due_in_s(time.monotonic()), self._idle_left_s()
-        waits_s = [wait_s for wait_s in (due_in_s, idle_left_s) if wait_s is not None]
+        look_in_s = AWAY_S if self._is_away else None
+        waits_s = [wait_s for wait_s in (due_in_s, idle_left_s, look_in_s) if wait_s is not None]
         if due_in_s == 0.0:
             self._make_snapshot(watching)
         elif self._changed.wait(min(waits_s, default=None)):
@@ -292,6 +339,10 @@ class WatchService:
         if asked is Asked.STOP:
             self.stop()
         send(connection, encode_status(self.status()))
+
+
+def _ignore(_: WatchStatus) -> None:
+    pass
 
 
 def _encoded(answer: Answer) -> bytes:

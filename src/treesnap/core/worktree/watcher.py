@@ -46,6 +46,7 @@ from treesnap.core.fs.notifier import (
     Notifier,
     Report,
 )
+from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import OPEN_DIRECTORY
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
@@ -170,7 +171,7 @@ class Watcher:
                         self._tree.check()
                         return self._tree.answer(since)
                     except (Lost, OSError) as error:
-                        self._give_up(str(error))
+                        self._give_up(error_text(error))
                 if time.monotonic() < self._not_before_s:
                     return None
                 tree = self._begin()
@@ -178,7 +179,7 @@ class Watcher:
                 tree.sync(max(deadline, time.monotonic() + FIRST_REPORT_S))
                 return tree.answer(None)
             except (Lost, OSError) as error:
-                self._give_up(str(error))
+                self._give_up(error_text(error))
                 self._not_before_s = time.monotonic() + RETRY_S
                 return None
 
@@ -197,7 +198,7 @@ class Watcher:
         try:
             self._begin()
         except (Lost, OSError) as error:
-            self.why_lost = str(error)
+            self.why_lost = error_text(error)
             self._again_s = self._not_before_s = time.monotonic() + RETRY_S
         else:
             self.changed.set()
@@ -226,7 +227,7 @@ class Watcher:
                     if tree is not None and tree.take():
                         self.changed.set()
                 except (Lost, OSError) as error:
-                    self._give_up(str(error))
+                    self._give_up(error_text(error))
                     tree = None
             if tree is None:
                 time.sleep(_LOOK_S)

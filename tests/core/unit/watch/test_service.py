@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import treesnap
+from command_line import wait_until
 from oracle import difference, record
 from treesnap.core.codec.watch import (
     Answer,
@@ -267,6 +268,44 @@ def test_one_that_is_stopped_says_what_became_of_it(watch, handle, directory):
     assert os.listdir(directory()) == ["lock"]
     assert control.status(handle.context) is None
     assert control.stop(handle.context) is None
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_one_whose_root_was_moved_goes_on_at_its_new_path(
+    watch, handle, tmp_path, monkeypatch, is_replaced
+):
+    monkeypatch.setattr("treesnap.core.watch.service.AWAY_S", 0.1)
+    follower = Follower(handle.context, f"pwd >> {tmp_path}/ran-in", print)
+    watched = watch(on_change=True, follower=follower)
+    watched.wait_for(lambda: watched.made)
+    wait_until((tmp_path / "ran-in").exists)
+    new = tmp_path / "elsewhere"
+    os.rename(handle.root, new)
+    if is_replaced:
+        os.mkdir(handle.root)
+    moved = Handle(context_at(root=new, store_path=handle.store_path, fs=UnsyncedFileSystem()))
+
+    assert len(moved.list()) == 1
+    (new / "b").write_text("changed")
+    watched.wait_for(lambda: len(watched.made) > 1)
+
+    assert restored(moved, watched.made[-1].id) == []
+    status = control.status(moved.context)
+    assert status is not None
+    assert "[Errno" not in (status.why_lost or "")
+    wait_until(lambda: str(new) in (tmp_path / "ran-in").read_text().split())
+
+
+def test_one_whose_root_was_removed_and_made_again_goes_on(watch, handle):
+    watched = watch(on_change=True)
+    watched.wait_for(lambda: watched.made)
+    shutil.rmtree(handle.root)
+    os.mkdir(handle.root)
+    Path(handle.root, "file").write_text("new")
+
+    watched.wait_for(lambda: len(watched.made) > 1 and not handle.status().changes)
+
+    assert restored(handle, watched.made[-1].id) == []
 
 
 def test_a_second_one_is_refused_and_the_first_goes_on(watch, handle, tmp_path):
