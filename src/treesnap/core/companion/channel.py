@@ -55,14 +55,14 @@ def connected(
     Raises FileNotFoundError or ConnectionRefusedError where none listens, TimeoutError or
     BlockingIOError when it is suspended or busy, other OSError where it is not to be trusted.
     """
-    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
     directory_fd = os.open(directory, flags | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(PATIENCE_S if patience_s is None else patience_s)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         socket_fd = os.open(name, flags, dir_fd=directory_fd)
         try:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             connection.connect(f"/proc/self/fd/{socket_fd}")  # a link itself refuses it
         finally:
             os.close(socket_fd)
@@ -81,14 +81,6 @@ def connected(
     finally:
         os.close(directory_fd)
     return connection, sender
-
-
-def address(directory_fd: int, name: str) -> str:
-    """Returns the address of a socket in an open directory.
-
-    Addresses of sockets have at most 107 bytes, and stores may lie deep.
-    """
-    return f"/proc/self/fd/{directory_fd}/{name}"
 
 
 def greet(connection: socket.socket) -> None:

@@ -6,7 +6,6 @@ import os
 import socket
 from contextlib import suppress
 
-from treesnap.core.companion.channel import address
 from treesnap.core.fs.base import FileSystem
 
 
@@ -53,7 +52,8 @@ class Listener:
             fs.unlink(name, dir_fd=directory_fd)
         old_mask = os.umask(0o177)
         try:
-            self.socket.bind(address(directory_fd, name))
+            # Addresses of sockets have at most 107 bytes, and stores may lie deep.
+            self.socket.bind(f"/proc/self/fd/{directory_fd}/{name}")
         finally:
             os.umask(old_mask)
         owner = fs.fstat(directory_fd)

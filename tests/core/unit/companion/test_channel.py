@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from treesnap.core.companion import channel
 from treesnap.core.companion.channel import (
     HELLO,
     connected,
@@ -108,6 +109,14 @@ def test_a_companion_with_another_hello_counts_as_none(tmp_path):
 
     with saying(tmp_path, b"X"), pytest.raises(OSError, match="does not say hello"):
         connected(str(tmp_path), patience_s=30)
+
+
+def test_a_system_that_does_not_say_who_sends_has_no_companions(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "O_PATH")
+    monkeypatch.delattr(channel.socket, "SO_PASSCRED")
+
+    with pytest.raises(FileNotFoundError):
+        connected(str(tmp_path))
 
 
 def test_a_process_that_has_ended_is_no_peer():

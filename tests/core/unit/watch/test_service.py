@@ -29,7 +29,7 @@ from treesnap.core.codec.watch import (
     encode_answer,
     encode_question,
 )
-from treesnap.core.companion.channel import HELLO, address, greet, received, send
+from treesnap.core.companion.channel import HELLO, greet, received, send
 from treesnap.core.handle import Handle
 from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
@@ -143,7 +143,7 @@ def connected(directory: str) -> Iterator[socket.socket]:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(DEADLINE_S)
-            connection.connect(address(fd, "socket"))
+            connection.connect(f"/proc/self/fd/{fd}/socket")
             assert connection.recv(1) == HELLO
             yield connection
     finally:
