@@ -388,6 +388,31 @@ def test_a_huge_sparse_claim_costs_nothing(handle):
     assert made.stats.added_bytes < 4096
 
 
+class EndlessFile:
+    """An archive after which zeros come for ever, as a few bytes that are compressed can be."""
+
+    def __init__(self, archive: bytes) -> None:
+        self._archive = io.BytesIO(archive)
+        self.zeros = 0
+
+    def read(self, size: int, /) -> bytes:
+        """Returns the next bytes."""
+        data = self._archive.read(size)
+        if not data:
+            self.zeros += size
+            assert self.zeros < 1 << 30
+        return data or bytes(size)
+
+
+def test_an_archive_that_goes_on_after_its_end_is_refused(handle):
+    before = len(handle.list())
+
+    with pytest.raises(InvalidArgument, match="goes on for more than 64 MiB after its end"):
+        handle.import_from(EndlessFile(archive_of((info("a"), b"x"))))
+
+    assert len(handle.list()) == before
+
+
 def test_devices_are_names_in_the_snapshot_alone(tmp_path, handle):
     device = info("null", tarfile.CHRTYPE, devmajor=1, devminor=3, mode=0o666)
 

@@ -38,6 +38,8 @@ PATH_SIZE_MAX = 4 << 20
 """Bytes of a path: as deep as captures go, with the longest names."""
 PIECE_SIZE = 1 << 20
 """Bytes of content that are read at once."""
+AFTER_END_MAX = 64 << 20
+"""Bytes after the end of an archive: writers pad to the size of a record on a tape."""
 
 _NS = 10**9
 _ENCODING = ("utf-8", "surrogateescape")
@@ -300,8 +302,15 @@ class TarReader:
                 self._skip()
                 own, sparse_rows = {}, []
                 self._extended_left = EXTENDED_SIZE_MAX
-        while self._read(PIECE_SIZE):
-            pass
+        self._read_rest()
+
+    def _read_rest(self) -> None:
+        """Reads what is padded at the end, so that a decompressor checks its sums."""
+        left = AFTER_END_MAX
+        while piece := self._read(PIECE_SIZE):
+            left -= len(piece)
+            if left < 0:
+                refuse(f"The archive goes on for more than {AFTER_END_MAX >> 20} MiB after its end")
 
     def content(self) -> Iterator[bytes | int]:
         """Yields the content of the member at hand; a number stands for so many zeros."""
