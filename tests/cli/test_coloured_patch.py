@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from treesnap.cli.output.coloured_patch import coloured_hunks, harmless
+from treesnap.cli.output.coloured_patch import coloured_hunks, without_controls
 from treesnap.core.diff.texts import hunks
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
@@ -53,7 +53,7 @@ def test_colours_never_change_the_text(old):
     for new in (b"first\n" + old, old + b"last", b"", old.replace(b"\n", b"\n\n")):
         pieces = list(hunks(old, new))
 
-        assert SGR.sub("", coloured(old, new)) == "".join(map(harmless, pieces))
+        assert SGR.sub("", coloured(old, new)) == "".join(map(without_controls, pieces))
 
 
 def test_colours_end_at_the_end_of_a_line():

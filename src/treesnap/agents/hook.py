@@ -342,7 +342,7 @@ def _why_stopped(context: Context) -> str:
 
 
 def _is_first(context: Context, event: Event) -> bool:
-    """Returns whether no other hook was told a prompt, and remembers that one was.
+    """Returns True for the first hook that reports a prompt, and remembers the prompt.
 
     A host that has hooks from its settings and from a package tells both. Two would undo twice.
     """

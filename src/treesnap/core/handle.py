@@ -142,7 +142,7 @@ class Handle:
         if paths is None:
             return ()
         if not paths:
-            raise InvalidArgument("paths must name a path at least, or be None for the whole root")
+            raise InvalidArgument("paths must name at least one path; use None for the whole root")
         return tuple(self.tree_path(path) for path in paths)
 
     def create(

@@ -78,7 +78,7 @@ class ShowingMonitor(PlanMonitor):
 
     def output(self, data: bytes) -> None:
         """Passes the step's output on."""
-        self._output.piece(data)
+        self._output.pass_through(data)
         self._line_is_open = not data.endswith(b"\n")
 
     def attempt_ended(self, plan: Plan, attempt: Attempt, state: StepState) -> None:

@@ -222,7 +222,9 @@ class Collector:
         names = [name for name, _ in kept]
         held = {name for _, part in kept for name in part.packs.values()}
         rest = [part for part in view.all_packs if not held.issuperset(part.packs.values())]
-        sources = [part.only(packs - held) for part in rest] + [part.only(None) for part in new]
+        sources = [part.entries_of(packs - held) for part in rest] + [
+            part.entries_of(None) for part in new
+        ]
         sizes = {
             name: size
             for part in (*rest, *new)

@@ -218,7 +218,7 @@ class IndexedPacks:
             previous = entry.id
             yield entry
 
-    def only(self, packs: frozenset[RemoteName] | None) -> Iterator[IndexEntry]:
+    def entries_of(self, packs: frozenset[RemoteName] | None) -> Iterator[IndexEntry]:
         """Yields what is in some of the packs, or in all, by id; raises Corrupt."""
         for entry in self.entries():
             if packs is None or self.packs[entry.pack_id] in packs:
@@ -284,7 +284,7 @@ class View:
         return name.id in self.catalog or name.number >= self.state.closing
 
     @cached_property
-    def certain(self) -> dict[bytes, CommitEntry]:
+    def reliable_commits(self) -> dict[bytes, CommitEntry]:
         """The visible commits on which a writer may rely."""
         return {k: entry for k, entry in self.visible.items() if self.is_certain(entry.name)}
 

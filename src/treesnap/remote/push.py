@@ -165,7 +165,7 @@ def _certain_parents(view: View, snapshots: Iterable[bytes]) -> list[bytes]:
     """Returns the parents of snapshots as far as certain commits hold them."""
     certain = {
         snapshot_id(payload): payload
-        for entry in view.certain.values()
+        for entry in view.reliable_commits.values()
         for payload in entry.snapshots
     }
     records = [decode_snapshot(payload) for payload in snapshots]

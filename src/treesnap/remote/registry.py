@@ -130,7 +130,7 @@ class Registry:
                 self._write(name, present._replace(state_number=number))
 
     @contextmanager
-    def alone(self, name: str, operation: str, wait_s: float) -> Iterator[None]:
+    def exclusive_use(self, name: str, operation: str, wait_s: float) -> Iterator[None]:
         """Keeps other processes of this store from what one machine does alone; raises Busy.
 
         On a server that may create a file twice, nothing else does.

@@ -993,7 +993,7 @@ def _alone(remote: _RemoteSession, operation: str) -> Iterator[None]:
         yield
         return
     wait_s = remote.session.context.wait_s
-    with _registry(remote.session).alone(remote.name, operation, wait_s):
+    with _registry(remote.session).exclusive_use(remote.name, operation, wait_s):
         yield
 
 

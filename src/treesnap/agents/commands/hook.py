@@ -167,8 +167,8 @@ def _fields(data: bytes) -> dict[str, Any]:
 def carry_out(context: Context, request: bytes) -> bytes:
     """Returns the reply to the hook of another process, in a watcher of the root, or nothing.
 
-    Nothing is for whatever is not simply a capture: then that process does it all itself, and so
-    notes what was not captured, asks the user and is stopped when its time is over. Nothing is
+    Returns nothing unless the event is a plain capture: then that process does it all itself, and
+    so notes what was not captured, asks the user and is stopped when its time is over. Nothing is
     published after that process has stopped waiting: its tool may be running.
     """
     from treesnap.agents.hook import OutOfTime

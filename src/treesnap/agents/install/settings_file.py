@@ -185,7 +185,7 @@ def _make_directories(fs: FileSystem, missing: Sequence[str]) -> None:
 
 
 def _give(fs: FileSystem, name: str | int, status: os.stat_result) -> None:
-    """Gives what root has made to the owner of what it replaces, or of what it lies in."""
+    """As root: gives a new file the owner of the file it replaces, or of its directory."""
     if os.geteuid() == 0 and (status.st_uid, status.st_gid) != (0, 0):
         fs.change_owner(name, status.st_uid, status.st_gid)
 

@@ -75,8 +75,8 @@ def _lines(result: BlameResult, terminal: Terminal) -> Iterator[bytes]:
         number = f"{line.number:>{number_width}}"
         is_same = line.snapshot.id == shown_before
         shown_before = line.snapshot.id
-        painted = terminal.painted(head, Style.DIM if is_same else Style.CHANGED)
-        before = f"{painted}  {terminal.painted(number, Style.PLACE)}  "
+        painted = terminal.styled(head, Style.DIM if is_same else Style.CHANGED)
+        before = f"{painted}  {terminal.styled(number, Style.PLACE)}  "
         text = line.text
         if terminal.columns is not None or terminal.has_colours:
             shown = printable(text.removesuffix(b"\n").replace(b"\t", b" " * _TAB_WIDTH))

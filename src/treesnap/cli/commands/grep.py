@@ -122,7 +122,7 @@ class _Lines:
 
     def place(self, item: FileMatches) -> bytes:
         """Returns snapshot and path."""
-        return _encoded(self._terminal.painted(_place_text(item), Style.PLACE))
+        return _encoded(self._terminal.styled(_place_text(item), Style.PLACE))
 
     def count(self, item: FileMatches) -> bytes:
         """Returns how many lines match."""
@@ -154,7 +154,7 @@ class _Lines:
                     break
                 text = cut(text, room)
                 room -= width_of(text)
-            shown += terminal.painted(text, Style.ADDED_WORD if is_match else None)
+            shown += terminal.styled(text, Style.ADDED_WORD if is_match else None)
         return _encoded(shown)
 
 

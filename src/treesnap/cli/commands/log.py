@@ -246,7 +246,7 @@ def _heading(text: str, terminal: Terminal) -> str:
     """Returns what stands above lines, cut to fit."""
     if terminal.columns is not None:
         text = cut(text, terminal.columns)
-    return terminal.painted(text, Style.HEADING)
+    return terminal.styled(text, Style.HEADING)
 
 
 def _line(
@@ -266,7 +266,7 @@ def _line(
         Cell(when.ljust(widths.when)),
         Cell(short_id(snapshot.id), Style.DIM),
     ]
-    parts = [terminal.painted(cell.text, cell.style) for cell in cells]
+    parts = [terminal.styled(cell.text, cell.style) for cell in cells]
     width = sum(width_of(cell.text) for cell in cells) + 2
     line = " " * indent + " ".join(parts)
     if not terminal.is_narrow:
@@ -278,7 +278,7 @@ def _line(
     if terminal.columns is not None:
         title = cut(title, max(terminal.columns - indent - width - 2, 1))
     style = Style.DIM if snapshot.kind is SnapshotKind.SAFETY else None
-    return f"{line}  {terminal.painted(title, style)}".rstrip()
+    return f"{line}  {terminal.styled(title, style)}".rstrip()
 
 
 def _gap_lines(entry: LogEntry, terminal: Terminal) -> Iterator[str]:
@@ -298,7 +298,7 @@ def _gap_lines(entry: LogEntry, terminal: Terminal) -> Iterator[str]:
     text = f"  ({', '.join(parts)})"
     if terminal.columns is not None:
         text = cut(text, terminal.columns)
-    yield terminal.painted(text, Style.DIM)
+    yield terminal.styled(text, Style.DIM)
 
 
 def _title(snapshot: Snapshot, entry: LogEntry, *, is_step: bool) -> str:
@@ -325,7 +325,7 @@ def _counts(entry: LogEntry | None) -> str:
 
 
 def _painted_counts(entry: LogEntry | None, terminal: Terminal) -> str:
-    return " ".join(terminal.painted(text, style) for text, style in _count_parts(entry))
+    return " ".join(terminal.styled(text, style) for text, style in _count_parts(entry))
 
 
 def _count_parts(entry: LogEntry | None) -> list[tuple[str, Style | None]]:

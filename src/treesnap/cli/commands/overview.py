@@ -79,7 +79,7 @@ def _known_lines(
 ) -> Iterator[str]:
     totals = position.record.totals
     holds = f"{count_text(totals.files, 'file')}, {size_text(totals.size_bytes)}"
-    yield terminal.painted(printable(home_text(handle.root)), Style.HEADING) + f"  {holds}"
+    yield terminal.styled(printable(home_text(handle.root)), Style.HEADING) + f"  {holds}"
     yield f"store: {_store_text(handle)}"
     yield ""
     yield from list_table(snapshots, terminal, with_roots=False)

@@ -147,15 +147,17 @@ def _refuse_without_terminal() -> None:
 
 def _chosen_hunks(found: FileHunks, output: Output) -> list[int]:
     """Returns the numbers of the hunks that a person wants; shows each before it asks."""
-    from treesnap.cli.output.coloured_patch import coloured_hunks, harmless
+    from treesnap.cli.output.coloured_patch import coloured_hunks, without_controls
     from treesnap.core.diff.texts import lines_of_hunk
 
     count, chosen = len(found.hunks), list[int]()
-    output.piece(f"{quoted(found.path)}: - is now, + is in {found.snapshot.id[:12]}\n".encode())
+    output.pass_through(
+        f"{quoted(found.path)}: - is now, + is in {found.snapshot.id[:12]}\n".encode()
+    )
     for hunk in found.hunks:
         pieces = lines_of_hunk(hunk)
-        lines = coloured_hunks(pieces) if output.is_coloured else map(harmless, pieces)
-        output.piece("".join(lines).encode())
+        lines = coloured_hunks(pieces) if output.is_coloured else map(without_controls, pieces)
+        output.pass_through("".join(lines).encode())
         answer = _answer(f"Restore hunk {hunk.number + 1} of {count}?", output)
         if answer == "a":
             return [*chosen, *range(hunk.number, count)]

@@ -1,4 +1,4 @@
-"""Patches for people: harmless, in colour, with the words marked that changed; pure."""
+"""Patches for people: without_controls, in colour, with the words marked that changed; pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _Span = tuple[str, bool]
 """A part of a line, and whether it differs from the other line."""
 
 
-def harmless(piece: bytes) -> str:
+def without_controls(piece: bytes) -> str:
     """Returns lines of a text without anything that acts on a terminal but tabs and newlines."""
     lines = piece.split(b"\n")
     return "\n".join("\t".join(map(printable, line.split(b"\t"))) for line in lines)
 
 
 def coloured_hunks(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yields the lines of :func:`~treesnap.core.diff.texts.hunks` in colour, and harmless."""
+    """Yields the lines of :func:`~treesnap.core.diff.texts.hunks` in colour, without controls."""
     removed: list[str] = []
     added: list[str] = []
-    for text in map(harmless, pieces):
+    for text in map(without_controls, pieces):
         if text[0] == "+":
             added.append(text[1:])
             continue

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.cli.output.as_json import Fields
 from treesnap.cli.output.as_text import path_text
-from treesnap.cli.output.coloured_patch import coloured_hunks, harmless
+from treesnap.cli.output.coloured_patch import coloured_hunks, without_controls
 from treesnap.cli.output.terminal import Style, styled, time_text
 from treesnap.core.diff.texts import LineCounts, count_lines, hunks, is_binary
 from treesnap.core.model.entities import CONTENT_SIZE_MAX, Change, ChangeKind, Entry, EntryKind
@@ -95,7 +95,7 @@ class DiffOutput:
             pieces = hunks(texts.old, texts.new)
             for line in _patch_header(change, texts):
                 yield _encoded(styled(line, Style.HEADING) if coloured else line) + b"\n"
-            lines = coloured_hunks(pieces) if coloured else map(harmless, pieces)
+            lines = coloured_hunks(pieces) if coloured else map(without_controls, pieces)
             yield _encoded("".join(lines))
 
     def stat_lines(self, changes: Sequence[Change], *, coloured: bool) -> Iterator[str]:

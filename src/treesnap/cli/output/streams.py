@@ -124,7 +124,7 @@ class Output:
         has_colours = os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
         return has_colours and is_terminal("stdout")
 
-    def piece(self, data: bytes) -> None:
+    def pass_through(self, data: bytes) -> None:
         """Passes on what another program writes, at once; not with ``--json``.
 
         Raises BrokenPipeError when the reader went away, which stops a program that prints.

@@ -71,7 +71,7 @@ class Terminal(NamedTuple):
         """Whether there is room for what matters most alone."""
         return self.columns is not None and self.columns < NARROW
 
-    def painted(self, text: str, style: Style | None) -> str:
+    def styled(self, text: str, style: Style | None) -> str:
         """Returns a text in the colour of what it means."""
         return styled(text, style) if self.has_colours and style is not None else text
 
@@ -155,7 +155,7 @@ def table(
             if is_last and terminal.columns is not None:
                 text = cut(text, max(terminal.columns - left, 1))
             space = " " * (width - width_of(text))
-            painted = terminal.painted(text, cell.style)
+            painted = terminal.styled(text, cell.style)
             if number in to_the_right:
                 parts.append(space + painted)
             else:

@@ -76,7 +76,7 @@ _KIND_BYTES = {kind: bytes([kind]) for kind in ObjectKind}
 
 
 class Sliced(Protocol):
-    """The bytes of a pack, of which any part can be had; a part may be shorter than asked for."""
+    """Random access to a pack's bytes; a read may return less than requested."""
 
     def __len__(self) -> int:
         """How many bytes there are."""

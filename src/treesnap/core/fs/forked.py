@@ -112,7 +112,7 @@ def share_out(
     with closing(queue), ExitStack() as ends:
 
         def help_with(first: int, report: Report) -> None:
-            for number in queue.numbers([first]):
+            for number in queue.work_items([first]):
                 report((number, work.there(ordered[number])))
             if work.finish is not None:
                 report((_FINISHED, work.finish()))
@@ -122,7 +122,7 @@ def share_out(
                 started.append(ends.enter_context(Helper(partial(help_with, first))))
             except OSError:
                 own.append(first)
-        for number in queue.numbers(own):
+        for number in queue.work_items(own):
             work.here(left.pop(number))
             for helper in started:
                 helper.receive()
@@ -156,7 +156,7 @@ class _Queue:
         finally:
             os.close(write_fd)
 
-    def numbers(self, taken: Sequence[int]) -> Iterator[int]:
+    def work_items(self, taken: Sequence[int]) -> Iterator[int]:
         """Yields the numbers of entries that are taken, and then of all that this process takes."""
         for entry in chain(taken, iter(self._take, None)):
             yield from range(entry, self._count, self._entry_count)

@@ -145,7 +145,7 @@ class KernelThreads:
             self._inodes = {name: inode for name, inode in found if met[name] == inode}
         return self._inodes.keys()
 
-    def meet(self, name: str) -> None:
+    def remember_process(self, name: str) -> None:
         """Remembers a process if it is a thread of the kernel; raises OSError."""
         inode = os.stat(f"/proc/{name}").st_ino  # before its flags, which another cannot have
         _, _, fields = read_shown(f"/proc/{name}/stat").rpartition(b")")
@@ -186,7 +186,7 @@ def writable_mappings(
         not_shown: tuple[str, list[_Shared] | None] = "", []
         task, found = _shown(look, not_shown)
         if found is None and kernel is not None:
-            _shown(partial(kernel.meet, name), None)
+            _shown(partial(kernel.remember_process, name), None)
         read_only: set[int] | None = None
         for start, is_writable, mapping in found or ():
             if not is_writable and mapping.path.startswith(exactly_below):

@@ -122,7 +122,8 @@ def _import(
             try:
                 return publish({})
             except EpochChanged:
-                raise Busy(f"Garbage collections overtook {_WHAT}") from None
+                problem = "The import was interrupted by garbage collection too often"
+                raise Busy(problem) from None
 
     result = attempt() if once else with_room(context, attempt)
     maintain(context, result.snapshot.sequence)

@@ -104,7 +104,7 @@ def _check(request: RestoreRequest) -> None:
     if request.reason is not None:
         _check_reason(request.reason)
     if request.bases and request.to is not None:
-        raise InvalidArgument("base is about the files in the root, so it excludes to")
+        raise InvalidArgument("base cannot be combined with to: it is about the root's own files")
 
 
 def _check_reason(reason: str) -> None:

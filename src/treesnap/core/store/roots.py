@@ -73,7 +73,7 @@ _HOLD_PREFIX = "hold-"
 _RECORD_SIZE_MAX = 1 << 20
 _ATTACHMENTS_LOCK = "plans-lock"
 _ATTACHMENTS_LOOK_S = 0.25
-"""How long a process that only looks at the lock of attachments holds it, at most."""
+"""Longest time for which a mere check may hold the lock of attachments."""
 _EARLIER_MAX = 100
 """Earlier paths that are kept. A record has room for twice as many of 4 KiB each."""
 LOCK_WAIT_S = 30.0

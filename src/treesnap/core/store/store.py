@@ -234,7 +234,8 @@ class Store:
             if not all(type(number) is int for number in (version, reader, writer)):
                 raise TypeError("its versions are not numbers")
             if max(reader, writer) > version:
-                raise ValueError(f"format {version} asks for more than itself")
+                problem = "requires a newer reader than itself, which is impossible"
+                raise ValueError(f"format {version} {problem}")
             needed = max(reader, writer) if writing else reader
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupt(

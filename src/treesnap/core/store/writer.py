@@ -224,7 +224,7 @@ class Writer:
     def put_block(self, block: CheckedBlock) -> None:
         """Stores a block of another store as it is, which spares compressing it again.
 
-        An object of it that the store has is there twice then.
+        An object that the store already has is then stored twice.
         """
         self._append(Encoded.of_block(*block))
 

@@ -207,7 +207,7 @@ _STATUS_MEANING = {
     429: ErrorCode.REMOTE_THROTTLED,
     507: ErrorCode.REMOTE_FULL,
 }
-"""What a status means whose answer has no known code, such as that to a HEAD request."""
+"""What an HTTP status means when the reply has no error code, as for HEAD."""
 _MAY_PASS = frozenset({ErrorCode.REMOTE_THROTTLED, ErrorCode.REMOTE_FAILED})
 """What is worth a repetition even for the first request, beside a connection that broke."""
 _ABOUT_ONE_BLOB = frozenset(
@@ -284,7 +284,7 @@ def diagnose(text: str) -> Diagnosis:
 
 
 def _diagnose_connection(said: str, structure: str) -> Diagnosis:
-    """Returns what it means that there was no answer, or none that makes sense."""
+    """Returns the error for a missing or unintelligible reply."""
     is_unclear = not _UNSENT.search(structure)
     kind = _KIND.search(structure)
     if "redirect without LOCATION" in said:

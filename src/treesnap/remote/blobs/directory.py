@@ -56,7 +56,7 @@ from treesnap.remote.blobs.base import (
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _FORMAT = "format"
 _ATTEMPTS = 3
-"""How often a blob is written whose temporary file others remove."""
+"""Attempts to write a blob when others remove its temporary file."""
 
 _UNFINISHED = ".unfinished-"
 _UNFINISHED_NAME = re.compile(rf"{re.escape(_UNFINISHED)}[0-9a-f]{{16}}")

@@ -115,7 +115,7 @@ class TokenBucket:
         if duration_s > 0:
             self._clock.sleep(duration_s)
 
-    def owe(self, size_bytes: int) -> None:
+    def charge(self, size_bytes: int) -> None:
         """Counts bytes that were transferred already; the next transfer waits for them."""
         self._reserve(size_bytes)
 
@@ -156,7 +156,7 @@ class Throttled(WrappedBlobs):
         """Waits for what was read before, and returns a blob."""
         self._tokens.take(0)
         data = self._blobs.get(name, size_bytes_max)
-        self._tokens.owe(len(data))
+        self._tokens.charge(len(data))
         return data
 
     def get_ranges(self, name: str, ranges: Sequence[Range], /) -> Sequence[bytes]:

@@ -151,10 +151,10 @@ def test_threads_of_the_kernel_are_looked_at_once():
 def test_no_process_is_taken_for_a_thread_of_the_kernel():
     kernel = KernelThreads()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        kernel.meet(str(child.pid))
+        kernel.remember_process(str(child.pid))
         child.stdin.close()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        kernel.meet(str(child.pid))  # which has no memory any more
+        kernel.remember_process(str(child.pid))  # which has no memory any more
         assert set(kernel.present()) == set()
 
 

@@ -219,7 +219,7 @@ def tag(context: Context, ref: str, tags: Mapping[str, str], remove: Collection[
         _check_text("tag", text)
     refuse_reserved([*tags, *remove])
     if both := sorted(tags.keys() & set(remove)):
-        raise InvalidArgument(f"The tag {quoted(both[0])} is to be set and to be removed")
+        raise InvalidArgument(f"The tag {quoted(both[0])} is both set and removed")
 
     def change(state: SnapshotState) -> SnapshotState:
         later = {key: value for key, value in state.tags.items() if key not in remove}

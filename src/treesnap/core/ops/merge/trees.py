@@ -6,7 +6,7 @@ What both changed, and not in the same way, is merged line by line if it is text
 (``three_way``). All else is a *conflict*, and a rule says what becomes of that. With
 several bases, what is as in any of them was not changed, and texts are not merged. A directory that
 one side moved is moved first, and then what the other side did in it is merged. One that a side
-removed is there as long as something is in it, such as a file that the other side added. A
+removed exists while anything is left in it, such as a file that the other side added. A
 repository is one thing, because its files refer to each other. Of each two paths it is merged
 whether they are names of one file.
 
@@ -441,7 +441,7 @@ class _Merge:
                 elif self._is_blocked(below):
                     self.conflicts.append(below.path)
         for place in reversed(halves):  # what lies deeper comes first
-            self._settle(place)
+            self._decide_directory(place)
 
     def _leave_out(self, place: _MergePlace) -> None:
         """Notes what a side skipped, if it may be that the other side changed something there."""
@@ -498,10 +498,10 @@ class _Merge:
             return theirs
         return theirs._replace(uid=mine.uid, gid=mine.gid)
 
-    def _settle(self, place: _MergePlace) -> None:
+    def _decide_directory(self, place: _MergePlace) -> None:
         """Decides on a directory that one side does not have, once all below it is decided.
 
-        It is there as long as something is in it.
+        It exists while anything is left in it.
         """
         path, mine, theirs = place.path, place.mine, place.theirs
         below = [treepath.join(path, name) for name in _named(self._trees, mine or theirs)]

@@ -226,5 +226,5 @@ class Ownership(Reachability):
 
 
 def owner_of_root(root: int) -> int:
-    """Returns the owner of what several snapshots need, all of one root."""
+    """Returns the pseudo-owner for objects shared by several snapshots of one root."""
     return _ROOTS - root

@@ -80,7 +80,7 @@ class Applier:
 
     @property
     def denied(self) -> list[bytes]:
-        """Directories of others, whose metadata only they may put back."""
+        """Directories of other users; only their owners can restore the metadata."""
         return self._finisher.denied
 
     @property
@@ -386,7 +386,7 @@ class Finisher:
         self._xattrs = xattrs
         self._touch = touch
         self.denied: list[bytes] = []
-        """Directories of others, whose metadata only they may put back."""
+        """Directories of other users; only their owners can restore the metadata."""
         self.degraded: list[bytes] = []
         """Directories whose owner or privileged attributes were not permitted to be put back."""
 

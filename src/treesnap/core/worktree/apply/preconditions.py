@@ -83,12 +83,12 @@ class Preconditions:
         self._observed, self._second_look, self._mapped = expected
         self.note(steps)
         self.in_the_way: set[bytes] = set()
-        """Paths to be removed that a look at a new one finds: the two differ in case alone."""
+        """Paths to remove that a new path also matches, because they differ only in case."""
         self._open_directories: set[bytes] = set()
         """Directories that were found to be neither immutable nor append-only."""
 
     def note(self, steps: Sequence[RestoreStep]) -> None:
-        """Finds the files of which steps change several names: each changes the ctime of all."""
+        """Finds files with several names that change: each change updates the ctime of all."""
         counts = Counter(step.before.identity for step in steps if step.before is not None)
         self._touched = counts.keys()
         self._shared = {identity for identity, count in counts.items() if count > 1}

@@ -464,7 +464,7 @@ class Stager:
             self._fs.truncate(fd, entry.size)
 
     def _write_data(self, fd: int, data: bytes, position: int) -> int:
-        """Writes data of a file at a position; returns the end of what is no hole, 0 for none."""
+        """Writes data of a file; returns where the last data ends, or 0 if all is a hole."""
         end = 0
         for start, part in _without_zero_pages(data, position):
             write_all_at(self._fs, fd, part, start)

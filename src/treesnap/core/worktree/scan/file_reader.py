@@ -79,7 +79,7 @@ class Captured(NamedTuple):
 
 _NEW_ENTRY = partial(tuple.__new__, Entry)
 _NEW_CAPTURED = partial(tuple.__new__, Captured)
-"""Make these of what has as many fields, without a call of Python code for each file."""
+"""Build these records straight from sequences, because a Python call per file is too slow."""
 
 
 def skipped_entry(name: bytes, reason: SkipReason) -> Entry:

@@ -226,7 +226,7 @@ class _SharedCapture:
         self._chain = chain
         self._root_fd = root_fd
         self._above = _Subtree(b"", division.weight, Exclusions())
-        """Stands for what is above all items. It is the heaviest, so it is done here."""
+        """The directories above all work items. The heaviest, so this process does them."""
         self._items = {item.path: item for item in division.items}
         self._to_open = division.opened
         self._is_helper = False
