@@ -244,8 +244,8 @@ MUTATIONS = (
         "core/store/packs.py",
         (
             (
-                "                return False\n            self._tables[entry.block] = known",
-                "                return True\n            self._tables[entry.block] = known",
+                "                return False\n            self._tables[entry.block] = table",
+                "                return True\n            self._tables[entry.block] = table",
             ),
         ),
         {"P5": ("core/damage/test_healing.py",)},

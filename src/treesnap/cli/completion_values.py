@@ -78,9 +78,9 @@ def context_of(invocation: Invocation) -> Context:
 def _snapshots(invocation: Invocation, beginning: str = "") -> list[Snapshot]:
     from treesnap.core.ops.history.completion import recent_snapshots
 
-    found = recent_snapshots(context_of(invocation), beginning)
-    wanted = invocation.session
-    return [item for item in found if wanted is None or item.record.session == wanted]
+    recent = recent_snapshots(context_of(invocation), beginning)
+    session = invocation.session
+    return [item for item in recent if session is None or item.record.session == session]
 
 
 def _refs(ctx: click.Context, invocation: Invocation, incomplete: str) -> Iterator[CompletionItem]:
@@ -136,19 +136,19 @@ def _paths(ctx: click.Context, invocation: Invocation, incomplete: str) -> Itera
     directory, _, beginning = incomplete.rpartition("/")
     shown = f"{directory}/" if "/" in incomplete else ""
     target = invocation.absolute(os.path.expanduser(shown) or ".", context.root)
-    found: dict[str, bool] = {}
+    is_directory: dict[str, bool] = {}
     try:
         with os.scandir(target) as live:
-            found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in live}
+            is_directory = {entry.name: entry.is_dir(follow_symlinks=False) for entry in live}
     except OSError:
         pass
     ref = ctx.params.get("ref") or next(iter(ctx.params.get("words") or ()), None)
     if isinstance(ref, str):
-        found = dict(_recorded(context, ref, target)) | found
-    for name in sorted(found):
+        is_directory = dict(_recorded(context, ref, target)) | is_directory
+    for name in sorted(is_directory):
         is_hidden = name.startswith(".") and not beginning.startswith(".")
         if name.startswith(beginning) and not is_hidden:
-            yield CompletionItem(f"{shown}{name}{'/' if found[name] else ''}", type="path")
+            yield CompletionItem(f"{shown}{name}{'/' if is_directory[name] else ''}", type="path")
 
 
 def _recorded(context: Context, ref: str, directory: str) -> Iterator[tuple[str, bool]]:
@@ -174,8 +174,10 @@ def _refs_and_paths(
 def _sessions(_: click.Context, invocation: Invocation, incomplete: str) -> _Items:
     from treesnap.core.ops.history.completion import sessions
 
-    found = sessions(context_of(invocation))
-    return _words(((name, _meaning(newest)) for name, newest in found.items()), incomplete)
+    newest_by_session = sessions(context_of(invocation))
+    return _words(
+        ((name, _meaning(newest)) for name, newest in newest_by_session.items()), incomplete
+    )
 
 
 def _settings(_: click.Context, __: Invocation, incomplete: str) -> _Items:

@@ -163,25 +163,25 @@ def with_features(commands: Commands) -> Commands:
 
     Without those of features whose folder is not there.
     """
-    found = {section: dict(listed) for section, listed in commands.items()}
+    merged = {section: dict(listed) for section, listed in commands.items()}
     for feature in _present():
         for section, listed in feature.commands.items():
-            found.setdefault(section, {}).update(listed)
-    return found
+            merged.setdefault(section, {}).update(listed)
+    return merged
 
 
 def functions(point: str) -> Iterator[Callable[..., Any]]:
     """Yields what the features that are there have at a point of the table, such as ``fetches``."""
     for feature in _present():
-        if place := getattr(feature, point):
-            yield _imported(place)
+        if address := getattr(feature, point):
+            yield _imported(address)
 
 
 def function_for(point: str, word: str) -> Callable[..., Any] | None:
     """Returns what a feature that is there has for a word at a point of the table, or None."""
     for feature in _present():
-        if place := getattr(feature, point).get(word):
-            return _imported(place)
+        if address := getattr(feature, point).get(word):
+            return _imported(address)
     return None
 
 
@@ -190,17 +190,17 @@ def finders(ref: str) -> Iterator[Callable[..., Any]]:
     import re
 
     for feature in _present():
-        for pattern, place in feature.references.items():
+        for pattern, address in feature.references.items():
             if re.fullmatch(pattern, ref):
-                yield _imported(place)
+                yield _imported(address)
 
 
 def functions_by_command(point: str) -> dict[str, Callable[..., Any]]:
     """Returns what the features that are there have for commands at a point of the table."""
     return {
-        command: _imported(place)
+        command: _imported(address)
         for feature in _present()
-        for command, place in getattr(feature, point).items()
+        for command, address in getattr(feature, point).items()
     }
 
 
@@ -208,8 +208,8 @@ def _imported(place: str) -> Callable[..., Any]:
     from importlib import import_module
 
     module, _, name = place.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
 
 
 def _present() -> Iterator[Feature]:

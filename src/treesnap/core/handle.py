@@ -227,8 +227,8 @@ class Handle:
         from treesnap.core.ops.references import Filter
 
         oldest = since.astimezone() if since is not None and since.tzinfo is None else since
-        wanted = Filter(session=session, tag=tag, kind=kind, since=oldest)
-        return list_snapshots(self.context, wanted, all_roots=all_roots)
+        conditions = Filter(session=session, tag=tag, kind=kind, since=oldest)
+        return list_snapshots(self.context, conditions, all_roots=all_roots)
 
     def log(
         self,
@@ -300,8 +300,8 @@ class Handle:
         """
         from treesnap.core.ops.history.listing import resolve
 
-        wanted = self.tree_paths(paths)
-        return resolve(self.context, ref, of_session=session, paths=wanted)
+        tree_paths = self.tree_paths(paths)
+        return resolve(self.context, ref, of_session=session, paths=tree_paths)
 
     show = resolve
 
@@ -324,8 +324,8 @@ class Handle:
         """
         from treesnap.core.ops.history.browse import ls
 
-        found = self._id_of(ref, session, [path])
-        return ls(self.context, found, self.tree_path(path), recursive=recursive)
+        snapshot_id = self._id_of(ref, session, [path])
+        return ls(self.context, snapshot_id, self.tree_path(path), recursive=recursive)
 
     def cat(self, ref: str, path: PathLike, *, session: str | None = None) -> Iterator[bytes]:
         """Yields the bytes of a file in a snapshot, verified chunk by chunk.
@@ -355,8 +355,8 @@ class Handle:
         from treesnap.core.ops.history.archive import archive
 
         target = os.path.abspath(absolute(os.fsdecode(to)))
-        found = self._id_of(ref, session, [path])
-        return archive(self.context, found, self.tree_path(path), target, force=force)
+        snapshot_id = self._id_of(ref, session, [path])
+        return archive(self.context, snapshot_id, self.tree_path(path), target, force=force)
 
     def archive_pieces(
         self,
@@ -372,11 +372,13 @@ class Handle:
         """
         from treesnap.core.ops.history.archive import ArchiveCompression, pieces
 
-        known = [item.value for item in ArchiveCompression]
-        if compression not in known:
-            raise InvalidArgument(f"compression must be one of {', '.join(known)}")
-        found = self._id_of(ref, session, [path])
-        return pieces(self.context, found, self.tree_path(path), ArchiveCompression(compression))
+        compressions = [item.value for item in ArchiveCompression]
+        if compression not in compressions:
+            raise InvalidArgument(f"compression must be one of {', '.join(compressions)}")
+        snapshot_id = self._id_of(ref, session, [path])
+        return pieces(
+            self.context, snapshot_id, self.tree_path(path), ArchiveCompression(compression)
+        )
 
     def import_from(
         self,
@@ -416,8 +418,8 @@ class Handle:
         """
         from treesnap.core.ops.history.browse import find
 
-        found = None if ref is None else self._id_of(ref, session)
-        return find(self.context, pattern, ref=found)
+        snapshot_id = None if ref is None else self._id_of(ref, session)
+        return find(self.context, pattern, ref=snapshot_id)
 
     def grep(
         self,
@@ -469,8 +471,8 @@ class Handle:
         """
         from treesnap.core.ops.history.blame import blame
 
-        found = self._id_of(ref, session, [path])
-        return blame(self.context, self.tree_path(path), found, max_size_bytes)
+        snapshot_id = self._id_of(ref, session, [path])
+        return blame(self.context, self.tree_path(path), snapshot_id, max_size_bytes)
 
     def skipped(self, ref: str, *, session: str | None = None) -> tuple[Skipped, ...]:
         """Returns the paths that a snapshot knows of but does not hold, each with the reason."""
@@ -632,8 +634,8 @@ class Handle:
         """
         from treesnap.core.ops.maintenance.roots import move_root
 
-        place = os.fsdecode(new) if new is not None else self.root
-        return move_root(self.context, os.fsdecode(old), place, force=force)
+        new_path = os.fsdecode(new) if new is not None else self.root
+        return move_root(self.context, os.fsdecode(old), new_path, force=force)
 
     def root_forget(self, root: PathLike | None = None, *, force: bool = False) -> RootInfo:
         """Removes all that the store has of a root, this one or another; touches no directory.
@@ -713,8 +715,8 @@ class Handle:
 
         if depth > _DEPTH_MAX:
             raise InvalidArgument(f"depth must be a number from 0 to {_DEPTH_MAX}")
-        found = self._id_of(ref, session, [path])
-        return du(self.context, found, self.tree_path(path), depth)
+        snapshot_id = self._id_of(ref, session, [path])
+        return du(self.context, snapshot_id, self.tree_path(path), depth)
 
     def du_sessions(self) -> tuple[GroupSpace, ...]:
         """Returns the space that the snapshots of each session take, the newest session first."""
@@ -782,8 +784,10 @@ class Handle:
         """
         from treesnap.core.ops.history.read_many import contents
 
-        place = os.path.realpath(absolute(os.fsdecode(root))) if root is not None else None
-        return contents(self.context, a, b, changes, max_size_bytes, root=place, as_text=as_text)
+        other_root = os.path.realpath(absolute(os.fsdecode(root))) if root is not None else None
+        return contents(
+            self.context, a, b, changes, max_size_bytes, root=other_root, as_text=as_text
+        )
 
     def each_change(
         self, a: str | None, b: str, paths: Sequence[PathLike] | None = None
@@ -806,8 +810,8 @@ class Handle:
         """
         from treesnap.core.ops.history.browse import read
 
-        found = None if ref is None else self._id_of(ref, session, [path])
-        return read(self.context, found, self.tree_path(path))
+        snapshot_id = None if ref is None else self._id_of(ref, session, [path])
+        return read(self.context, snapshot_id, self.tree_path(path))
 
     def restore(
         self,
@@ -957,8 +961,8 @@ class Handle:
         """
         from treesnap.core.ops.fork import fork
 
-        found = self._id_of(ref, session)
-        return fork(self.context, found, [os.fsdecode(each) for each in directories])
+        snapshot_id = self._id_of(ref, session)
+        return fork(self.context, snapshot_id, [os.fsdecode(each) for each in directories])
 
     def origin(self) -> ForkOrigin | None:
         """Returns where this root was forked from, or None if it is not a fork."""

@@ -82,8 +82,8 @@ def _of_records(
         column.reverse()
         while column:  # so that no column is there twice
             body += column.pop()
-    for pack_id, *place in blocks:
-        body += _BLOCK.pack(numbers[pack_id], *place)
+    for pack_id, *fields in blocks:
+        body += _BLOCK.pack(numbers[pack_id], *fields)
     body += checksum(memoryview(body), CHECKSUM_SIZE)
     return memoryview(body)
 
@@ -137,12 +137,12 @@ class IndexPart:
 
     def position(self, object_id: ObjectId, start: int = 0) -> int | None:
         """Returns the first position from ``start`` on at which an object stands, or None."""
-        (wanted,) = _FIRST.unpack_from(object_id)
+        (prefix,) = _FIRST.unpack_from(object_id)
         first = self._first
-        position = bisect_left(first, wanted, start)
-        while position < self.count and first[position] == wanted:
-            place = self._rest_start + 24 * position
-            if self._data[place : place + 24] == object_id[8:]:
+        position = bisect_left(first, prefix, start)
+        while position < self.count and first[position] == prefix:
+            rest_at = self._rest_start + 24 * position
+            if self._data[rest_at : rest_at + 24] == object_id[8:]:
                 return position
             position += 1
         return None
@@ -150,14 +150,14 @@ class IndexPart:
     def _block(self, number: int) -> Block | None:
         """Returns the block with a number, or None where there is none or it names no pack."""
         if number not in self._blocks:
-            found = None
+            block = None
             if number < self._block_count:
-                pack, *place = _BLOCK.unpack_from(
+                pack, *fields = _BLOCK.unpack_from(
                     self._data, self._block_start + _BLOCK.size * number
                 )
                 if pack < len(self._packs):
-                    found = Block(self._packs[pack], *place)
-            self._blocks[number] = found
+                    block = Block(self._packs[pack], *fields)
+            self._blocks[number] = block
         return self._blocks[number]
 
     def _entry(self, object_id: ObjectId, position: int) -> IndexEntry | None:

@@ -281,14 +281,14 @@ class TarReader:
                     default_size += info.size
                     if default_size > DEFAULTS_SIZE_MAX:
                         refuse("The global headers of the archive are too large")
-                known = defaults if is_global else own
+                records = defaults if is_global else own
                 for key, value in _records(self._extended(info.size)):
                     if key in _SPARSE_ROWS:
                         if not is_global:
                             sparse_rows.append(value)
                     elif key in _KEYS or key.startswith(_XATTR_KEY):
-                        known[key] = value
-                        if len(known) > RECORDS_MAX:
+                        records[key] = value
+                        if len(records) > RECORDS_MAX:
                             refuse("The extended headers of the archive have too many records")
             elif info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
                 key = b"path" if info.type == tarfile.GNUTYPE_LONGNAME else b"linkpath"
@@ -498,20 +498,20 @@ def _number(text: bytes | None, default: int, path: bytes) -> int:
 def _time_ns(text: bytes | None, default_s: float, path: bytes) -> int:
     if text is None:
         return int(default_s) * _NS
-    found = _TIME.match(text)
-    if found is None:
+    match = _TIME.match(text)
+    if match is None:
         refuse(f"{quoted(path)} in the archive has an impossible time")
-    sign, seconds, fraction = found.groups()
+    sign, seconds, fraction = match.groups()
     time_ns = int(seconds) * _NS + int((fraction or b"").ljust(9, b"0")[:9])
     return -time_ns if sign else time_ns
 
 
 def _xattrs(extended: dict[bytes, bytes], path: bytes, find_number: FindNumber) -> Xattrs:
-    found = {}
+    attributes = {}
     for key, value in extended.items():
         if key.startswith(_XATTR_KEY):
             name = key[len(_XATTR_KEY) :].replace(b"%3D", b"=").replace(b"%25", b"%")
-            found[name] = value
+            attributes[name] = value
     for name, word in _LISTS.items():
         text = extended.get(word.encode())
         if text:
@@ -522,8 +522,8 @@ def _xattrs(extended: dict[bytes, bytes], path: bytes, find_number: FindNumber) 
                     "or names a user or group that this machine does not know",
                     path,
                 )
-            found[name] = binary
-    return tuple(sorted(found.items()))
+            attributes[name] = binary
+    return tuple(sorted(attributes.items()))
 
 
 def _old_fields(block: bytes, start: int, count: int) -> list[bytes]:

@@ -141,8 +141,8 @@ class KernelThreads:
         met = self._inodes
         if met:
             with os.scandir("/proc") as entries:
-                found = [(entry.name, entry.inode()) for entry in entries if entry.name in met]
-            self._inodes = {name: inode for name, inode in found if met[name] == inode}
+                listed = [(entry.name, entry.inode()) for entry in entries if entry.name in met]
+            self._inodes = {name: inode for name, inode in listed if met[name] == inode}
         return self._inodes.keys()
 
     def remember_process(self, name: str) -> None:
@@ -184,11 +184,11 @@ def writable_mappings(
             continue
         look = partial(_shared_mappings, f"/proc/{name}", asks=asks)
         not_shown: tuple[str, list[_Shared] | None] = "", []
-        task, found = _shown(look, not_shown)
-        if found is None and kernel is not None:
+        task, mappings = _shown(look, not_shown)
+        if mappings is None and kernel is not None:
             _shown(partial(kernel.remember_process, name), None)
         read_only: set[int] | None = None
-        for start, is_writable, mapping in found or ():
+        for start, is_writable, mapping in mappings or ():
             if not is_writable and mapping.path.startswith(exactly_below):
                 if read_only is None:
                     read_only = _shown(partial(_never_writable, task), set[int]())
@@ -211,17 +211,17 @@ def _shared_mappings(process: str, *, asks: bool) -> tuple[str, list[_Shared] | 
 
     None stands for a process that has no memory.
     """
-    found = _mappings_of(process, asks=asks)
-    if found is not None:
-        return process, found
+    mappings = _mappings_of(process, asks=asks)
+    if mappings is not None:
+        return process, mappings
     # It has no memory, or its first thread has ended and the others go on.
     if os.stat(f"{process}/task").st_nlink <= _LINKS_OF_ONE_THREAD:
         return process, None
     for thread in os.listdir(f"{process}/task"):
         task = f"{process}/task/{thread}"
-        found = _mappings_of(task, asks=asks)
-        if found is not None:
-            return task, found
+        mappings = _mappings_of(task, asks=asks)
+        if mappings is not None:
+            return task, mappings
     return process, None
 
 
@@ -249,7 +249,7 @@ def _asked(fd: int) -> list[_Shared]:
 
     A query goes over all mappings until it finds one, so none is asked twice.
     """
-    found: list[_Shared] = []
+    mappings: list[_Shared] = []
     name = array("B", bytes(_NAME_SIZE_MAX))
     name_address, _ = name.buffer_info()
     end = 0
@@ -263,12 +263,14 @@ def _asked(fd: int) -> list[_Shared]:
         try:
             fcntl.ioctl(fd, _QUERY, question)
         except FileNotFoundError:
-            return found
+            return mappings
         _, _, _, start, end, flags, _, _, inode, major, minor, name_size, *_ = _QUESTION.unpack(
             question
         )
         path = name[: max(0, name_size - 1)].tobytes()
-        found.append(_Shared(start, bool(flags & _WRITABLE), Mapping((major, minor), inode, path)))
+        mappings.append(
+            _Shared(start, bool(flags & _WRITABLE), Mapping((major, minor), inode, path))
+        )
 
 
 def _read(fd: int) -> list[_Shared] | None:
@@ -295,11 +297,11 @@ def _all_of(fd: int) -> bytes:
 
 def _never_writable(task: str) -> set[int]:
     """Returns the starts of the mappings that can never be made writable."""
-    found: set[int] = set()
+    starts: set[int] = set()
     start = b""
     for begins, flags in _DETAIL.findall(read_shown(f"{task}/smaps")):
         if begins:
             start = begins
         elif _MAY_WRITE not in flags.split():
-            found.add(int(start, 16))
-    return found
+            starts.add(int(start, 16))
+    return starts

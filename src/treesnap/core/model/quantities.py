@@ -51,15 +51,15 @@ def _moment_ns(text: str, now: datetime, now_ns: int) -> int:
     if _DURATION_PART.match(text):
         return now_ns - parse_duration(text) * 1_000_000_000
     if _TIME_OF_DAY.fullmatch(text):
-        found = datetime.combine(now.date(), time.fromisoformat(text)).astimezone()
-        if found > now:
-            found = datetime.combine(now.date() - timedelta(days=1), found.time()).astimezone()
+        moment = datetime.combine(now.date(), time.fromisoformat(text)).astimezone()
+        if moment > now:
+            moment = datetime.combine(now.date() - timedelta(days=1), moment.time()).astimezone()
     elif _DATE.fullmatch(text):
         return _end_of_day_ns(date.fromisoformat(text))
     else:
-        found = datetime.fromisoformat(text.upper())
-        found = found if found.tzinfo is not None else found.astimezone()
-    return int(found.timestamp()) * 1_000_000_000 + found.microsecond * 1000
+        moment = datetime.fromisoformat(text.upper())
+        moment = moment if moment.tzinfo is not None else moment.astimezone()
+    return int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
 
 
 def _end_of_day_ns(day: date) -> int:
@@ -73,10 +73,10 @@ def parse_size(text: str) -> int:
 
     Units are powers of 1024.
     """
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise InvalidArgument(f"{text!r} is not of the form 500M or 1.5GiB")
-    whole, fraction, unit = found.groups()
+    whole, fraction, unit = match.groups()
     scale = _BYTES[unit.lower()]
     part = int(fraction or "0") * scale // int("1" + "0" * len(fraction or "0"))
     return int(whole) * scale + part

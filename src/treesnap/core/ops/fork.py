@@ -120,12 +120,12 @@ def _places(session: Session, directories: Sequence[str]) -> list[str]:
         if not directory or "\0" in directory:
             raise InvalidArgument("A directory of a fork must be a path", path=directory)
         path = os.path.abspath(absolute(directory))
-        place = os.path.join(real_target(os.path.dirname(path)), os.path.basename(path))
-        _refuse(session, place)
-        refuse_foreign_place("fork", place)
-        if place in places:
-            raise InvalidArgument(f"{quoted(place)} is named twice", path=place)
-        places.append(place)
+        target = os.path.join(real_target(os.path.dirname(path)), os.path.basename(path))
+        _refuse(session, target)
+        refuse_foreign_place("fork", target)
+        if target in places:
+            raise InvalidArgument(f"{quoted(target)} is named twice", path=target)
+        places.append(target)
     return places
 
 
@@ -177,8 +177,8 @@ def _is_in(path: str, directory: str) -> bool:
     while above[-1] != os.path.dirname(above[-1]):
         above.append(os.path.dirname(above[-1]))
     with suppress(FileNotFoundError):  # the directory: the live tree need not be there
-        wanted = os.stat(directory)
-        return any(os.path.exists(it) and os.path.samestat(os.stat(it), wanted) for it in above)
+        status = os.stat(directory)
+        return any(os.path.exists(it) and os.path.samestat(os.stat(it), status) for it in above)
     return False
 
 
@@ -208,14 +208,14 @@ class _RulesInForce:
         if not path or not (self._files or self._root.at(treepath.ROOT)):
             return self._root
         directory = treepath.split(path)[0]
-        known = self._in_force.get(directory)
-        if known is None:
-            known = self.above(directory).at(directory)
+        exclusions = self._in_force.get(directory)
+        if exclusions is None:
+            exclusions = self.above(directory).at(directory)
             rule = self._files.get(directory)
             if rule is not None:
-                known = known.entering(rule)
-            self._in_force[directory] = known
-        return known
+                exclusions = exclusions.entering(rule)
+            self._in_force[directory] = exclusions
+        return exclusions
 
 
 class _Forking:
@@ -439,9 +439,9 @@ def _without_skipped(root: Entry, trees: TreeReader, put: Put) -> Entry:
 
     def enter(directory: Entry) -> Entry | None:
         """Returns a directory that may stay as it is; otherwise begins another one."""
-        known = made.get(directory.tree_id)
-        if known is not None:
-            return directory._replace(content=known)
+        tree_id = made.get(directory.tree_id)
+        if tree_id is not None:
+            return directory._replace(content=tree_id)
         if not trees.totals(directory.tree_id).skipped:
             return directory
         stack.append((directory, trees.entries(directory.tree_id), []))

@@ -75,7 +75,7 @@ def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:
 
     Reads equal trees once; stops when all were found.
     """
-    missing, found = set(paths), set[bytes]()
+    missing, present = set(paths), set[bytes]()
     trees, seen = session.store.trees(), set[ObjectId]()
     for snapshot in session.store.snapshots.readable(session.root.id):
         if not missing:
@@ -88,9 +88,9 @@ def paths_in_history(session: Session, paths: Iterable[bytes]) -> set[bytes]:
             held = {path for path in missing if trees.find(root, path) is not None}
         except Corrupt:
             continue
-        found |= held
+        present |= held
         missing -= held
-    return found
+    return present
 
 
 @contextmanager
@@ -146,9 +146,9 @@ def resolve_in(
         return named
     if not any(name.id.startswith(ref) for name in names):
         for find in finders(ref):
-            found: Snapshot | None = find(session, ref, wanted, paths)
-            if found is not None:
-                return found
+            snapshot: Snapshot | None = find(session, ref, wanted, paths)
+            if snapshot is not None:
+                return snapshot
     elsewhere = _elsewhere(session, names, ref)
     if elsewhere is None:
         return session.store.snapshots.load(session.root.id, by_beginning(names, ref))
@@ -222,22 +222,22 @@ def _elsewhere(session: Session, names: list[SnapshotName], ref: str) -> Snapsho
         return None
     if any(name.id.startswith(ref) for name in names):
         return None
-    found = [item for item in session.store.snapshots.all_names() if item[1].id.startswith(ref)]
-    return session.store.snapshots.load(*found[0]) if len(found) == 1 else None
+    matches = [item for item in session.store.snapshots.all_names() if item[1].id.startswith(ref)]
+    return session.store.snapshots.load(*matches[0]) if len(matches) == 1 else None
 
 
 def by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
     """Returns the one name whose id begins with a reference; raises NotFound, InvalidArgument."""
     if not _ABBREVIATION.match(ref):
         raise unknown(ref)
-    found = [name for name in names if name.id.startswith(ref)]
-    if not found:
+    matches = [name for name in names if name.id.startswith(ref)]
+    if not matches:
         raise unknown(ref)
-    if len(found) > 1:
+    if len(matches) > 1:
         raise InvalidArgument(
-            f"The reference {ref!r} fits {len(found)} snapshots", code=ErrorCode.AMBIGUOUS_REF
+            f"The reference {ref!r} fits {len(matches)} snapshots", code=ErrorCode.AMBIGUOUS_REF
         )
-    return found[0]
+    return matches[0]
 
 
 def unknown(ref: str) -> NotFound:

@@ -206,13 +206,13 @@ def effective_scope(
     Raises NotFound for a path outside of what a snapshot of some paths was taken of.
     """
     held = snapshot.record.scope
-    wanted = treepath.without_nested(list(paths)) if paths else None
-    if wanted is None or b"" in wanted:
+    named = treepath.without_nested(list(paths)) if paths else None
+    if named is None or b"" in named:
         return held
     if held is None:
-        return wanted
-    found: list[bytes] = []
-    for path in wanted:
+        return named
+    scope: list[bytes] = []
+    for path in named:
         inside = [path] if any(treepath.is_within(path, mine) for mine in held) else []
         below = [mine for mine in held if treepath.is_within(mine, path)]
         if not inside and not below:
@@ -221,8 +221,8 @@ def effective_scope(
                 code=ErrorCode.PATH_NOT_FOUND,
                 path=path,
             )
-        found += inside or below
-    return treepath.without_nested(found)
+        scope += inside or below
+    return treepath.without_nested(scope)
 
 
 def _subset(root: Entry, trees: TreeReader, put: Put, scope: tuple[bytes, ...] | None) -> Entry:
@@ -233,14 +233,14 @@ def _subset(root: Entry, trees: TreeReader, put: Put, scope: tuple[bytes, ...] |
     """
     if scope is None or b"" in scope:
         return root
-    wanted = set(scope)
-    entries = _entries_in(root, trees, wanted)
+    in_scope = set(scope)
+    entries = _entries_in(root, trees, in_scope)
     below: dict[bytes, list[Entry]] = {}
     for path in sorted(entries, key=lambda path: path.count(b"/"), reverse=True):
         entry = entries[path]
         if path in below:
             entry = _holding(entry, below[path], trees, put)
-        elif path not in wanted and not entry.is_skipped:
+        elif path not in in_scope and not entry.is_skipped:
             continue
         below.setdefault(treepath.split(path)[0], []).append(entry)
     return _holding(root, below.get(b"", []), trees, put)
@@ -290,12 +290,12 @@ def totals_of_leaf(entry: Entry) -> Totals:
 
 def subset_groups(groups: Groups, is_wanted: Callable[[bytes], bool]) -> Groups:
     """Returns the hard-link groups with nothing but some names; one name alone is no group."""
-    found: Groups = {}
+    subset: Groups = {}
     for group in set(groups.values()):
-        wanted = tuple(filter(is_wanted, group))
-        if len(wanted) > 1:
-            found.update(dict.fromkeys(wanted, wanted))
-    return found
+        names = tuple(filter(is_wanted, group))
+        if len(names) > 1:
+            subset.update(dict.fromkeys(names, names))
+    return subset
 
 
 def relinked(old: State, new: State) -> list[bytes]:
@@ -319,18 +319,18 @@ def compared(
     """
     spine = treepath.ancestors(scope) if scope is not None else set()
     moved = relinked(old, new)
-    found: list[Change] = []
+    differing: list[Change] = []
     walks = old.trees.walk(), new.trees.walk()
     for change in changes(old.root, new.root, walks[0].entries, walks[1].entries):
         if change.path not in spine:
             if budget is not None and not (is_new_live and change.new is not None):
                 budget.hold(change.path)
-            found.append(change)
+            differing.append(change)
     if not moved:
-        return ChangeList(found)  # in order already
-    known = {change.path for change in found}
+        return ChangeList(differing)  # in order already
+    changed_paths = {change.path for change in differing}
     for path in moved:
         before, after = old.entry(path), new.entry(path)
-        if path not in known and before is not None and after is not None:
-            found.append(Change(path, ChangeKind.METADATA, before, after))
-    return ChangeList(sorted(found, key=lambda change: treepath.components(change.path)))
+        if path not in changed_paths and before is not None and after is not None:
+            differing.append(Change(path, ChangeKind.METADATA, before, after))
+    return ChangeList(sorted(differing, key=lambda change: treepath.components(change.path)))

@@ -107,7 +107,7 @@ def user_values() -> dict[str, str]:
     if path is None or not document:
         return {}
     _refuse_foreign(path)
-    found = {}
+    values = {}
     for name, value in flat(document):
         if not is_of_user(name):
             raise invalid(path, f"there is no setting {name!r} of a user")
@@ -115,8 +115,8 @@ def user_values() -> dict[str, str]:
             raise invalid(path, f"{name} is a {type(value).__name__}")
         with named(path, name):
             _check_of_user(name, value)
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _check_of_user(name: str, value: str) -> None:
@@ -159,17 +159,17 @@ def _refuse_foreign(path: str) -> None:
     """
     real = os.path.realpath(path)
     directories = dict.fromkeys((os.path.dirname(real), os.path.dirname(path)))
-    for what, place in (("it", real), *(("its directory", each) for each in directories)):
+    for what, checked in (("it", real), *(("its directory", each) for each in directories)):
         try:
-            found = os.stat(place)
+            status = os.stat(checked)
         except FileNotFoundError:
             continue
-        if found.st_uid not in {0, os.geteuid()}:
+        if status.st_uid not in {0, os.geteuid()}:
             raise invalid(path, f"{what} belongs to another user, and it names programs to run")
-        if found.st_mode & WRITABLE_BY_OTHERS:
+        if status.st_mode & WRITABLE_BY_OTHERS:
             import shlex
 
-            mend = shlex.join(("chmod", "go-w", printable(place)))
+            mend = shlex.join(("chmod", "go-w", printable(checked)))
             why = f"other users can write to {what}, and it names programs to run: '{mend}'"
             raise invalid(path, why)
 
@@ -186,18 +186,18 @@ def change_of_user(changes: Mapping[str, str | None]) -> None:
     for key, value in changes.items():
         if value is not None:
             _check_of_user(key, value)
-    fs, place = LocalFileSystem(), os.path.realpath(path)
+    fs, settings_path = LocalFileSystem(), os.path.realpath(path)
     _refuse_foreign(path)
-    if not any(changes.values()) and not is_there(fs, place):
+    if not any(changes.values()) and not is_there(fs, settings_path):
         return
     with reported("write the settings"):
-        for directory in dict.fromkeys((os.path.dirname(place), os.path.dirname(path))):
+        for directory in dict.fromkeys((os.path.dirname(settings_path), os.path.dirname(path))):
             ensure_directories(fs, directory)
         # Beside the name, not beside what it leads to: that may be among files to be shared.
         lock = os.path.join(os.path.dirname(path), _LOCK)
         what = f"The file {quoted(path)}"
         with held(fs, lock, operation="config", what=what, wait_s=_LOCK_WAIT_S):
-            _change(fs, place, changes)
+            _change(fs, settings_path, changes)
 
 
 def _change(fs: FileSystem, path: str, changes: Mapping[str, str | None]) -> None:

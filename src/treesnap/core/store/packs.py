@@ -96,8 +96,8 @@ class Sound(NamedTuple):
     @property
     def entries(self) -> Iterator[IndexEntry]:
         """Its objects, without those that are torn."""
-        found = _entries(self.tables)
-        return (entry for entry in found if entry not in self.torn) if self.torn else found
+        listed = _entries(self.tables)
+        return (entry for entry in listed if entry not in self.torn) if self.torn else listed
 
     @property
     def indexed(self) -> Iterator[IndexEntry]:
@@ -195,16 +195,16 @@ class PackReader:
 
         Costs two small reads for each block.
         """
-        known = self._tables.get(entry.block)
-        if known is None:
+        table = self._tables.get(entry.block)
+        if table is None:
             try:
-                known = self._read_table(entry.block)
+                table = self._read_table(entry.block)
             except (FileNotFoundError, PermissionError, Corrupt):
                 return False
-            self._tables[entry.block] = known
+            self._tables[entry.block] = table
             if len(self._tables) > _KNOWN_TABLES_MAX:
                 self._tables.popitem(last=False)
-        return known.get(entry.start) == entry
+        return table.get(entry.start) == entry
 
     def _read_table(self, block: Block) -> dict[int, IndexEntry]:
         """Returns the objects of a block by their starts; none if another one is there."""
@@ -264,16 +264,16 @@ class PackReader:
 
     def _block(self, block: Block) -> OpenBlock:
         """Returns a block before compression; raises Corrupt where another one is."""
-        found = self._blocks.get(block)
-        if found is not None:
+        opened = self._blocks.get(block)
+        if opened is not None:
             self._blocks.move_to_end(block)
-            return found
+            return opened
         table, data = self._table_and_bytes(block)
-        found = self._blocks[block] = OpenBlock(table, data)
+        opened = self._blocks[block] = OpenBlock(table, data)
         self._blocks_size += block.raw_size
         while self._blocks_size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > 1:
             self._blocks_size -= self._blocks.popitem(last=False)[0].raw_size
-        return found
+        return opened
 
     def copied(self, block: Block, ids: AbstractSet[bytes]) -> Encoded | None:
         """Returns a block as it is stored, or None if it does not hold just these objects.
@@ -317,7 +317,7 @@ class PackReader:
 
     def sizes(self) -> dict[bytes, int]:
         """Returns the size in bytes of every pack."""
-        found: dict[bytes, int] = {}
+        sizes: dict[bytes, int] = {}
         with self._fs.scan(self._layout.packs) as entries:
             for entry in entries:
                 if is_hex(entry.name, 2 * PACK_ID_SIZE):
@@ -325,8 +325,8 @@ class PackReader:
                         size = entry.stat(follow_symlinks=False).st_size
                     except FileNotFoundError:
                         continue
-                    found[bytes.fromhex(entry.name)] = size
-        return found
+                    sizes[bytes.fromhex(entry.name)] = size
+        return sizes
 
     def inventory(
         self,

@@ -106,8 +106,8 @@ def _encode_root(record: RootRecord) -> bytes:
         "birth_ns": record.birth_ns,
         "earlier": record.earlier or None,
     }
-    known = {name: value for name, value in fields.items() if value is not None}
-    return pack({"version": 1, "path": record.path} | known)
+    stored = {name: value for name, value in fields.items() if value is not None}
+    return pack({"version": 1, "path": record.path} | stored)
 
 
 def _decode_root(payload: bytes) -> RootRecord:
@@ -207,11 +207,11 @@ class Root:
         is_elsewhere = self.record is not None
         copy, _ = _read(self._fs, self._layout.root_at_path(self.id))
         if copy is not None and copy.path == self.path:
-            found, is_found_damaged = _read(
+            record, is_found_damaged = _read(
                 self._fs, self._layout.root_file(copy.id, "root"), copy.id
             )
-            if is_found_damaged or (found is not None and found.path == self.path):
-                self.id, self.record = copy.id, found
+            if is_found_damaged or (record is not None and record.path == self.path):
+                self.id, self.record = copy.id, record
                 return
         self.record = None
         salt = 0
@@ -255,12 +255,12 @@ class Root:
         record = self.record
         if record is None:
             return
-        found = identified(self._fs, record)
-        if found == record:
+        current = identified(self._fs, record)
+        if current == record:
             return
         with locked_roots(self._fs, self._layout, self._wait_s):
-            self._write(found)
-            if _inode_copy(self._layout, found) != _inode_copy(self._layout, record):
+            self._write(current)
+            if _inode_copy(self._layout, current) != _inode_copy(self._layout, record):
                 self._remove_copy(_inode_copy(self._layout, record))
 
     def is_replaced(self) -> bool:
@@ -272,10 +272,10 @@ class Root:
         record = self.record
         if record is None or record.inode is None:
             return False
-        found = identified(self._fs, record)
-        if record.birth_ns is None or found.birth_ns is None:
-            return (found.device, found.inode) != (record.device, record.inode)
-        return (found.birth_ns, found.inode) != (record.birth_ns, record.inode)
+        current = identified(self._fs, record)
+        if record.birth_ns is None or current.birth_ns is None:
+            return (current.device, current.inode) != (record.device, record.inode)
+        return (current.birth_ns, current.inode) != (record.birth_ns, record.inode)
 
     def _write(self, record: RootRecord) -> None:
         """Puts a record and its copies in place. The caller holds the lock of all roots."""
@@ -353,11 +353,11 @@ class Root:
         whether anything had to be done.
         """
         with locked_roots(self._fs, self._layout, self._wait_s):
-            found, _ = _read(self._fs, self.file("root"), self.id)
-            record = found or known
+            stored, _ = _read(self._fs, self.file("root"), self.id)
+            record = stored or known
             if record is None:
                 return unlink_if_present(self._fs, self.file("root"))
-            if found is not None and Root(self._fs, self._layout, found.path).id == self.id:
+            if stored is not None and Root(self._fs, self._layout, stored.path).id == self.id:
                 return False
             add_directory(self._fs, self._layout.root_directory(self.id))
             self._write(record)
@@ -415,13 +415,13 @@ class Root:
 
         Costs one listing, and a look per file.
         """
-        found = []
+        outputs = []
         for name in self._plan_names():
             if name.endswith(STEP_OUTPUT_SUFFIX):
                 with suppress(FileNotFoundError):
                     size_bytes = self._fs.lstat(self.file(name)).st_size
-                    found.append(StepOutput(name, size_bytes))
-        return sorted(found, key=lambda item: _age(item.name))
+                    outputs.append(StepOutput(name, size_bytes))
+        return sorted(outputs, key=lambda item: _age(item.name))
 
     def trim_step_outputs(self, size_bytes_max: int) -> int:
         """Removes what steps wrote, oldest first, until the rest takes no more.
@@ -462,10 +462,10 @@ class Root:
         if self._is_chosen_by_id:
             self._look_up()
             return
-        found = Root(self._fs, self._layout, self.path)
-        if found.id != self.id:
+        fresh = Root(self._fs, self._layout, self.path)
+        if fresh.id != self.id:
             raise Conflict(f"{what} was moved, or another one was moved there, meanwhile")
-        self.record = found.record
+        self.record = fresh.record
         if self._is_wanted:
             self.register()
 
@@ -521,11 +521,11 @@ class Root:
 
         None for a record that is damaged. Costs one listing.
         """
-        found: dict[SnapshotId, list[HoldRecord | None]] = {}
+        by_snapshot: dict[SnapshotId, list[HoldRecord | None]] = {}
         for hold in self._holds(self.names()):
             if hold.is_live:
-                found.setdefault(hold.identity, []).append(hold.record)
-        return found
+                by_snapshot.setdefault(hold.identity, []).append(hold.record)
+        return by_snapshot
 
     def dead_holds(self, names: Iterable[str]) -> dict[SnapshotId, HoldRecord]:
         """Returns what was to be gone back to, and was not, of the root's files.
@@ -733,8 +733,8 @@ def copied_record(fs: ReadingFileSystem, layout: Layout, name: str) -> RootRecor
 def registered_records(fs: ReadingFileSystem, layout: Layout) -> list[RootRecord]:
     """Returns the records of all roots of a store, by path; damaged ones are left out."""
     names = [name for name in fs.list_names(layout.roots) if is_hex(name, 32)]
-    found = (_read(fs, layout.root_file(name, "root"), name)[0] for name in names)
-    records = (record for record in found if record is not None)
+    read = (_read(fs, layout.root_file(name, "root"), name)[0] for name in names)
+    records = (record for record in read if record is not None)
     return sorted(records, key=lambda record: (record.path, record.id))
 
 

@@ -78,10 +78,10 @@ class SnapshotName(NamedTuple):
 
 
 def _parsed(file_name: str) -> SnapshotName | None:
-    found = _FILE_NAME.match(file_name)
-    if found is None:
+    match = _FILE_NAME.match(file_name)
+    if match is None:
         return None
-    return SnapshotName(int(found[1], 16), SnapshotId(found[2]))
+    return SnapshotName(int(match[1], 16), SnapshotId(match[2]))
 
 
 def position_in(snapshots: Iterable[Snapshot]) -> Snapshot | None:
@@ -137,8 +137,8 @@ class SnapshotListing:
 
     @cached_property
     def _ordered(self) -> list[SnapshotName]:
-        found = map(_parsed, self._file_names)
-        return sorted((name for name in found if name is not None), reverse=True)
+        parsed = map(_parsed, self._file_names)
+        return sorted((name for name in parsed if name is not None), reverse=True)
 
     def __iter__(self) -> Iterator[SnapshotName]:
         if self.newest is not None:
@@ -151,19 +151,19 @@ class SnapshotListing:
 
     def beginning(self, ref: str) -> list[SnapshotName]:
         """Returns the names whose ids begin so; neither parses the others nor sorts them."""
-        found = (_parsed(name) for name in self._file_names if f"-{ref}" in name)
-        return [name for name in found if name is not None and name.id.startswith(ref)]
+        parsed = (_parsed(name) for name in self._file_names if f"-{ref}" in name)
+        return [name for name in parsed if name is not None and name.id.startswith(ref)]
 
     def among(self, identities: Collection[str]) -> set[SnapshotId]:
         """Returns which of some ids these snapshots have."""
-        found = (_parsed(name) for name in self._file_names if name[17:] in identities)
-        return {name.id for name in found if name is not None}
+        parsed = (_parsed(name) for name in self._file_names if name[17:] in identities)
+        return {name.id for name in parsed if name is not None}
 
     def find(self, identity: str) -> SnapshotName | None:
         """Returns the name with this id, or None; neither parses the others nor sorts them."""
         ending = f"-{identity}"
-        found = (_parsed(name) for name in self._file_names if name.endswith(ending))
-        return next((name for name in found if name is not None), None)
+        parsed = (_parsed(name) for name in self._file_names if name.endswith(ending))
+        return next((name for name in parsed if name is not None), None)
 
 
 _CACHED_RECORDS = 512
@@ -439,14 +439,14 @@ class SnapshotLog:
 
     def _elsewhere(self, identities: set[SnapshotId], root_id: str | None) -> set[SnapshotId]:
         """Returns which snapshots other roots have. Those of one that cannot be read count."""
-        found: set[SnapshotId] = set()
+        present: set[SnapshotId] = set()
         for other in self.root_ids():
             if other != root_id:
                 try:
-                    found |= self.listing(other).among(identities)
+                    present |= self.listing(other).among(identities)
                 except OSError:
                     return identities
-        return found
+        return present
 
     def forget(self, root_id: str) -> None:
         """Removes all snapshots of a root: all of them, or when this raises none.

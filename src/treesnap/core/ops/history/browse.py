@@ -61,11 +61,11 @@ def ls(context: Context, ref: str, path: bytes, *, recursive: bool) -> tuple[Ent
             if not entry.is_directory:
                 return (entry,)
             if recursive:
-                budget, found = session.path_budget(), list[Entry]()
+                budget, entries = session.path_budget(), list[Entry]()
                 for name, below in walk(trees, entry, b""):
                     budget.hold(name)
-                    found.append(below._replace(name=name))
-                return tuple(found)
+                    entries.append(below._replace(name=name))
+                return tuple(entries)
             return tuple(trees.entries(entry.tree_id))
 
 
@@ -114,9 +114,9 @@ def find(context: Context, pattern: str, *, ref: str | None) -> tuple[FoundPath,
 
     A directory that several snapshots share is searched once.
     """
-    wanted = os.fsencode(pattern)
-    on_path = b"/" in wanted
-    found: dict[bytes, list[SnapshotId]] = {}
+    pattern_bytes = os.fsencode(pattern)
+    on_path = b"/" in pattern_bytes
+    ids_by_path: dict[bytes, list[SnapshotId]] = {}
     try:
         with opened(context, "search") as session:
             snapshots = (
@@ -125,14 +125,14 @@ def find(context: Context, pattern: str, *, ref: str | None) -> tuple[FoundPath,
                 else list(session.store.snapshots.readable(session.root.id))
             )
             trees, budget = session.store.trees(), session.path_budget()
-            search = _Search(trees, wanted, budget, on_path=on_path)
+            search = _Search(trees, pattern_bytes, budget, on_path=on_path)
             for snapshot in snapshots:
                 for path in search.matches(snapshot.record.root.tree_id, b""):
-                    found.setdefault(path, []).append(snapshot.id)
+                    ids_by_path.setdefault(path, []).append(snapshot.id)
     except StoreMissing:
         return ()
     return tuple(
-        FoundPath(path=path, snapshot_ids=tuple(ids)) for path, ids in sorted(found.items())
+        FoundPath(path=path, snapshot_ids=tuple(ids)) for path, ids in sorted(ids_by_path.items())
     )
 
 
@@ -148,18 +148,18 @@ class _Search:
 
     def matches(self, tree_id: ObjectId, path: bytes) -> tuple[bytes, ...]:
         """Returns the matching paths below a directory."""
-        known = self._known.get((tree_id, path))
-        if known is not None:
-            return known
+        cached = self._known.get((tree_id, path))
+        if cached is not None:
+            return cached
         root = Entry(b"", EntryKind.DIRECTORY, 0, 0, 0, 0, 0, tree_id, None)
-        found: list[bytes] = []
+        paths: list[bytes] = []
         for below, entry in walk(self._trees, root, path):
             compared = below if self._on_path else entry.name
             if not entry.is_skipped and fnmatch.fnmatchcase(compared, self._pattern):
                 self._budget.hold(below)
-                found.append(below)
-        known = self._known[tree_id, path] = tuple(found)
-        return known
+                paths.append(below)
+        cached = self._known[tree_id, path] = tuple(paths)
+        return cached
 
 
 def skipped(context: Context, ref: str) -> tuple[Skipped, ...]:
@@ -168,13 +168,13 @@ def skipped(context: Context, ref: str) -> tuple[Skipped, ...]:
         snapshot = resolve_in(session, ref, anywhere=True)
         root = snapshot.record.root
         trees = session.store.trees()
-        budget, found = session.path_budget(), list[Skipped]()
+        budget, names = session.path_budget(), list[Skipped]()
         for path, entry in walk(trees, root, b"", into_skipless=False):
             if entry.is_skipped:
                 budget.hold(path)
-                found.append(Skipped(path, entry.skip_reason))
+                names.append(Skipped(path, entry.skip_reason))
         unstable = [Skipped(path, SkipReason.UNSTABLE) for path in snapshot.record.unstable]
-        return tuple(found + unstable)
+        return tuple(names + unstable)
 
 
 def du(context: Context, ref: str, path: bytes, depth: int) -> tuple[PathSpace, ...]:

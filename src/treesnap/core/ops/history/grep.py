@@ -125,10 +125,10 @@ class _ContentSearch:
         """Returns what a content matches, or None."""
         if content in self._known:
             return self._known[content]
-        found = self._search(content, get)
-        if found is None or len(found.lines) <= _CACHED_LINES_MAX:
-            self._known[content] = found
-        return found
+        result = self._search(content, get)
+        if result is None or len(result.lines) <= _CACHED_LINES_MAX:
+            self._known[content] = result
+        return result
 
     def _search(self, content: FileContent, get: Get) -> _Found | None:
         lines: list[MatchedLine] = []
@@ -162,8 +162,8 @@ class _ContentSearch:
         search = self._pattern.search
         for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), before + 1):
             if search(line) is not None:
-                found = islice(self._pattern.finditer(line), _SPANS_MAX)
-                spans = tuple(match.span() for match in found)
+                matches = islice(self._pattern.finditer(line), _SPANS_MAX)
+                spans = tuple(match.span() for match in matches)
                 yield MatchedLine(number, line, tuple(span for span in spans if span[0] < span[1]))
 
 
@@ -221,14 +221,14 @@ class _Walk:
                 top = self._trees.find(snapshot.record.root, path)
                 if top is None:
                     continue
-                for below, found in self._below(path, top):
-                    yield FileMatches(word, snapshot, below, found.is_binary, found.lines)
+                for below, result in self._below(path, top):
+                    yield FileMatches(word, snapshot, below, result.is_binary, result.lines)
 
     def _below(self, path: bytes, top: Entry) -> Iterator[tuple[bytes, _Found]]:
         if not top.is_directory:
-            found = self._in_file(top)
-            if found is not None:
-                yield path, found
+            result = self._in_file(top)
+            if result is not None:
+                yield path, result
             return
         walk = self._trees.walk()
         stack = [_frame(walk, top, _key(b"", path))]
@@ -254,11 +254,11 @@ class _Walk:
                 stack.append(_frame(walk, entry, key))
                 descent.enter(treepath.join(descent.path, entry.name))
                 continue
-            found = self._in_file(entry)
-            if found is not None:
+            result = self._in_file(entry)
+            if result is not None:
                 frame.seen[0] = True
                 if not self._is_shown(key, entry.content):
-                    yield treepath.join(descent.path, entry.name), found
+                    yield treepath.join(descent.path, entry.name), result
 
     def _is_shown(self, key: bytes, content: object) -> bool:
         """Returns whether a path was shown with this content, and notes it."""

@@ -416,8 +416,8 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _marks(names: list[str]) -> list[str]:
-    found = [name for name in names if name.startswith(_MARK)]
-    return [name for name in found if is_hex(name.removeprefix(_MARK), _MARK_DIGITS)]
+    marked = [name for name in names if name.startswith(_MARK)]
+    return [name for name in marked if is_hex(name.removeprefix(_MARK), _MARK_DIGITS)]
 
 
 def _taken(path: str) -> Refused:
@@ -567,11 +567,11 @@ def _stay(session: Session, partial: _Partial, path: str) -> None:
 
 
 def _free_name(path: str) -> str:
-    number, found = 1, path
-    while os.path.lexists(found):
+    number, free_path = 1, path
+    while os.path.lexists(free_path):
         number += 1
-        found = f"{path}-{number}"
-    return found
+        free_path = f"{path}-{number}"
+    return free_path
 
 
 class _Partial:
@@ -619,10 +619,10 @@ class _Partial:
     def has_name(self, name: str) -> bool:
         """Returns whether a name beside the copy, or its own, is that of the copy."""
         try:
-            found = self.fs.lstat(name, dir_fd=self.above_fd)
+            status = self.fs.lstat(name, dir_fd=self.above_fd)
         except FileNotFoundError:
             return False
-        return os.path.samestat(found, self.fs.fstat(self.fd))
+        return os.path.samestat(status, self.fs.fstat(self.fd))
 
     def refuse_replaced(self, name: str) -> None:
         """Raises Refused where a name beside the copy, or its own, is not that of the copy."""

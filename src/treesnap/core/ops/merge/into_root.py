@@ -126,8 +126,8 @@ def adopt(
     force: bool,
 ) -> MergeResult:
     """Brings the state of a fork into its origin; see :meth:`treesnap.Handle.adopt`."""
-    place = context_at(directory, context.store_path, fs=context.fs)
-    fork = context._replace(root=place.root, given_root=place.given_root, watcher=None)
+    address = context_at(directory, context.store_path, fs=context.fs)
+    fork = context._replace(root=address.root, given_root=address.given_root, watcher=None)
     what, here = os.path.basename(fork.root), os.path.basename(context.root)
     if not (fork.has_root() and os.path.isdir(fork.root)):
         raise no_directory(fork.root)
@@ -200,38 +200,38 @@ def merge_into_root(
         with ExitStack() as stack:
             for snapshot in (sides.theirs, sides.base or mine, *sides.merged_before):
                 stack.enter_context(reading(session, snapshot))
-            found = _merged(session, mine, sides, asked)
-    if found.conflicts and asked.rule is ConflictRule.REFUSE and not asked.dry_run:
-        named = first_few(found.conflicts, lambda path: quoted(path or b"."))
+            merged = _merged(session, mine, sides, asked)
+    if merged.conflicts and asked.rule is ConflictRule.REFUSE and not asked.dry_run:
+        named = first_few(merged.conflicts, lambda path: quoted(path or b"."))
         raise MergeConflict(
-            f"{count_text(len(found.conflicts), 'path')} changed on both sides, nothing was "
-            f"changed: {named}{_too_large_text(found.too_large)}",
-            found.conflicts,
+            f"{count_text(len(merged.conflicts), 'path')} changed on both sides, nothing was "
+            f"changed: {named}{_too_large_text(merged.too_large)}",
+            merged.conflicts,
         )
-    if found.snapshot is None:
+    if merged.snapshot is None:
         return MergeResult(
             *sides.ids,
             None if asked.dry_run else mine,
-            found.conflicts,
-            tuple(found.changes),
+            merged.conflicts,
+            tuple(merged.changes),
             None,
             dry_run=asked.dry_run,
-            too_large=found.too_large,
-            left_out=found.left_out,
+            too_large=merged.too_large,
+            left_out=merged.left_out,
         )
-    request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), force=asked.force)
+    request = RestoreRequest(ref=merged.snapshot.id, bases=(mine.id,), force=asked.force)
     done = restore(context, request)
     kept = {change.path for change in done.conflicts}
-    changes = tuple(change for change in found.changes if change.path not in kept)
+    changes = tuple(change for change in merged.changes if change.path not in kept)
     return MergeResult(
         *sides.ids,
-        found.snapshot,
-        found.conflicts,
+        merged.snapshot,
+        merged.conflicts,
         changes,
         done.safety_id,
         done.conflicts,
-        too_large=found.too_large,
-        left_out=found.left_out,
+        too_large=merged.too_large,
+        left_out=merged.left_out,
     )
 
 
@@ -268,13 +268,13 @@ def _adopted(session: Session, fork_path: str) -> tuple[Snapshot, ...]:
     fork_id = store.root(os.fsencode(fork_path)).id
     listing = store.snapshots.listing(fork_id)
     key = next(iter(fact_tags(adopted=""))).encode()
-    found: dict[str, Snapshot] = {}
+    by_id: dict[str, Snapshot] = {}
     for merged in store.snapshots.readable(session.root.id, may_matter=lambda data: key in data):
         identity = facts_of(merged).get("adopted", "")
         name = listing.find(identity)
-        if name is not None and identity not in found:
-            found[identity] = store.snapshots.load(fork_id, name)
-    return tuple(reversed(found.values()))
+        if name is not None and identity not in by_id:
+            by_id[identity] = store.snapshots.load(fork_id, name)
+    return tuple(reversed(by_id.values()))
 
 
 def _rule(word: str) -> ConflictRule:
@@ -296,17 +296,17 @@ def _change(
     """
     from treesnap.core.ops.references import Filter
 
-    wanted = Filter(session=session_id)
+    in_session = Filter(session=session_id)
     first, is_range, last = ref.partition(_RANGE)
     if is_range:
         if not first:
             raise InvalidArgument(f"{quoted(ref)} names no snapshot before the dots")
         if last.startswith("."):
             raise InvalidArgument(f"{quoted(ref)} has three dots, and A..B has two")
-        before = resolve_in(session, first, wanted=wanted, paths=paths)
-        after = resolve_in(session, last, wanted=wanted, paths=paths) if last else None
+        before = resolve_in(session, first, wanted=in_session, paths=paths)
+        after = resolve_in(session, last, wanted=in_session, paths=paths) if last else None
         return before, after
-    snapshot = resolve_in(session, ref, wanted=wanted, paths=paths)
+    snapshot = resolve_in(session, ref, wanted=in_session, paths=paths)
     scope = tuple(paths) or snapshot.record.scope or ()
     history = [
         item
@@ -342,8 +342,8 @@ def _common_scope(snapshots: Sequence[Snapshot], paths: Sequence[bytes]) -> tupl
     """Returns the paths that snapshots hold; raises InvalidArgument where ``paths`` are others."""
     scopes = [item.record.scope for item in snapshots if item.record.scope is not None]
     for snapshot in snapshots:
-        wanted = tuple(paths) or next(iter(scopes), ())
-        if not snapshot.record.covers(wanted):
+        scope = tuple(paths) or next(iter(scopes), ())
+        if not snapshot.record.covers(scope):
             raise InvalidArgument(
                 f"Snapshot {snapshot.id[:12]} was not taken of all paths to revert"
             )

@@ -215,8 +215,8 @@ def _metadata(
 
 def merged_id(snapshot: Snapshot) -> SnapshotId | None:
     """Returns the snapshot of the other side, of which a snapshot is a merge; None for others."""
-    found = snapshot.record.tags.get(MERGED)
-    return SnapshotId(found) if found else None
+    identity = snapshot.record.tags.get(MERGED)
+    return SnapshotId(identity) if identity else None
 
 
 _MINE, _THEIRS, _BASE = range(3)
@@ -328,10 +328,10 @@ class _Sides:
         return any(entry is not None and entry.is_skipped for entry in above)
 
     def _moves(self, base: Entry, side: Entry, request: MergeRequest) -> Moves:
-        found = find_moves(self._trees, base, side, self._new_budget())
+        targets = find_moves(self._trees, base, side, self._new_budget())
         return {
             source: target
-            for source, target in found.items()
+            for source, target in targets.items()
             if _is_wanted(source, request.paths) and _is_wanted(target, request.paths)
         }
 
@@ -446,8 +446,8 @@ class _Merge:
     def _leave_out(self, place: _MergePlace) -> None:
         """Notes what a side skipped, if it may be that the other side changed something there."""
         mine, theirs, bases = place.mine, place.theirs, place.bases
-        known = [base for base in bases if not _is_skipped(base)]
-        if (theirs is None and not any(known)) or self._is_alike_any(theirs, known):
+        held = [base for base in bases if not _is_skipped(base)]
+        if (theirs is None and not any(held)) or self._is_alike_any(theirs, held):
             return
         skipped = mine if mine is not None and mine.is_skipped else theirs
         assert skipped is not None
@@ -455,9 +455,9 @@ class _Merge:
 
     def _is_blocked(self, place: _MergePlace) -> bool:
         """Returns whether a path cannot come here because what is above it is not a directory."""
-        for wanted in self._request.paths:
-            if treepath.is_within(wanted, place.path):
-                rest = wanted[len(place.path) + 1 :]
+        for chosen in self._request.paths:
+            if treepath.is_within(chosen, place.path):
+                rest = chosen[len(place.path) + 1 :]
                 wanted_entry, *before = (
                     None if entry is None else self._trees.find(entry, rest)
                     for entry in (place.theirs, *place.bases)
@@ -604,9 +604,9 @@ class _Merge:
                 return None
             if value[0] is not None:
                 merged[name] = value[0]
-        found: Xattrs = tuple(merged.items())
+        attributes: Xattrs = tuple(merged.items())
         try:
-            return mine._replace(mode=mode, xattrs=store_xattrs(found, self._put))
+            return mine._replace(mode=mode, xattrs=store_xattrs(attributes, self._put))
         except OSError:  # together they are more than an entry can have
             return None
 
@@ -653,12 +653,12 @@ def _chosen(mine: _Value, theirs: _Value, bases: Sequence[_Value]) -> _Value | N
 
 def _is_wanted(path: bytes, paths: Sequence[bytes]) -> bool:
     """Returns whether a path is one of those to be merged, or below one; without any, all are."""
-    return not paths or any(treepath.is_within(path, wanted) for wanted in paths)
+    return not paths or any(treepath.is_within(path, chosen) for chosen in paths)
 
 
 def _is_concerned(path: bytes, paths: Sequence[bytes]) -> bool:
     """Returns whether a path is to be merged, or may hold one that is."""
-    return _is_wanted(path, paths) or any(treepath.is_within(wanted, path) for wanted in paths)
+    return _is_wanted(path, paths) or any(treepath.is_within(chosen, path) for chosen in paths)
 
 
 def _essence(entry: Entry) -> Entry:

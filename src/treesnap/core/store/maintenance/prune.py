@@ -64,22 +64,22 @@ def decisions_of(store: Store, root: Root, request: PruneRequest, now_ns: int) -
     """Returns what becomes of each of the root's snapshots, newest first."""
     snapshots = list(store.snapshots.readable(root.id))
     concerned = [item for item in snapshots if request.session in (None, item.record.session)]
-    found = {item.snapshot.id: item for item in decide(concerned, request.policy, now_ns)}
+    decisions = {item.snapshot.id: item for item in decide(concerned, request.policy, now_ns)}
     if not request.is_asked:
-        for identity in kept_checkpoints(root) & found.keys():
-            item = found[identity]
-            found[identity] = item._replace(reasons=(*item.reasons, "checkpoint"))
+        for identity in kept_checkpoints(root) & decisions.keys():
+            item = decisions[identity]
+            decisions[identity] = item._replace(reasons=(*item.reasons, "checkpoint"))
     if request.max_size_bytes is not None:
-        found |= _beyond(store, snapshots, found, request.max_size_bytes)
+        decisions |= _beyond(store, snapshots, decisions, request.max_size_bytes)
     kept = protected(root) | position_kept(snapshots)
     if not request.is_asked:
         kept = restored_last(store, root) | kept
     for identity, reason in kept.items():
-        if identity in found:
-            item = found[identity]
-            found[identity] = item._replace(reasons=(*item.reasons, reason))
+        if identity in decisions:
+            item = decisions[identity]
+            decisions[identity] = item._replace(reasons=(*item.reasons, reason))
     others = ("another session",)
-    return [found.get(item.id) or Decision(item, others) for item in snapshots]
+    return [decisions.get(item.id) or Decision(item, others) for item in snapshots]
 
 
 def _beyond(
@@ -139,9 +139,9 @@ def protected(root: Root) -> dict[SnapshotId, str]:
     They are those that an interrupted restore needs, those that the next undo and the next
     redo go to, and those to which a process at work goes back if it fails.
     """
-    found = dict(_next_steps(root))
-    found |= dict.fromkeys(holds_of(root), "in use")
-    return found | dict.fromkeys(needed_of(root), "interrupted restore")
+    reasons = dict(_next_steps(root))
+    reasons |= dict.fromkeys(holds_of(root), "in use")
+    return reasons | dict.fromkeys(needed_of(root), "interrupted restore")
 
 
 def restored_last(store: Store, root: Root) -> dict[SnapshotId, str]:
@@ -150,13 +150,13 @@ def restored_last(store: Store, root: Root) -> dict[SnapshotId, str]:
     It says what was written at paths that are excluded by then; without it these are left alone.
     """
     listing = store.snapshots.listing(root.id)
-    found: dict[SnapshotId, str] = {}
+    reasons: dict[SnapshotId, str] = {}
     for identity, word in _next_steps(root):
         name = listing.find(identity)
         with suppress(Corrupt, NotFound):
             ref = restored_ref(store.snapshots.load(root.id, name)) if name is not None else None
-            found |= {item.id: word for item in (listing.beginning(ref) if ref else ())}
-    return found
+            reasons |= {item.id: word for item in (listing.beginning(ref) if ref else ())}
+    return reasons
 
 
 def _next_steps(root: Root) -> list[tuple[SnapshotId, str]]:
@@ -174,9 +174,9 @@ def position_kept(snapshots: list[Snapshot]) -> dict[SnapshotId, str]:
 
     Without it the root would seem to have changed since an older snapshot.
     """
-    found = position_in(snapshots)
-    is_automatic = found is not None and found.kind == SnapshotKind.AUTOMATIC
-    return {found.id: "position"} if found is not None and is_automatic else {}
+    position = position_in(snapshots)
+    is_automatic = position is not None and position.kind == SnapshotKind.AUTOMATIC
+    return {position.id: "position"} if position is not None and is_automatic else {}
 
 
 def _added_bytes(store: Store, reachable: Reachability, snapshot: Snapshot) -> int:
@@ -251,13 +251,13 @@ def prune_store(
         stays = newest(snapshots)
         for item in snapshots:
             (decision,) = decide([item], Policy(keep_last=0, kinds=AUTOMATIC), 0)
-            found = kept.get(root_id)
+            kept_of_root = kept.get(root_id)
             is_safe = item in stays or decision.is_kept or item.id in position
-            if found is None or is_safe or item.id in found[1]:
+            if kept_of_root is None or is_safe or item.id in kept_of_root[1]:
                 safe.append(item)
             else:
                 others.append(item)
-                root_of[item.id] = found[0]
+                root_of[item.id] = kept_of_root[0]
     others.sort(key=lambda item: item.record.created_at_ns, reverse=True)
     gone: dict[Root, list[Snapshot]] = {}
     for item in without_room(store, safe, others, target_bytes, size_bytes_max):

@@ -102,8 +102,8 @@ class Applier:
         self._preconditions.refuse_one_name(self._steps)
         for number, step in enumerate(self._steps):
             with blaming(step.path):
-                self._steps[number], found = self._preconditions.expect(step, with_ctime=True)
-                self._preconditions.refuse_protected(step, *found)
+                self._steps[number], looked_up = self._preconditions.expect(step, with_ctime=True)
+                self._preconditions.refuse_protected(step, *looked_up)
         # Where case is folded, a name that goes has to make way for one that differs in case.
         self._steps.sort(key=lambda step: step.path not in self._preconditions.in_the_way)
         self._preconditions.note(self._steps)
@@ -120,9 +120,9 @@ class Applier:
 
     def _expected(self, number: int) -> tuple[RestoreStep, int, bytes, os.stat_result | None]:
         """Returns a step and what is at its path, which is what the plan saw."""
-        step, found = self._preconditions.expect(self._steps[number], with_ctime=False)
+        step, looked_up = self._preconditions.expect(self._steps[number], with_ctime=False)
         self._steps[number] = step
-        return step, *found
+        return step, *looked_up
 
     def check_aside(self) -> None:
         """Raises Conflict if something that was put or moved aside was changed since.
@@ -134,8 +134,8 @@ class Applier:
         for step in self._steps:
             with blaming(step.path):
                 if step.action == Action.PUT:
-                    found = self._preconditions.look(step)[2]
-                    if found is None or found.st_ino != step.inode:
+                    status = self._preconditions.look(step)[2]
+                    if status is None or status.st_ino != step.inode:
                         raise conflict(step.path)
                 if step.action != Action.METADATA and step.before is not None:
                     self._preconditions.check_aside(step)
@@ -227,35 +227,35 @@ class Applier:
                 self._fs.change_mode(moved, stat_module.S_IMODE(found.st_mode) | 0o700)
 
     def _undo_put(self, step: RestoreStep) -> None:
-        fd, name, found = self._preconditions.look(step)
+        fd, name, status = self._preconditions.look(step)
         is_aside = self._preconditions.staged(step, aside_name(step.staged)) is not None
         if not self._preconditions.is_done(step) and not is_aside:
-            self._give_mode_back(step, fd, name, found)
+            self._give_mode_back(step, fd, name, status)
             return
-        if found is not None and found.st_ino != step.inode:
+        if status is not None and status.st_ino != step.inode:
             raise conflict(step.path)
         kept = aside_name(step.staged) if is_aside else step.staged
         if step.before is None or is_aside:
-            if found is not None:
+            if status is not None:
                 self._permitted(
-                    step, fd, lambda: self._rename_out(step, fd, name, step.staged), found
+                    step, fd, lambda: self._rename_out(step, fd, name, step.staged), status
                 )
             if step.before is not None:
                 self._permitted(step, fd, lambda: self._rename_back(step, kept, fd, name), None)
-        elif found is not None:
-            self._permitted(step, fd, lambda: self._exchange(step, fd, name), found)
+        elif status is not None:
+            self._permitted(step, fd, lambda: self._exchange(step, fd, name), status)
         else:
             self._permitted(step, fd, lambda: self._rename_back(step, kept, fd, name), None)
         self._give_mode_back(step, fd, name, self._preconditions.look(step)[2])
 
     def _undo_removal(self, step: RestoreStep) -> None:
-        fd, name, found = self._preconditions.look(step)
+        fd, name, status = self._preconditions.look(step)
         if self._preconditions.is_done(step):
-            if found is not None:
+            if status is not None:
                 raise conflict(step.path)
             self._permitted(step, fd, lambda: self._rename_back(step, step.staged, fd, name), None)
-            found = self._preconditions.look(step)[2]
-        self._give_mode_back(step, fd, name, found)
+            status = self._preconditions.look(step)[2]
+        self._give_mode_back(step, fd, name, status)
 
     def _give_mode_back(
         self, step: RestoreStep, fd: int, name: bytes, found: os.stat_result | None
@@ -285,21 +285,21 @@ class Applier:
         assert step.new is not None
         if step.before.identity not in self._changed_files:
             return
-        found = self._preconditions.look(step)[2]
-        known = {step.old.mtime_ns, step.new.mtime_ns}
-        if found is not None and (
-            found.st_size != step.before.size or found.st_mtime_ns not in known
+        status = self._preconditions.look(step)[2]
+        own_times_ns = {step.old.mtime_ns, step.new.mtime_ns}
+        if status is not None and (
+            status.st_size != step.before.size or status.st_mtime_ns not in own_times_ns
         ):
             raise conflict(step.path)
         self._change_metadata(step, step.old)
 
     def _change_metadata(self, step: RestoreStep, wanted: Entry | None) -> None:
         """Changes metadata in place; does nothing when another file is there by now."""
-        fd, name, found = self._preconditions.look(step)
+        fd, name, status = self._preconditions.look(step)
         assert wanted is not None
         assert step.before is not None
         inode = self._changed_files[step.before.identity]
-        if found is None or found.st_ino != inode:
+        if status is None or status.st_ino != inode:
             return
         touch = self._touch and wanted is step.new
         with opened_file(self._fs, name, _OPEN_ANY, fd) as opened:
@@ -334,10 +334,10 @@ class Applier:
         """Gives a directory that was put what moving it took: its permissions, its time."""
         if step.action != Action.PUT or step.new is None or not step.new.is_directory:
             return
-        fd, name, found = self._preconditions.look(step)
-        if found is not None and found.st_ino == step.inode:
-            mtime_ns = found.st_mtime_ns if self._touch else step.new.mtime_ns
-            self._give_back(step.path, fd, name, found, step.new.mode, mtime_ns)
+        fd, name, status = self._preconditions.look(step)
+        if status is not None and status.st_ino == step.inode:
+            mtime_ns = status.st_mtime_ns if self._touch else step.new.mtime_ns
+            self._give_back(step.path, fd, name, status, step.new.mode, mtime_ns)
 
     @contextmanager
     def _opened_same(
@@ -413,12 +413,12 @@ class Finisher:
         fd = self._chain.find(item.path)
         if fd is None:
             return  # changed by another process, which is newer
-        wanted = item.new if forward else item.old
+        entry = item.new if forward else item.old
         touch = self._touch and forward
         try:
-            if wanted is not None:
-                known = (item.old, item.new or item.old)
-                if not settle(self._fs, fd, known, wanted, self._xattrs, touch=touch):
+            if entry is not None:
+                entries = (item.old, item.new or item.old)
+                if not settle(self._fs, fd, entries, entry, self._xattrs, touch=touch):
                     self.degraded.append(item.path)
             elif stat_module.S_IMODE(self._fs.fstat(fd).st_mode) != item.old.mode:
                 self._fs.change_mode(fd, item.old.mode)
@@ -453,11 +453,11 @@ def settle(
     owner = (stat.st_uid, stat.st_gid)
     if any(owner == (entry.uid, entry.gid) for entry in known):
         owner = (wanted.uid, wanted.gid)
-    found = read_xattrs(fs, fd) or ()
-    if any(tuple(found) == tuple(xattrs(entry)) for entry in known):
-        found = xattrs(wanted)
+    attributes = read_xattrs(fs, fd) or ()
+    if any(tuple(attributes) == tuple(xattrs(entry)) for entry in known):
+        attributes = xattrs(wanted)
     entry = wanted._replace(mode=mode, uid=owner[0], gid=owner[1])
-    return apply_metadata(fs, fd, entry, found, touch=touch)
+    return apply_metadata(fs, fd, entry, attributes, touch=touch)
 
 
 def _is_changed(item: Finish) -> bool:
@@ -486,7 +486,7 @@ def open_files(root: str, steps: Iterable[RestoreStep]) -> tuple[OpenFile, ...]:
                 files[step.before.identity] = step.path
             else:
                 directories.add(step.path)
-    found: dict[tuple[bytes, int], OpenFile] = {}
+    by_path: dict[tuple[bytes, int], OpenFile] = {}
     if files or directories:
         prefix = os.fsencode(root).rstrip(b"/") + b"/"
         for process_id, link in descriptors():
@@ -497,9 +497,9 @@ def open_files(root: str, steps: Iterable[RestoreStep]) -> tuple[OpenFile, ...]:
                     path = files.get((device, inode))
                     if path is None and directories:
                         path = _below(directories, os.readlink(os.fsencode(link)), prefix)
-            if path is not None and (path, process_id) not in found:
-                found[path, process_id] = OpenFile(path, process_id, program_of(process_id))
-    return tuple(found[key] for key in sorted(found))
+            if path is not None and (path, process_id) not in by_path:
+                by_path[path, process_id] = OpenFile(path, process_id, program_of(process_id))
+    return tuple(by_path[key] for key in sorted(by_path))
 
 
 def _below(directories: set[bytes], target: bytes, prefix: bytes) -> bytes | None:

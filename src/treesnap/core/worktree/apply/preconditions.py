@@ -131,8 +131,8 @@ class Preconditions:
         expects it as it looks now. ``with_ctime`` holds for files with several names too, as
         long as no step was done.
         """
-        fd, name, found = self.look(step)
-        seen = key_of(found) if found is not None else None
+        fd, name, status = self.look(step)
+        seen = key_of(status) if status is not None else None
         expected = step.before
         if (
             seen is not None
@@ -142,14 +142,14 @@ class Preconditions:
         ):
             seen = seen._replace(ctime_ns=expected.ctime_ns)
         if seen == expected:
-            return step, (fd, name, found)
+            return step, (fd, name, status)
         if not self._second_look.is_same(step.path):
             raise conflict(step.path)
-        if expected is None and found is not None:
+        if expected is None and status is not None:
             self.in_the_way.add(self._alias(step, fd, name))
             return step, (fd, name, None)
         fd, name, again = self.look(step)
-        seen = key_of(found) if found is not None else None
+        seen = key_of(status) if status is not None else None
         if (key_of(again) if again is not None else None) != seen:
             raise conflict(step.path)
         return step._replace(before=seen), (fd, name, again)
@@ -197,13 +197,13 @@ class Preconditions:
         before = step.before
         assert before is not None
         aside = step.staged
-        found = self.staged(step, aside)
-        if found is None:
+        status = self.staged(step, aside)
+        if status is None:
             aside = aside_name(step.staged)
-            found = self.staged(step, aside)
-        if found is None:
+            status = self.staged(step, aside)
+        if status is None:
             raise conflict(step.path)
-        same = _moved(key_of(found)) == _moved(before) and before.inode not in self._mapped
+        same = _moved(key_of(status)) == _moved(before) and before.inode not in self._mapped
         if same and stat_module.S_ISDIR(before.mode):
             with open_directory(self._fs, aside, self._stages[step.stage]) as moved:
                 same = self._observed.is_unchanged_below(
@@ -258,8 +258,8 @@ class Observed:
     def _packed(self, directory: bytes) -> bytes | None:
         packed = self._recorded.get(directory)
         if packed is None and self._cache is not None:
-            found = self._cache.find(directory)
-            packed = found[0].observations if found is not None else None
+            row = self._cache.find(directory)
+            packed = row[0].observations if row is not None else None
         return packed
 
     def key(self, path: bytes) -> FileKey | None:

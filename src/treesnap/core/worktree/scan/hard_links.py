@@ -58,9 +58,9 @@ class LinkGroups:
         """Returns the files with these names, with how many names of each were not found."""
         wanted = set(paths)
         return {
-            identity: self._link_counts[identity] - len(found)
-            for identity, found in self._paths.items()
-            if len(found) < self._link_counts[identity] and not wanted.isdisjoint(found)
+            identity: self._link_counts[identity] - len(names)
+            for identity, names in self._paths.items()
+            if len(names) < self._link_counts[identity] and not wanted.isdisjoint(names)
         }
 
     def shared(self, *, is_broken_by_changes: bool = False) -> frozenset[bytes]:
@@ -91,12 +91,12 @@ class LinkGroups:
 
     def groups(self) -> Groups:
         """Returns the names of files that have several here, as :func:`load_groups` does."""
-        found: Groups = {}
+        groups: Groups = {}
         for paths in self._paths.values():
             if len(paths) > 1:
                 group = tuple(sorted(paths))
-                found.update(dict.fromkeys(group, group))
-        return found
+                groups.update(dict.fromkeys(group, group))
+        return groups
 
     def store(self, put: Put) -> FileContent | None:
         """Stores the table and returns its content, or None when there is no group."""
@@ -173,7 +173,7 @@ def find_names(
     are found.
     """
     left = dict(missing)
-    found: set[bytes] = set()
+    other_names: set[bytes] = set()
     mount_points = Mounts(fs).below(os.fsencode(root))
     pending = sorted(set(tops) - mount_points, reverse=True)
     with open_chain(fs, root) as chain:
@@ -190,8 +190,8 @@ def find_names(
                 identity = (stat.st_dev, stat.st_ino)
                 if identity not in left or path in known:
                     continue
-                found.add(path)
+                other_names.add(path)
                 left[identity] -= 1
                 if not left[identity]:
                     del left[identity]
-    return frozenset(found)
+    return frozenset(other_names)
