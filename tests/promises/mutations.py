@@ -451,7 +451,7 @@ MUTATIONS = (
     Mutation(
         "a record is written without reading it back",
         "core/codec/envelope.py",
-        (("            found = self.decode(payload)\n", "            found = record\n"),),
+        (("            read_back = self.decode(payload)\n", "            read_back = record\n"),),
         {"P11": ("core/unit/codec/test_formats.py",)},
     ),
     Mutation(

@@ -88,10 +88,10 @@ def hint_for(name: str, group: str, commands: Iterable[str], *, is_top: bool) ->
         return HINTS[name].replace("'snap ", f"'{group} ")
     if is_top and (feature := feature_of(name)) is not None:
         return f"this treesnap was installed without its part {feature!r}: install it whole"
-    known = {command: command for command in commands}
+    meanings = {command: command for command in commands}
     if is_top:
-        known |= {alias: command for alias, command in ALIASES.items() if len(alias) > 2}
-    meant = dict.fromkeys(f"{group} {known[match]}" for match in closest(name, known))
+        meanings |= {alias: command for alias, command in ALIASES.items() if len(alias) > 2}
+    meant = dict.fromkeys(f"{group} {meanings[match]}" for match in closest(name, meanings))
     return did_you_mean(meant) or f"see '{group} --help'"
 
 

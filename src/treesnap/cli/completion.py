@@ -65,8 +65,10 @@ def _own_programs(program: str) -> list[str]:
     here = os.path.dirname(os.path.realpath(own)) if own is not None else None
     names = []
     for name in sorted(NAMES):
-        found = shutil.which(name)
-        is_other = found is not None and os.path.dirname(os.path.realpath(found)) != here
+        program_path = shutil.which(name)
+        is_other = (
+            program_path is not None and os.path.dirname(os.path.realpath(program_path)) != here
+        )
         if name == program or not is_other:
             names.append(name)
     return names

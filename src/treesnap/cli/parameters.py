@@ -65,10 +65,10 @@ class SamplePart(click.ParamType[tuple[int, int]]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
         """Returns the number of the part, and how many there are."""
-        found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", value)
-        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", value)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
             self.fail(f"{value!r} is not of the form 1/7", param, ctx)
-        return int(found[1]), int(found[2])
+        return int(match[1]), int(match[2])
 
 
 class Pair(click.ParamType[tuple[str, Any]]):

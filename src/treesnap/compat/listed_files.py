@@ -244,12 +244,14 @@ class _ListReader:
 
     def _runs(self, text: str) -> Iterator[str]:
         starts, ends = _boundaries(text)
-        place = 0
-        while place < len(text):
-            end, path = self._longest("", text, place, ends) if starts[place] else (place, None)
+        position = 0
+        while position < len(text):
+            end, path = (
+                self._longest("", text, position, ends) if starts[position] else (position, None)
+            )
             if path:
                 yield path
-            place = max(end, place + 1)
+            position = max(end, position + 1)
 
     def _longest(
         self, above: str, text: str, start: int, ends: list[bool]
@@ -286,7 +288,7 @@ class _ListReader:
 
     def _matches(self, given: str) -> list[str]:
         """Returns the existing paths that the patterns in a line match."""
-        found: dict[str, None] = {}
+        paths: dict[str, None] = {}
         for word in _PATTERN.findall(given):
             for text in _expanded(_undecorated(self._below_bases(word).strip("\n,:()"))):
                 parts = [part for part in text.split("/") if part not in ("", ".")]
@@ -295,12 +297,12 @@ class _ListReader:
                 if len(parts) == 1 and set(parts[0]) <= {"*", "?"}:
                     continue  # a bullet, or emphasis that lost its word
                 for path in self._matching("", parts, set()):
-                    found[path] = None
-                    if len(found) > MATCHES_MAX:
+                    paths[path] = None
+                    if len(paths) > MATCHES_MAX:
                         raise InvalidArgument(
                             f"The pattern {text!r} matches more than {MATCHES_MAX:,} paths"
                         )
-        return list(found)
+        return list(paths)
 
     def _matching(self, above: str, parts: list[str], seen: set[tuple[str, int]]) -> Iterator[str]:
         """Yields what matches; ``seen`` has where which rest of the pattern was looked for.
@@ -335,17 +337,17 @@ def _boundaries(text: str) -> tuple[list[bool], list[bool]]:
     size = len(text)
     starts, ends = [False] * (size + 1), [False] * (size + 1)
     is_after = True  # a separator, or the soft characters after one
-    for place in range(size):
-        starts[place] = is_after
-        is_after = _separates(text[place]) or (is_after and text[place] in _SOFT)
-        if text[place] == "." and text[place + 1 : place + 2] in {".", "/"}:
+    for position in range(size):
+        starts[position] = is_after
+        is_after = _separates(text[position]) or (is_after and text[position] in _SOFT)
+        if text[position] == "." and text[position + 1 : position + 2] in {".", "/"}:
             is_after = False  # "../x" leads elsewhere
-        elif text[place] == "/" and text[place - 1 : place] == ".":
-            is_after = starts[place - 1]  # "./" leads nowhere
+        elif text[position] == "/" and text[position - 1 : position] == ".":
+            is_after = starts[position - 1]  # "./" leads nowhere
     is_before = True
-    for place in range(size, 0, -1):
-        ends[place] = is_before
-        is_before = _separates(text[place - 1]) or (is_before and text[place - 1] in _SOFT)
+    for position in range(size, 0, -1):
+        ends[position] = is_before
+        is_before = _separates(text[position - 1]) or (is_before and text[position - 1] in _SOFT)
     return starts, ends
 
 
@@ -414,13 +416,13 @@ def _is_below(path: str, base: str) -> bool:
 
 def _expanded(pattern: str) -> list[str]:
     """Returns the patterns that one with alternatives in braces stands for."""
-    found, waiting = list[str](), [pattern]
-    while waiting and len(found) + len(waiting) <= _ALTERNATIVES_MAX:
+    texts, waiting = list[str](), [pattern]
+    while waiting and len(texts) + len(waiting) <= _ALTERNATIVES_MAX:
         text = waiting.pop()
         braces = _ALTERNATIVES.search(text)
         if braces is None:
-            found.append(text)
+            texts.append(text)
             continue
         before, after = text[: braces.start()], text[braces.end() :]
         waiting += [before + word.strip() + after for word in braces[1].split(",")]
-    return found
+    return texts

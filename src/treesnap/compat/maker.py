@@ -104,8 +104,10 @@ def carry_out(
         handle = open_root(where, store, wait_s=wait_s, monitor=monitor)
         match request:
             case Create():
-                wanted = flag_setting(handle, "maker.metadata") if metadata is None else metadata
-                return _create(handle, request, with_metadata=wanted)
+                with_metadata = (
+                    flag_setting(handle, "maker.metadata") if metadata is None else metadata
+                )
+                return _create(handle, request, with_metadata=with_metadata)
             case Restore():
                 return _restore(handle, request)
             case Cleanup():
@@ -117,24 +119,24 @@ def carry_out(
 def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
     if with_metadata:
         _refuse_foreign_metadata(handle, request.checkpoint_id)
-    found: Snapshot | None = None
+    earlier: Snapshot | None = None
     try:
         made = create(handle.context, _create_request(request))
     except Refused as error:
         if error.code != ErrorCode.NAME_TAKEN:
             raise
-        found = _repeated(handle, request, error)
-        if set(_files_of(found)) == set(request.files):
-            return _created(handle, request, found, with_metadata=with_metadata)
-        made = create(handle.context, _create_request(request, replaces=found.id))
+        earlier = _repeated(handle, request, error)
+        if set(_files_of(earlier)) == set(request.files):
+            return _created(handle, request, earlier, with_metadata=with_metadata)
+        made = create(handle.context, _create_request(request, replaces=earlier.id))
     try:
         _refuse_missed(_paths(request.files), made.skipped)
         created = _created(handle, request, made.snapshot, with_metadata=with_metadata)
     except BaseException:
         handle.delete(made.id)
         raise
-    if found is not None:
-        _remove_replaced(handle, found)
+    if earlier is not None:
+        _remove_replaced(handle, earlier)
     return created
 
 
@@ -200,19 +202,19 @@ def _repeated(handle: Handle, request: Create, taken: Refused) -> Snapshot:
     request must list all files of the checkpoint, of which nothing but times may have changed:
     so it holds what the checkpoint holds.
     """
-    found = _named(handle, request.checkpoint_id)
-    if found is None:
+    earlier = _named(handle, request.checkpoint_id)
+    if earlier is None:
         raise taken
-    is_same_step = (found.record.session, found.record.step) == (
+    is_same_step = (earlier.record.session, earlier.record.step) == (
         request.task_id,
         request.step_number,
     )
-    listed = set(_files_of(found))
+    listed = set(_files_of(earlier))
     if not is_same_step or not listed <= set(request.files):
         raise taken
-    if not all(map(is_time_alone, handle.diff(found.id))):
+    if not all(map(is_time_alone, handle.diff(earlier.id))):
         raise taken
-    return found
+    return earlier
 
 
 def _named(handle: Handle, checkpoint_id: str) -> Snapshot | None:
@@ -232,9 +234,9 @@ def _ids_named(handle: Handle, checkpoint_id: str) -> set[str]:
 
 def _refuse_missed(paths: list[bytes], skipped: tuple[Skipped, ...]) -> None:
     """Raises OperationFailed for a listed file that a restore could not bring back."""
-    wanted = {*paths, *(parent for path in paths for parent in treepath.parents(path))}
+    needed = {*paths, *(parent for path in paths for parent in treepath.parents(path))}
     for item in skipped:
-        if item.path in wanted:
+        if item.path in needed:
             raise OperationFailed(
                 f"{os.fsdecode(item.path)!r} cannot be captured: {item.reason.word}", path=item.path
             )
@@ -328,8 +330,8 @@ def _refuse_foreign_metadata(handle: Handle, checkpoint_id: str) -> None:
     location = _metadata_location(checkpoint_id)
     with suppress(FileNotFoundError, NotADirectoryError):
         handle.context.fs.lstat(os.path.join(handle.root, location))
-        found = read_sidecar(handle.context, location.encode())
-        if not _names_one_of(found, _ids_named(handle, checkpoint_id)):
+        sidecar = read_sidecar(handle.context, location.encode())
+        if not _names_one_of(sidecar, _ids_named(handle, checkpoint_id)):
             raise Refused(
                 f"The metadata file {location!r} already exists",
                 code=ErrorCode.TARGET_NOT_EMPTY,
@@ -386,14 +388,14 @@ def _checkpoints(handle: Handle) -> list[Snapshot]:
 
     Those with an id that no block has are a stranger's: it would lead to other files.
     """
-    found = [item for item in handle.list() if facts_of(item).get("source_tool") == SOURCE_TOOL]
-    if not found and not handle.context.has_root():
+    snapshots = [item for item in handle.list() if facts_of(item).get("source_tool") == SOURCE_TOOL]
+    if not snapshots and not handle.context.has_root():
         raise NotFound(
             f"The directory {handle.root!r} does not exist",
             code=ErrorCode.ROOT_NOT_FOUND,
             path=handle.root,
         )
-    return [item for item in found if is_checkpoint_id(item.name or "")]
+    return [item for item in snapshots if is_checkpoint_id(item.name or "")]
 
 
 def _files_of(snapshot: Snapshot) -> tuple[str, ...]:

@@ -169,10 +169,10 @@ def _cleanup(sections: dict[str, list[str]], directory: str) -> Cleanup:
             f"The cleanup mode {_quoted(' '.join(lines))} is not one of {', '.join(CleanupMode)}"
         )
     mode = CleanupMode(word)
-    wanted = _PARAMETER_OF_MODE.get(mode)
+    parameter = _PARAMETER_OF_MODE.get(mode)
     parameters = _fields(sections, "PARAMETERS")
     for key, value in parameters.items():
-        if key not in {"task_id", wanted} and value.lower() not in _NO_VALUE:
+        if key not in {"task_id", parameter} and value.lower() not in _NO_VALUE:
             is_known = key in _PARAMETER_OF_MODE.values()
             why = "is for another mode" if is_known else "is unknown"
             raise InvalidArgument(f"[PARAMETERS] has {_quoted(key)}, which {why}")
@@ -180,7 +180,7 @@ def _cleanup(sections: dict[str, list[str]], directory: str) -> Cleanup:
         working_directory=directory,
         mode=mode,
         task_id=_needed(parameters, "PARAMETERS", "task_id"),
-        limit=0 if wanted is None else _number(parameters, "PARAMETERS", wanted),
+        limit=0 if parameter is None else _number(parameters, "PARAMETERS", parameter),
     )
 
 
@@ -197,9 +197,9 @@ def _read(block: bytes, *, has_root: bool) -> tuple[Operation, dict[str, list[st
     if not lines:
         raise InvalidArgument("Standard input is empty: it holds no block")
     headings = [
-        (place, found)
-        for place, line in enumerate(lines)
-        if (found := _HEADING.fullmatch(_bare(line)))
+        (number, match)
+        for number, line in enumerate(lines)
+        if (match := _HEADING.fullmatch(_bare(line)))
     ]
     if not headings:
         raise InvalidArgument(
@@ -219,7 +219,7 @@ def _read(block: bytes, *, has_root: bool) -> tuple[Operation, dict[str, list[st
     needed = [
         name for name in _SECTIONS[operation] if not (has_root and name == "WORKING_DIRECTORY")
     ]
-    for end in [*(place for place, _ in headings[1:]), len(lines)]:
+    for end in [*(number for number, _ in headings[1:]), len(lines)]:
         sections = _sections(operation, lines[first + 1 : end])
         is_whole = all(sections.get(name) for name in needed)
         if is_whole or operation is not Operation.RESTORE:
@@ -256,12 +256,12 @@ def _section(line: str) -> tuple[str, str] | None:
     bold = _BOLD_TITLE.fullmatch(line)
     if bold is not None and _title(bold["title"]) in _NAMES:
         return _title(bold["title"]), bold["rest"]
-    found = _SECTION.fullmatch(_bare(line)) or _BOLD_INSIDE.fullmatch(line)
-    if found is None:
+    match = _SECTION.fullmatch(_bare(line)) or _BOLD_INSIDE.fullmatch(line)
+    if match is None:
         return None
-    title = _title(found[1])
+    title = _title(match[1])
     if title in _NAMES:
-        return title, found[2]
+        return title, match[2]
     return (title, "") if _OTHER_SECTION.fullmatch(_bare(line)) else None
 
 
@@ -275,25 +275,27 @@ def _sections(operation: Operation, lines: list[str]) -> dict[str, list[str]]:
     Raises InvalidArgument for a CREATE or CLEANUP that may be cut off or repeats a section. In a
     RESTORE, whose reason may quote other blocks, the first id and the last directory count.
     """
-    found = [
-        (place, *section)
-        for place, line in enumerate(lines)
+    headings = [
+        (number, *section)
+        for number, line in enumerate(lines)
         if (section := _section(line)) is not None
     ]
-    wanted = [(place, inline) for place, title, inline in found if title in _SECTIONS[operation]]
-    last, inline = wanted[-1] if wanted else (-1, "")
+    of_operation = [
+        (number, inline) for number, title, inline in headings if title in _SECTIONS[operation]
+    ]
+    last, inline = of_operation[-1] if of_operation else (-1, "")
     end = _end(lines, last + 1, has_content=bool(inline))
     if operation is not Operation.RESTORE and end == len(lines):
         raise InvalidArgument("The block is incomplete: it must end in a line of '='")
-    places = [place for place, _, _ in found if place < end] + [end]
+    places = [number for number, _, _ in headings if number < end] + [end]
     sections: dict[str, list[str]] = {}
-    for (place, title, inline), following in zip(found, places[1:], strict=False):
+    for (number, title, inline), following in zip(headings, places[1:], strict=False):
         if title not in _SECTIONS[operation]:
             continue
         content = [inline] if inline else []
         content += [
             line
-            for line in lines[place + 1 : following]
+            for line in lines[number + 1 : following]
             if not (_RULE.fullmatch(line) or _FENCE.fullmatch(line))
         ]
         if title in sections and operation is not Operation.RESTORE:
@@ -305,13 +307,13 @@ def _sections(operation: Operation, lines: list[str]) -> dict[str, list[str]]:
 
 def _end(lines: list[str], start: int, *, has_content: bool) -> int:
     """Returns the end of a block whose last section continues at ``start``."""
-    for place in range(start, len(lines)):
-        if _RULE.fullmatch(lines[place]):
-            return place
-        if not _FENCE.fullmatch(lines[place]):
+    for number in range(start, len(lines)):
+        if _RULE.fullmatch(lines[number]):
+            return number
+        if not _FENCE.fullmatch(lines[number]):
             has_content = True
         elif has_content:
-            return place
+            return number
     return len(lines)
 
 
@@ -333,15 +335,15 @@ def is_checkpoint_id(text: str) -> bool:
 
 def _checkpoint_id(lines: list[str], *, takes_first: bool) -> str:
     words = [_value(line) for line in lines]
-    found = list(dict.fromkeys(filter(is_checkpoint_id, words)))
-    if len(found) > 1 and not takes_first:
-        raise InvalidArgument(f"[CHECKPOINT_ID] has {len(found)} ids, but must have one")
-    if not found:
+    ids = list(dict.fromkeys(filter(is_checkpoint_id, words)))
+    if len(ids) > 1 and not takes_first:
+        raise InvalidArgument(f"[CHECKPOINT_ID] has {len(ids)} ids, but must have one")
+    if not ids:
         raise InvalidArgument(
             f"The checkpoint id {_quoted(words[0])} is not one of 1 to 100 ASCII letters, "
             "digits and . _ : @ + -, that begins with a letter or digit"
         )
-    return found[0]
+    return ids[0]
 
 
 def _directory(
@@ -373,7 +375,7 @@ def _directory(
 
 def _fields(sections: dict[str, list[str]], name: str) -> dict[str, str]:
     """Returns the ``key: value`` lines of a section; other lines are information."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in sections[name]:
         bullet = BULLET.fullmatch(line)
         key, colon, value = (bullet[1] if bullet is not None else line).partition(":")
@@ -384,10 +386,10 @@ def _fields(sections: dict[str, list[str]], name: str) -> dict[str, str]:
             value = quoted["word"]
         if not colon:
             continue
-        if found.get(key, value) != value:
+        if values.get(key, value) != value:
             raise InvalidArgument(f"[{name}] has {_quoted(key)} twice")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def _needed(fields: dict[str, str], name: str, key: str) -> str:

@@ -70,11 +70,11 @@ class BoundedCache(Generic[Key, Value]):
 
     def get(self, key: Key) -> Value | None:
         """Returns a value, which is then the newest one, or None."""
-        found = self._items.get(key)
-        if found is None:
+        item = self._items.get(key)
+        if item is None:
             return None
         self._items.move_to_end(key)
-        return found[0]
+        return item[0]
 
     def add(self, key: Key, value: Value, size: int) -> None:
         """Takes a value of some size, and lets the oldest ones go; itself if it is too large."""
@@ -182,10 +182,10 @@ class HistoryView:
             raise _absent(path)
         below = b"/".join(parts[place.depth :])
         with reading(self._session, place.snapshot):
-            found = self._node_in(place.snapshot, below)
-        if found is None:
+            node = self._node_in(place.snapshot, below)
+        if node is None:
             raise _absent(path)
-        return found._replace(is_fixed=place.is_fixed), place, below
+        return node._replace(is_fixed=place.is_fixed), place, below
 
     def _node_in(self, snapshot: Snapshot, path: bytes) -> ViewNode | None:
         """Returns what lies at a path of a snapshot, below the nearest directory that is known."""

@@ -43,14 +43,14 @@ class RemoteHistory:
     @cached_property
     def records(self) -> dict[SnapshotId, SnapshotRecord]:
         """Its snapshots, oldest first."""
-        found = {key: decode_snapshot(payload) for key, payload in self._payloads()}
-        return {key: found[key] for key in oldest_first(found)}
+        unordered = {key: decode_snapshot(payload) for key, payload in self._payloads()}
+        return {key: unordered[key] for key in oldest_first(unordered)}
 
     @property
     def payloads(self) -> dict[SnapshotId, bytes]:
         """The same as they were pushed, in the same order."""
-        found = dict(self._payloads())
-        return {key: found[key] for key in self.records}
+        by_id = dict(self._payloads())
+        return {key: by_id[key] for key in self.records}
 
     def _payloads(self) -> Iterator[tuple[SnapshotId, bytes]]:
         return ((snapshot_id(item), item) for each in self.commits for item in each.snapshots)
@@ -95,15 +95,15 @@ class RemoteHistory:
             return whole[back]
         assert ref is not None
         named = [key for key, record in newest_first if record.name == ref]
-        found = named[:1] or [key for key in self.records if key.startswith(ref)]
-        if not found or not ref:
+        matches = named[:1] or [key for key in self.records if key.startswith(ref)]
+        if not matches or not ref:
             raise NotOnRemote(f"The history has no snapshot {quoted(ref)}")
-        if len(found) > 1:
+        if len(matches) > 1:
             raise InvalidArgument(
                 f"Several snapshots of the history begin with {quoted(ref)}",
                 code=ErrorCode.AMBIGUOUS_REF,
             )
-        return found[0]
+        return matches[0]
 
 
 def without_deleted(view: View, deletions: Deletions) -> list[CommitEntry]:
@@ -111,22 +111,22 @@ def without_deleted(view: View, deletions: Deletions) -> list[CommitEntry]:
     gone: dict[bytes, set[bytes]] = defaultdict(set)
     for deletion in deletions.listed.values():
         gone[deletion.commit.id].update(deletion.snapshots)
-    found = []
+    kept = []
     for key, commit in view.visible.items():
         left = (
             item for item in commit.snapshots if bytes.fromhex(snapshot_id(item)) not in gone[key]
         )
-        found.append(commit._replace(snapshots=tuple(left)))
-    return found
+        kept.append(commit._replace(snapshots=tuple(left)))
+    return kept
 
 
 def by_history(commits: Iterable[CommitEntry]) -> list[RemoteHistory]:
     """Returns the histories that commits hold snapshots of."""
-    found: dict[bytes, list[CommitEntry]] = {}
+    by_id: dict[bytes, list[CommitEntry]] = {}
     for commit in sorted(commits, key=lambda commit: commit.name):
         if commit.snapshots:
-            found.setdefault(commit.history.id, []).append(commit)
-    return [RemoteHistory(each) for each in found.values()]
+            by_id.setdefault(commit.history.id, []).append(commit)
+    return [RemoteHistory(each) for each in by_id.values()]
 
 
 def choose_with_ref(
@@ -144,17 +144,19 @@ def choose(histories: Sequence[RemoteHistory], words: str | None) -> RemoteHisto
 
     Raises NotFound, and InvalidArgument where there are several.
     """
-    found = [item for item in histories if words is None or is_meant_by(words, item.name, item.id)]
-    if not found:
+    matches = [
+        item for item in histories if words is None or is_meant_by(words, item.name, item.id)
+    ]
+    if not matches:
         what = "history" if words is None else f"history {quoted(words)}"
         there = f"; it has {_names(histories)}" if histories else ""
         raise NotFound(f"The remote has no {what}{there}", code=ErrorCode.HISTORY_NOT_FOUND)
-    if len(found) > 1:
+    if len(matches) > 1:
         raise InvalidArgument(
-            f"Several histories are possible: {_names(found)}; a name or the beginning of an id "
+            f"Several histories are possible: {_names(matches)}; a name or the beginning of an id "
             "names one"
         )
-    return found[0]
+    return matches[0]
 
 
 def _names(histories: Sequence[RemoteHistory]) -> str:

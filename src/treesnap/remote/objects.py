@@ -71,9 +71,9 @@ class RemoteObjects:
     def place(self, object_id: ObjectId) -> Place:
         """Returns where an object is; raises Missing when no pack has it."""
         if not self._failures and not self._packs:
-            found = self.view.first(object_id)
-            if found is not None:
-                return found
+            first = self.view.first(object_id)
+            if first is not None:
+                return first
         failed: Place | None = None
         for name, entry in self._places(object_id):
             if (name, entry.block) not in self._failures:
@@ -125,12 +125,12 @@ class RemoteObjects:
 
         What is wrong with one of them, :meth:`get` says.
         """
-        wanted: dict[RemoteName, dict[int, IndexEntry]] = defaultdict(dict)
+        by_pack: dict[RemoteName, dict[int, IndexEntry]] = defaultdict(dict)
         for object_id in objects:
             name, entry = self.place(object_id)
             if (name, entry.block) not in self._blocks:
-                wanted[name][entry.offset] = entry
-        for name, entries in wanted.items():
+                by_pack[name][entry.offset] = entry
+        for name, entries in by_pack.items():
             with suppress(Corrupt, Missing):
                 self._read(name, sorted(entries.values(), key=lambda entry: entry.offset))
 
@@ -176,11 +176,11 @@ class RemoteObjects:
             with suppress(Corrupt, Missing):
                 stored = self._stored(name, blocks)
             # Verified when it is asked for: in several threads hashing takes a fifth longer.
-            found = zip(blocks, stored, strict=True)
-            return (_found(wanted[name, block].keys(), each) for block, each in found)
+            pairs = zip(blocks, stored, strict=True)
+            return (_found(wanted[name, block].keys(), each) for block, each in pairs)
 
-        for found in _ahead(read, parts, jobs):
-            yield from found
+        for pairs in _ahead(read, parts, jobs):
+            yield from pairs
 
     def by_block(self, objects: Iterable[ObjectId]) -> Iterator[list[ObjectId]]:
         """Yields objects in the order of their places, as many at once as are kept open."""
@@ -213,13 +213,13 @@ class RemoteObjects:
         pieces = self._files.get_ranges(str(name), self.view.sizes[name], ranges)
         if pieces is None:
             raise Missing.pack(name)
-        found = []
+        tables = []
         for block, data in zip(blocks, pieces, strict=True):
             table = decode_table(data, block.pack_id, block.offset)
             if table is None or table.block != block or len(data) != block.size:
                 raise _damaged(name, f"There is no whole block at {block.offset}")
-            found.append((table, data))
-        return found
+            tables.append((table, data))
+        return tables
 
 
 def _damaged(name: RemoteName, problem: str) -> Corrupt:
@@ -276,9 +276,9 @@ def _ahead(
     with ThreadPoolExecutor(jobs, "treesnap-fetch") as threads:
         reading = deque(threads.submit(read, part) for part in islice(parts, jobs))
         while reading:
-            found = reading.popleft().result()
+            result = reading.popleft().result()
             reading.extend(threads.submit(read, part) for part in islice(parts, 1))
-            yield found
+            yield result
 
 
 def _parts(blocks: Iterable[Block], size_bytes_max: int) -> Iterator[list[Block]]:

@@ -402,7 +402,7 @@ class Remotes:
                 slots = len(connection.slots()) if format_.is_encrypted else None
             blobs = self._opener(known.url)
             try:
-                found = try_out(blobs, lambda: self._opener(known.url))
+                report = try_out(blobs, lambda: self._opener(known.url))
             finally:
                 blobs.close()
         return RemoteCheck(
@@ -413,7 +413,7 @@ class Remotes:
             key_slots=slots,
             collection=format_.collection,
             may_collect=connection.may_collect,
-            **found._asdict(),
+            **report._asdict(),
         )
 
     def policy(self, name: str | None = None, role: Role | None = None) -> RemotePolicy:
@@ -430,8 +430,8 @@ class Remotes:
     def histories(self, name: str | None = None) -> tuple[HistoryInfo, ...]:
         """Returns the histories on a remote, those with the newest snapshots first."""
         with self._connected(name, "look at a remote") as remote:
-            found = [item.info() for item in remote.histories()]
-        return tuple(sorted(found, key=lambda item: item.newest_at_ns, reverse=True))
+            listed = [item.info() for item in remote.histories()]
+        return tuple(sorted(listed, key=lambda item: item.newest_at_ns, reverse=True))
 
     def push(
         self,
@@ -456,23 +456,23 @@ class Remotes:
             session, view = remote.session, remote.view
             pushed = _history_to_push(remote)
             history_id = pushed.history.id.hex()
-            wanted = {resolve_in(session, ref).id for ref in refs}
+            chosen = {resolve_in(session, ref).id for ref in refs}
             after = resolve_in(session, since).sequence if since is not None else 0
-            pruned_ids = {SnapshotId(item.hex()) for item in pushed.pruned} - wanted
+            pruned_ids = {SnapshotId(item.hex()) for item in pushed.pruned} - chosen
             there = {
                 snapshot_id(payload)
                 for entry in view.visible.values()
                 if entry.history.id == pushed.history.id
                 for payload in entry.snapshots
             }
-            payloads = _lacking(session, there | pruned_ids, wanted, after, every_kind=every_kind)
-            if there and len(payloads) < max(1, len(wanted)):
+            payloads = _lacking(session, there | pruned_ids, chosen, after, every_kind=every_kind)
+            if there and len(payloads) < max(1, len(chosen)):
                 # What was deleted there is visible until a collection. It costs a request to
                 # know, so a push that has something to store leaves it to the next one.
                 mine = (item for item in remote.histories() if item.id == history_id)
                 left = {key for history in mine for key in history.records}
                 payloads = _lacking(
-                    session, left | pruned_ids, wanted, after, every_kind=every_kind
+                    session, left | pruned_ids, chosen, after, every_kind=every_kind
                 )
             ids = tuple(map(snapshot_id, payloads))
             if not payloads:
@@ -583,11 +583,13 @@ class Remotes:
                 looked = Verification(protocol, view, advance, source, verified)
                 return looked, looked.run(read_data=read_data)
 
-            verification, found = protocol.settled("the verification", remote.view, verification_of)
+            verification, result = protocol.settled(
+                "the verification", remote.view, verification_of
+            )
             if source is None:
-                return found
+                return result
             collect = remote.collect if remote.connection.may_collect else None
-            return repaired(verification, found, source, collect)
+            return repaired(verification, result, source, collect)
 
     def keys(self, name: str | None = None) -> tuple[KeyInfo, ...]:
         """Returns the key slots of an encrypted remote. Raises Refused for another one."""
@@ -685,13 +687,13 @@ class Remotes:
         from_others: bool = False,
     ) -> FetchResult:
         """Fetches; with ``from_others`` raises NotFound where only the root's own history is."""
-        wanted = _tree_paths(self._context, paths)
+        tree_paths = _tree_paths(self._context, paths)
         with self._connected(name, "fetch") as remote:
             return remote.connection.protocol.settled(
                 "the fetch",
                 remote.view,
                 lambda view: self._fetched(
-                    remote._replace(view=view), history, ref, wanted, from_others=from_others
+                    remote._replace(view=view), history, ref, tree_paths, from_others=from_others
                 ),
             )
 
@@ -705,15 +707,15 @@ class Remotes:
         from_others: bool,
     ) -> FetchResult:
         """Fetches what a view shows; raises Missing when that is not there any more."""
-        session, found, own = remote.session, remote.histories(), remote.own_history()
+        session, histories, own = remote.session, remote.histories(), remote.own_history()
         own_id = own.history.id.hex() if own is not None else None
-        others = [item for item in found if item.id != own_id]
-        if from_others and history is None and found and not others:
+        others = [item for item in histories if item.id != own_id]
+        if from_others and history is None and histories and not others:
             raise NotFound(
                 f"The remote {quoted(remote.name)} has no history but the root's own",
                 code=ErrorCode.HISTORY_NOT_FOUND,
             )
-        candidates = (others or found) if history is None else found
+        candidates = (others or histories) if history is None else histories
         chosen, ref = choose_with_ref(candidates, history, ref)
         goal = _find(remote.name, chosen, ref)
         payloads = chosen.payloads
@@ -769,11 +771,11 @@ class Remotes:
                 tags={MERGED: theirs.id},
                 keeps_record=True,
             )
-            found = merge(session, mine, theirs, bases, asked)
-        assert found.snapshot is not None
-        request = RestoreRequest(ref=found.snapshot.id, bases=(mine.id,), privileged=privileged)
+            merged = merge(session, mine, theirs, bases, asked)
+        assert merged.snapshot is not None
+        request = RestoreRequest(ref=merged.snapshot.id, bases=(mine.id,), privileged=privileged)
         restored = restore(self._context, request)
-        return PullResult(done, found.conflicts, restored, found.left_out)
+        return PullResult(done, merged.conflicts, restored, merged.left_out)
 
     def clone(
         self,
@@ -799,7 +801,7 @@ class Remotes:
         NotFound, InvalidArgument, Refused, Busy, Corrupt, RemoteFailed, RemoteLocked, StorageFull.
         """
         context = self._context
-        wanted = _tree_paths(context, paths)
+        tree_paths = _tree_paths(context, paths)
         refuse_dangerous(context.root, context.store_path)
         recovery = recover(context)
         earlier = recovery.completed if recovery is not None else None
@@ -811,29 +813,29 @@ class Remotes:
             _warn_of_damage(context, view)
 
             def fetched_with(view: View) -> tuple[str, SnapshotId, Fetched]:
-                found = _histories(context, connection, view)
-                chosen, inner_ref = choose_with_ref(found, history, ref)
+                histories = _histories(context, connection, view)
+                chosen, inner_ref = choose_with_ref(histories, history, ref)
                 with opened(context, "clone", create=True, recover=False) as session:
                     if name is not None:
                         _registry(session).note_state(name, known, view.number)
                     goal = _find(name, chosen, inner_ref)
                     payloads = chosen.payloads
-                    if lazy or wanted:
+                    if lazy or tree_paths:
                         payloads = {goal: payloads[goal]}
                     session.root.register()
                     with locked_root(session, "clone"):
-                        if not wanted:
+                        if not tree_paths:
                             _require_only(session, payloads)
                         fetched = fetch(
                             session,
                             connection.protocol,
                             view,
                             list(payloads.values()),
-                            wanted,
+                            tree_paths,
                             self._jobs,
                         )
                     goal = fetched.ids[list(payloads).index(goal)]
-                    if wanted:
+                    if tree_paths:
                         _require_only(session, [goal])
                 return chosen.id, goal, fetched
 
@@ -968,22 +970,22 @@ def _suited_for(
 
     format_ = read_format(url, blobs)
     try:
-        found = try_out(blobs, lambda: opener(url, make=True), is_again=format_ is not None)
+        report = try_out(blobs, lambda: opener(url, make=True), is_again=format_ is not None)
     except RemoteFailed as error:
         # Readers and writers may not write the files of a probe; the machine that set it up did.
         if format_ is None or error.code != ErrorCode.REMOTE_DENIED:
             raise
         return format_.collection, True
     if only_collector:
-        if found.creation is not Creation.NONE and found.lists_current:
-            return Collection.ONE, found.has_ranges
-        fault = "may list late" if not found.lists_current else "replaces files that are there"
+        if report.creation is not Creation.NONE and report.lists_current:
+            return Collection.ONE, report.has_ranges
+        fault = "may list late" if not report.lists_current else "replaces files that are there"
         raise Refused(
             f"The server of {quoted(url)} {fault}, so no machine may collect garbage there",
             code=ErrorCode.REMOTE_UNRELIABLE,
         )
-    is_sound = found.creation is Creation.ATOMIC and found.lists_current
-    return (Collection.ANY if is_sound else Collection.NONE), found.has_ranges
+    is_sound = report.creation is Creation.ATOMIC and report.lists_current
+    return (Collection.ANY if is_sound else Collection.NONE), report.has_ranges
 
 
 @contextmanager
@@ -1019,15 +1021,15 @@ def _warn_of_damage(context: Context, view: View) -> None:
 
 def _warn_of_readers(context: Context, directory: str) -> None:
     """Warns where other users may read what is pushed to a directory, whatever modes it had."""
-    place = real_target(directory)
+    real = real_target(directory)
     try:
-        mode = stat.S_IMODE(os.stat(place).st_mode)
+        mode = stat.S_IMODE(os.stat(real).st_mode)
     except OSError:  # an opener of the caller's has it elsewhere
         return
     if mode & _READABLE_BY_OTHERS:
         context.monitor.warn(
             WarningCode.REMOTE_READABLE,
-            f"Other users can read what is pushed to {quoted(place)}: its mode is {mode:04o}, and "
+            f"Other users can read what is pushed to {quoted(real)}: its mode is {mode:04o}, and "
             "the remote is not encrypted",
         )
 
@@ -1035,10 +1037,10 @@ def _warn_of_readers(context: Context, directory: str) -> None:
 def _refuse_inside(session: Session, directory: str) -> None:
     """Raises InvalidArgument for a remote that would be captured with a root, or in the store."""
     real = real_target(directory)
-    for place in map(os.fsdecode, registered_roots(session.fs, session.store.layout)):
-        if os.path.commonpath([real, place]) == place:
+    for root in map(os.fsdecode, registered_roots(session.fs, session.store.layout)):
+        if os.path.commonpath([real, root]) == root:
             raise InvalidArgument(
-                f"The directory {quoted(real)} lies in the root {quoted(place)}, whose snapshots "
+                f"The directory {quoted(real)} lies in the root {quoted(root)}, whose snapshots "
                 "would hold the remote"
             )
     if os.path.commonpath([real, store := os.path.realpath(session.store.path)]) == store:

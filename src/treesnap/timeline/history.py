@@ -92,10 +92,10 @@ class ComparedStates(NamedTuple):
         """Returns how one path changed; raises NotFound where it did not."""
         paths = [path] if path else None
         if self.new_id is not None:
-            found: Iterator[Change] = handle.each_change(self.old_id, self.new_id, paths)
+            changes: Iterator[Change] = handle.each_change(self.old_id, self.new_id, paths)
         else:
-            found = iter(handle.diff(self.old_id, None, paths))
-        change = next(found, None)  # what is below the path comes after it
+            changes = iter(handle.diff(self.old_id, None, paths))
+        change = next(changes, None)  # what is below the path comes after it
         if change is None or change.path != path:
             raise NotFound(f"{printable(path) or '.'} does not differ any more", path=path)
         return change
@@ -217,19 +217,19 @@ class History:
 
         So the caller can stop a search that finds nothing.
         """
-        wanted = text.casefold()
+        folded = text.casefold()
         for index in range(start, len(self.names)):
-            if wanted in self.row(index).search_text:
+            if folded in self.row(index).search_text:
                 yield index
             elif index % PAGE_LENGTH == 0:
                 yield None
 
     def _read(self, names: Sequence[SnapshotName]) -> None:
-        wanted = [name for name in names if name.id not in self._records]
-        found: dict[SnapshotId, Snapshot | None] = {name.id: None for name in wanted}
-        found |= {snapshot.id: snapshot for snapshot in self.handle.load(wanted)}
-        self.records_read += len(wanted)
-        self._records.update(found)
+        unread = [name for name in names if name.id not in self._records]
+        by_id: dict[SnapshotId, Snapshot | None] = {name.id: None for name in unread}
+        by_id |= {snapshot.id: snapshot for snapshot in self.handle.load(unread)}
+        self.records_read += len(unread)
+        self._records.update(by_id)
         while len(self._records) > KEPT_MAX:
             self._records.popitem(last=False)
 

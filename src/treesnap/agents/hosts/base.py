@@ -49,13 +49,13 @@ class Payload(NamedTuple):
 
     def value(self, name: str) -> object:
         """Returns a field, or None; ``a.b`` is the field b of the object a, ``a.0`` an item."""
-        found: Any = self.fields
+        value: Any = self.fields
         for part in name.split("."):
-            if isinstance(found, list) and part.isdigit() and int(part) < len(found):
-                found = found[int(part)]
+            if isinstance(value, list) and part.isdigit() and int(part) < len(value):
+                value = value[int(part)]
             else:
-                found = found.get(part) if isinstance(found, dict) else None
-        return found
+                value = value.get(part) if isinstance(value, dict) else None
+        return value
 
     def text(self, *names: str) -> str | None:
         """Returns the first of some fields that has text, as valid UTF-8, or None.
@@ -63,9 +63,9 @@ class Payload(NamedTuple):
         A number is text as well: some hosts have times and ids as numbers.
         """
         for name in names:
-            found = self.value(name)
-            if isinstance(found, str | int | float) and not isinstance(found, bool) and found != "":
-                return _valid(str(found))
+            value = self.value(name)
+            if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
+                return _valid(str(value))
         return None
 
 
@@ -159,25 +159,27 @@ class Host:
 
     def root(self, payload: Payload) -> str:
         """Returns the directory in which the agent works; raises InvalidArgument for no path."""
-        found = (
+        directory = (
             payload.root
             or next(filter(None, map(payload.environ.get, self.root_variables)), None)
             or payload.text(*self.root_fields)
             or payload.directory
         )
-        if not found.startswith("/") or "\0" in found:
-            raise InvalidArgument(f"The directory of the agent is {quoted(found)}, not a full path")
+        if not directory.startswith("/") or "\0" in directory:
+            raise InvalidArgument(
+                f"The directory of the agent is {quoted(directory)}, not a full path"
+            )
         here = payload.directory
         # Hosts have no words for a name that is not UTF-8, but they start hooks where they work.
-        is_here = found in (_valid(here), os.fsencode(here).decode(errors="replace"))
-        return here if is_here else found
+        is_here = directory in (_valid(here), os.fsencode(here).decode(errors="replace"))
+        return here if is_here else directory
 
     def session(self, payload: Payload) -> str:
         """Returns the id of the session; raises InvalidArgument where there is none."""
-        found = payload.text(*self.session_fields) or self.session_default
-        if found is None:
+        session = payload.text(*self.session_fields) or self.session_default
+        if session is None:
             raise InvalidArgument(f"The input is not a payload of {self.name}: it names no session")
-        return as_name(found)
+        return as_name(session)
 
     def key(self, payload: Payload, phase: EventPhase) -> str:
         """Returns what is the same when an event is told again, or an empty text.
@@ -185,11 +187,11 @@ class Host:
         A payload with a time is told again as it is, also where it has no id. So is the end of a
         turn, which may end twice if something made the agent go on.
         """
-        found = payload.text(*self.key_fields.get(phase, ()))
-        if found is not None and phase is EventPhase.TURN:  # which may have several prompts
-            return _hash(f"{found} {self.prompt(payload)}")
-        if found is not None:
-            return as_name(found)
+        key = payload.text(*self.key_fields.get(phase, ()))
+        if key is not None and phase is EventPhase.TURN:  # which may have several prompts
+            return _hash(f"{key} {self.prompt(payload)}")
+        if key is not None:
+            return as_name(key)
         turn = self.key_fields.get(EventPhase.TURN, ()) if phase is EventPhase.END else ()
         if payload.text("timestamp", *turn) is None:
             return ""
@@ -203,8 +205,8 @@ class Host:
         """Returns what a call of a tool does, or None where the input does not say."""
         for name in _SUMMARISING:
             where = (f"{field}.{name}".lstrip(".") for field in self.input_fields)
-            found = next(filter(None, map(payload.value, where)), None)
-            text = "; ".join(map(str, found)) if isinstance(found, list) else found
+            value = next(filter(None, map(payload.value, where)), None)
+            text = "; ".join(map(str, value)) if isinstance(value, list) else value
             if isinstance(text, str) and text.strip():
                 return text
         return None
@@ -246,8 +248,8 @@ class Host:
         """Returns a reply as JSON for callers in a process, who get no exit code."""
         reason = reply.stderr.strip()
         if reply.exit_code != BLOCKED:
-            found: dict[str, Any] = json.loads(reply.stdout or "{}")
-            return found
+            fields: dict[str, Any] = json.loads(reply.stdout or "{}")
+            return fields
         if event.phase is EventPhase.TURN:
             return {"decision": "block", "reason": reason}
         denial = {"permissionDecision": "deny", "permissionDecisionReason": reason}
@@ -255,12 +257,12 @@ class Host:
 
     def event_name(self, phase: EventPhase) -> str:
         """Returns the host's name of the events of a phase."""
-        return next(name for name, found in self.phases.items() if found is phase)
+        return next(name for name, own_phase in self.phases.items() if own_phase is phase)
 
 
 def by_name(**names: str) -> dict[str, EventPhase]:
     """Returns the phase of each event of a host, from the names of the events of each phase."""
-    return {name: EventPhase(phase) for phase, found in names.items() for name in found.split()}
+    return {name: EventPhase(phase) for phase, words in names.items() for name in words.split()}
 
 
 def words(text: str) -> frozenset[str]:

@@ -122,19 +122,19 @@ def install(
     def steps(notes: Mapping[str, Note]) -> Iterator[_Step]:
         for host in hosts:
             path = place.path(host)
-            wanted = list(programs(host, path, words, is_strict=is_strict))
-            for file, content in wanted:
-                found = place.look(file)
-                if found.content is not None and not is_marked(found.content):
+            contents = list(programs(host, path, words, is_strict=is_strict))
+            for file, content in contents:
+                current = place.look(file)
+                if current.content is not None and not is_marked(current.content):
                     raise OperationFailed(
                         f"{quoted(file)} was not made by treesnap; nothing was changed", path=file
                     )
-                yield _written(host, found, content, notes, Note())
-            if not wanted:
-                found = place.look(path)
+                yield _written(host, current, content, notes, Note())
+            if not contents:
+                current = place.look(path)
                 rows = entries(host, words, is_strict=is_strict)
-                content, note = _merged(host, found, rows, notes.get(found.path))
-                yield _written(host, found, content, notes, note)
+                content, note = _merged(host, current, rows, notes.get(current.path))
+                yield _written(host, current, content, notes, note)
 
     return _carry_out(place, steps, dry_run=dry_run)
 
@@ -149,11 +149,11 @@ def uninstall(place: SettingsPlace, hosts: Sequence[str], *, dry_run: bool) -> l
     def steps(notes: Mapping[str, Note]) -> Iterator[_Step]:
         for host in hosts:
             for path in paths_of(host, place.path(host)):
-                found = place.look(path)
-                new = found.content
+                current = place.look(path)
+                new = current.content
                 if new is not None:
-                    new = _without_hooks(host, found.path, new, notes.get(found.path))
-                yield _Step(FileChange(host, found.path, found.content, new), found, None)
+                    new = _without_hooks(host, current.path, new, notes.get(current.path))
+                yield _Step(FileChange(host, current.path, current.content, new), current, None)
 
     return _carry_out(place, steps, dry_run=dry_run)
 
@@ -187,12 +187,12 @@ def parsed(path: str, content: bytes) -> JsonText:
         except UnicodeDecodeError as error:
             before = content[: error.start].decode("utf-8")
             raise JsonError("this is not UTF-8", before, len(before)) from None
-        found = JsonText(text)
-        if not isinstance(found.value, dict):
+        document = JsonText(text)
+        if not isinstance(document.value, dict):
             raise JsonError("an object should be here", text, 0)
     except JsonError as error:
         raise _not_understood(path, str(error)) from error
-    return found
+    return document
 
 
 def _carry_out(
@@ -206,18 +206,18 @@ def _carry_out(
         ensure_directories(place.fs, place.notes_directory)
         with held(place.fs, lock, operation="agent", what=what, wait_s=place.wait_s):
             notes = _notes(place)
-            found = _checked(place, steps(notes))
-            for step in found:
+            checked = _checked(place, steps(notes))
+            for step in checked:
                 _carry_out_step(place, step, notes)
-    return [step.change for step in found]
+    return [step.change for step in checked]
 
 
 def _checked(place: SettingsPlace, steps: Iterable[_Step]) -> list[_Step]:
-    found = list(steps)
-    for step in found:
+    listed = list(steps)
+    for step in listed:
         if step.change.old != step.change.new:
             require_replaceable(step.found, place.directory)
-    return found
+    return listed
 
 
 def _carry_out_step(place: SettingsPlace, step: _Step, notes: dict[str, Note]) -> None:
@@ -315,8 +315,8 @@ def _take_out(text: JsonText, host: str, made: Sequence[Sequence[str | int]] | N
     Only those containers that we made; all of them if that is not known.
     """
     ours = None if made is None else set(map(tuple, made))
-    while (found := next(own_lines(text.value, host), None)) is not None:
-        target, _ = found
+    while (line := next(own_lines(text.value, host), None)) is not None:
+        target, _ = line
         while len(target) > 1 and len(at(text.value, target[:-1])) == 1:
             above = target[:-1]
             if above[-1] == _HOOKS and len(above) > 1:  # of a group, which is nothing without it
@@ -343,8 +343,8 @@ def _notes(place: SettingsPlace) -> dict[str, Note]:
     notes = {}
     for name, fields in listed.items() if isinstance(listed, dict) else ():
         if isinstance(fields, dict):
-            known = {field: fields[field] for field in Note._fields if field in fields}
-            notes[name] = Note(**known)
+            values = {field: fields[field] for field in Note._fields if field in fields}
+            notes[name] = Note(**values)
     return notes
 
 

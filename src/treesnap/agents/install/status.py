@@ -120,14 +120,18 @@ def host_statuses(
 ) -> list[HostStatus]:
     """Returns the state of hosts, with the time of each one's newest event from ``newest_ns``."""
     path = home.environ.get("PATH", os.defpath)
-    found = {}
+    programs_by_host = {}
     for host in hosts:
         names = CONTRACTS[host].programs or (host,)
-        found[host] = next(filter(None, (which(name, path=path) for name in names)), None)
-    there = {host: program for host, program in found.items() if program is not None}
+        programs_by_host[host] = next(
+            filter(None, (which(name, path=path) for name in names)), None
+        )
+    there = {host: program for host, program in programs_by_host.items() if program is not None}
     versions = _versions(there, home.environ)
     return [
-        _status(host, home, project, found[host], versions.get(host), newest_ns.get(host))
+        _status(
+            host, home, project, programs_by_host[host], versions.get(host), newest_ns.get(host)
+        )
         for host in hosts
     ]
 
@@ -190,15 +194,15 @@ def _installed(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:
     else:
         value = parsed(path, held[0]).value if held else {}
         lines = [line for _, line in own_lines(value, host)]
-    found = [(line, caller) for line in lines if (caller := caller_in(line, host)) is not None]
-    if not found:
+    callers = [(line, caller) for line in lines if (caller := caller_in(line, host)) is not None]
+    if not callers:
         return
-    line, caller = found[0]
+    line, caller = callers[0]
     wanted_caller = protected(caller)
     is_strict = "--strict" in shlex.split(line)
     if contract.form in (Form.PLUGIN, Form.SCRIPTS):
-        wanted = dict(programs(host, path, wanted_caller, is_strict=is_strict))
-        is_current = contents == wanted
+        expected = dict(programs(host, path, wanted_caller, is_strict=is_strict))
+        is_current = contents == expected
     else:
         is_current = holds_exactly(value, host, entries(host, wanted_caller, is_strict=is_strict))
     yield InstalledHooks(place.for_project, path, caller[0], is_strict, is_current)
@@ -212,18 +216,18 @@ def _packaged(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:
     names += _PROJECT_PACKAGES.get(host, ()) if place.for_project else ()
     for name in names:
         path = os.path.normpath(os.path.join(os.path.dirname(place.path(host)), name))
-        found: Any = None
+        named: Any = None
         with suppress(TreesnapError, ValueError):
             content = look(place.fs, path).content or b"{}"
             is_toml = name.endswith(".toml")
             value = tomllib.loads(content.decode()) if is_toml else parsed(path, content).value
-            found = value.get(key)
-        if isinstance(found, dict):
+            named = value.get(key)
+        if isinstance(named, dict):
             switches = {
-                name: v.get("enabled") if isinstance(v, dict) else v for name, v in found.items()
+                name: v.get("enabled") if isinstance(v, dict) else v for name, v in named.items()
             }
-            found = [name for name, is_enabled in switches.items() if is_enabled is not False]
-        items = found if isinstance(found, list) else [found]
+            named = [name for name, is_enabled in switches.items() if is_enabled is not False]
+        items = named if isinstance(named, list) else [named]
         if any(_is_own_package(place, item, os.path.dirname(path)) for item in items):
             yield InstalledHooks(place.for_project, path, NAME, is_strict=False, is_current=True)
 
@@ -273,8 +277,8 @@ def _switches(host: str, home: SettingsPlace, project: SettingsPlace) -> Iterato
         with suppress(TreesnapError):
             settings = Payload(parsed(path, look(home.fs, path).content or b"{}").value)
         for name, value in switches.items():
-            found = settings.value(name)
-            if found is value or (isinstance(found, list) and value in found):
+            setting = settings.value(name)
+            if setting is value or (isinstance(setting, list) and value in setting):
                 yield f"{path} switches hooks off: {name}"
 
 

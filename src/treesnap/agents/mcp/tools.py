@@ -201,8 +201,10 @@ class Tools:
         self, *, session: Text = "", limit: Limit = 20, offset: Offset = 0, root: RootName = ""
     ) -> SnapshotPage:
         """List snapshots, newest first; only those of a session if it is given."""
-        found = self._handle(root).list(session=session or None)
-        return SnapshotPage.cut(found, limit, offset, damaged=len(found.damaged) + len(found.newer))
+        snapshots = self._handle(root).list(session=session or None)
+        return SnapshotPage.cut(
+            snapshots, limit, offset, damaged=len(snapshots.damaged) + len(snapshots.newer)
+        )
 
     def show(self, *, ref: Ref, root: RootName = "") -> SnapshotFields:
         """Show one snapshot."""
@@ -227,10 +229,10 @@ class Tools:
     ) -> ChangePage:
         """List what changed from snapshot a to snapshot b, or to the live directory."""
         handle = self._handle(root)
-        wanted = self._paths(handle, paths)
-        old_id = handle.resolve(a, paths=wanted).id
-        new_id = handle.resolve(b, paths=wanted).id if b else None
-        changes = handle.diff(old_id, new_id, wanted)
+        absolute_paths = self._paths(handle, paths)
+        old_id = handle.resolve(a, paths=absolute_paths).id
+        new_id = handle.resolve(b, paths=absolute_paths).id if b else None
+        changes = handle.diff(old_id, new_id, absolute_paths)
         page = ChangePage.cut(changes, limit, offset, old_id=old_id, new_id=new_id)
         if patch:
             pieces = self._patch(handle, old_id, new_id, changes[offset : offset + limit])
@@ -249,9 +251,9 @@ class Tools:
     ) -> EntryPage:
         """List a directory of a snapshot."""
         handle = self._handle(root)
-        place = self._path(handle, path)
-        snapshot = handle.resolve(ref, paths=[place])
-        entries = handle.ls(snapshot.id, place, recursive=recursive)
+        absolute_path = self._path(handle, path)
+        snapshot = handle.resolve(ref, paths=[absolute_path])
+        entries = handle.ls(snapshot.id, absolute_path, recursive=recursive)
         return EntryPage.cut(entries, limit, offset, id=snapshot.id)
 
     def read(
@@ -265,15 +267,15 @@ class Tools:
     ) -> FileAnswer:
         """Read a file of a snapshot, or the part of it that begins at an offset."""
         handle = self._handle(root)
-        place = self._path(handle, path)
-        snapshot_id = handle.resolve(ref, paths=[place]).id
-        size_bytes, data = _part(handle, snapshot_id, place, offset, limit)
+        absolute_path = self._path(handle, path)
+        snapshot_id = handle.resolve(ref, paths=[absolute_path]).id
+        size_bytes, data = _part(handle, snapshot_id, absolute_path, offset, limit)
         content, encoding = _as_text(data, is_all=offset + len(data) >= size_bytes)
         taken = len(content.encode()) if encoding == "utf-8" else len(data)
         end = offset + taken
         return FileAnswer.of(
             id=snapshot_id,
-            path=handle.tree_path(place),
+            path=handle.tree_path(absolute_path),
             size_bytes=size_bytes,
             encoding=encoding,
             content=content,
@@ -293,8 +295,8 @@ class Tools:
     ) -> FoundPage:
         """Find paths by name in all snapshots, also those that are gone now, or in one."""
         _as_bytes(pattern)
-        found = self._handle(root).find(pattern, ref=ref or None)
-        return FoundPage.cut(found, limit, offset)
+        matches = self._handle(root).find(pattern, ref=ref or None)
+        return FoundPage.cut(matches, limit, offset)
 
     def restore_plan(self, *, ref: Ref, paths: Paths = None, root: RootName = "") -> PlanAnswer:
         """Show what it would change to make the directory, or some paths, as in a snapshot."""
@@ -308,9 +310,9 @@ class Tools:
             planned = _Planned(handle.root, snapshot_id, scope, states[0])
             next_step = "Show the user what it would change, then call restore_apply."
             return PlanAnswer.of_result(result, token=self._remember(planned), next_step=next_step)
-        place = ["snap", "-C", handle.root, "--store", handle.store_path]
+        command = ["snap", "-C", handle.root, "--store", handle.store_path]
         operands = map(_as_operand, paths or ())
-        words = shlex.join([*place, "restore", snapshot_id[:12], *operands])
+        words = shlex.join([*command, "restore", snapshot_id[:12], *operands])
         next_step = f"Restoring is off in this server; the user can run: {words}"
         return PlanAnswer.of_result(result, next_step=next_step)
 
@@ -344,8 +346,8 @@ class Tools:
     def file_of_snapshot(self, ref: str, path: str) -> str | bytes:
         """Returns a file of a snapshot: text as text, anything else as bytes."""
         handle = self._holder_of(ref)
-        place = self._path(handle, path)
-        size_bytes, data = _part(handle, handle.show(ref).id, place, 0, RESOURCE_SIZE_MAX)
+        absolute_path = self._path(handle, path)
+        size_bytes, data = _part(handle, handle.show(ref).id, absolute_path, 0, RESOURCE_SIZE_MAX)
         if len(data) < size_bytes:
             raise InvalidArgument(
                 f"{quoted(path)} has {size_bytes:,} bytes; a resource may have "
@@ -392,8 +394,8 @@ class Tools:
         for handle in self._handles.values():
             if named in (handle.root, handle.context.given_root):
                 return Handle(handle.context._replace(monitor=MONITOR.get()))
-        known = ", ".join(map(quoted, self._handles))
-        raise InvalidArgument(f"{quoted(named)} is not a directory of this server: {known}")
+        roots = ", ".join(map(quoted, self._handles))
+        raise InvalidArgument(f"{quoted(named)} is not a directory of this server: {roots}")
 
     def _watching(self, root: str) -> Handle:
         """Returns the handle on a root, watched from now on if it can be watched.

@@ -76,9 +76,9 @@ def list_snapshots(
     """
     with invocation.open(progress=False, needs_root=not all_roots) as handle:
         selection = Selection(handle, session=session, **filters)
-        found = handle.list(all_roots=all_roots)
+        listed = handle.list(all_roots=all_roots)
         gaps = _gaps(handle, session) if session is not None else ()
-    snapshots = SnapshotList(selection.of(found), found.damaged, found.newer)
+    snapshots = SnapshotList(selection.of(listed), listed.damaged, listed.newer)
     if not (snapshots or snapshots.damaged or snapshots.newer):
         of_root = "" if all_roots else f" of {handle.root}"
         invocation.output.note(f"{selection.none_found()}{of_root} in {handle.store_path}")
@@ -313,9 +313,9 @@ def find(invocation: Invocation, *, pattern: str, ref: str | None) -> None:
     with invocation.open() as handle:
         if ref is not None:
             ref = invocation.resolve(handle, ref)
-        found = handle.find(pattern, ref=ref)
+        matches = handle.find(pattern, ref=ref)
     invocation.output.result(
-        "find", lambda: {"paths": found}, _find_lines(found, with_ids=ref is None)
+        "find", lambda: {"paths": matches}, _find_lines(matches, with_ids=ref is None)
     )
 
 

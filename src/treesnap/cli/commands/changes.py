@@ -240,12 +240,12 @@ def _sides(
         if paths is None and not _is_ref(handle, invocation, rest[0], refs):
             break
         refs.append(rest.pop(0))
-    wanted = invocation.absolute_all([*rest, *(paths or ())], handle.root)
+    absolute_paths = invocation.absolute_all([*rest, *(paths or ())], handle.root)
     ids = [
-        handle.resolve(ref, session=invocation.session if refs else None, paths=wanted).id
+        handle.resolve(ref, session=invocation.session if refs else None, paths=absolute_paths).id
         for ref in refs or ["latest"]
     ]
-    return Sides(ids[0], ids[1] if len(ids) == REFS_MAX else None, wanted)
+    return Sides(ids[0], ids[1] if len(ids) == REFS_MAX else None, absolute_paths)
 
 
 def _other_root(handle: Handle, invocation: Invocation, words: Sequence[str]) -> str | None:
@@ -287,8 +287,8 @@ def _is_ref(handle: Handle, invocation: Invocation, word: str, refs: list[str]) 
 def _was_path(handle: Handle, ref: str, session: str | None, path: str) -> bool:
     """Returns whether a path that does not exist is in a snapshot."""
     try:
-        found = handle.resolve(ref, session=session if ref != "latest" else None, paths=[path])
-        handle.ls(found.id, path)
+        snapshot = handle.resolve(ref, session=session if ref != "latest" else None, paths=[path])
+        handle.ls(snapshot.id, path)
     except (NotFound, InvalidArgument):
         return False
     return True

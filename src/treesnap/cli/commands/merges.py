@@ -104,11 +104,11 @@ def revert(
     """
     rule = _rule_of(mine=mine, theirs=theirs, markers=markers)
     with invocation.open(ends_restored=not dry_run) as handle:
-        wanted = invocation.absolute_all(paths, handle.root)
+        absolute_paths = invocation.absolute_all(paths, handle.root)
         with advising_on_paths(invocation, handle, [ref, *paths], "revert", "latest"):
             result = handle.revert(
                 ref,
-                wanted,
+                absolute_paths,
                 conflicts=rule or "refuse",
                 session=invocation.session,
                 dry_run=dry_run,

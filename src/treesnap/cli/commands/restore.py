@@ -103,12 +103,12 @@ def restore(
             for fetched in features.functions("fetches"):
                 ref = fetched(invocation, handle, ref, absolute or ())
         with advising_on_paths(invocation, handle, [ref, *paths], "restore", "latest"):
-            found = invocation.resolve(handle, ref, absolute)
+            snapshot_id = invocation.resolve(handle, ref, absolute)
             if patch:
-                result = _restore_hunks(invocation, handle, found, absolute, force=force)
+                result = _restore_hunks(invocation, handle, snapshot_id, absolute, force=force)
             else:
                 result = handle.restore(
-                    found,
+                    snapshot_id,
                     absolute,
                     to=None if to is None else invocation.absolute(to, handle.root),
                     dry_run=dry_run,
@@ -128,15 +128,15 @@ def _restore_hunks(
     invocation: Invocation, handle: Handle, ref: str, paths: Sequence[str] | None, *, force: bool
 ) -> RestoreResult | None:
     """Asks which hunks to restore, and restores them; returns None where there are none."""
-    found = handle.hunks(ref, *(paths or ()))
-    if not found.hunks:
+    file_hunks = handle.hunks(ref, *(paths or ()))
+    if not file_hunks.hunks:
         invocation.output.note("Nothing to restore: no line differs")
         return None
-    chosen = _chosen_hunks(found, invocation.output)
+    chosen = _chosen_hunks(file_hunks, invocation.output)
     if not chosen:
         invocation.output.note("Nothing was restored")
         return None
-    return handle.restore_hunks(found, chosen, force=force)
+    return handle.restore_hunks(file_hunks, chosen, force=force)
 
 
 def _refuse_without_terminal() -> None:

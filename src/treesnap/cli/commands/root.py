@@ -38,10 +38,10 @@ def list_roots(invocation: Invocation) -> None:
     Columns: id, time of the newest snapshot, number of snapshots, path.
     """
     with invocation.open(progress=False, needs_root=False) as handle:
-        found = handle.root_list()
-    if not found:
+        roots = handle.root_list()
+    if not roots:
         invocation.output.note("No roots")
-    invocation.output.result("root.list", lambda: {"roots": found}, _lines(found))
+    invocation.output.result("root.list", lambda: {"roots": roots}, _lines(roots))
 
 
 @root.command(

@@ -287,8 +287,8 @@ def privilege_lines(
 def gap_text(gap: Gap) -> str:
     """Returns what of an agent's work was not captured, and why, as a sentence."""
     what = {"turn": "The prompt", "end": "The end of the turn", "session": "The session"}
-    known = what.get(gap.phase, f"The step before {printable(gap.tool or 'a tool')}")
-    return f"{known} at {time_text(gap.time_ns)} was not captured: {printable(gap.reason)}"
+    moment = what.get(gap.phase, f"The step before {printable(gap.tool or 'a tool')}")
+    return f"{moment} at {time_text(gap.time_ns)} was not captured: {printable(gap.reason)}"
 
 
 def _open_text(item: OpenFile) -> str:

@@ -154,8 +154,8 @@ def decompress_damaged(compression: int, stored: bytes, size_max: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor().decompressobj()
     raw = bytearray()
     with suppress(zstandard.ZstdError):
-        for place in range(begin, len(stored), _FEED_SIZE):
-            raw += decompressor.decompress(stored[place : place + _FEED_SIZE])
+        for position in range(begin, len(stored), _FEED_SIZE):
+            raw += decompressor.decompress(stored[position : position + _FEED_SIZE])
             if len(raw) >= size_max or decompressor.eof:
                 break
     return bytes(raw[:size_max])

@@ -134,12 +134,12 @@ class Format(NamedTuple, Generic[T]):
         what = self.kind.name.lower().replace("_", " ")
         try:
             payload = self.encode(record)
-            found = self.decode(payload)
+            read_back = self.decode(payload)
         except Corrupt as error:
             raise InvalidArgument(f"Not written, for no reader would accept it: {error}") from error
         except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
             raise InvalidArgument(f"A {what} cannot hold this: {error}") from error
-        if found != record:
+        if read_back != record:
             raise InvalidArgument(f"A {what} cannot hold this: it would read back as another")
         size = len(payload) + FRAME_SIZE
         if size > self.size_max:

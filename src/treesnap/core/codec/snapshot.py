@@ -98,12 +98,12 @@ def corrected(payload: bytes, identity: SnapshotId) -> bytes | None:
     """
     if len(payload) > CORRECTED_SIZE_MAX:
         return None
-    wanted, data = bytes.fromhex(identity), bytearray(payload)
+    expected, data = bytes.fromhex(identity), bytearray(payload)
     view = memoryview(data)
     for position, damaged in enumerate(payload):
         for value in range(256):
             data[position] = value
-            if object_id(ObjectKind.SNAPSHOT, view) == wanted:
+            if object_id(ObjectKind.SNAPSHOT, view) == expected:
                 return bytes(data)
         data[position] = damaged
     return None

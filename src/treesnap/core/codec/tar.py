@@ -529,10 +529,10 @@ def _xattrs(extended: dict[bytes, bytes], path: bytes, find_number: FindNumber) 
 def _old_fields(block: bytes, start: int, count: int) -> list[bytes]:
     """Returns offsets and sizes of a header of GNU tar's own format, up to an empty one."""
     rows: list[bytes] = []
-    for place in range(start, start + 24 * count, 24):
-        if not block[place + 12]:
+    for position in range(start, start + 24 * count, 24):
+        if not block[position + 12]:
             break
-        rows += [_old_number(block[at : at + 12]) for at in (place, place + 12)]
+        rows += [_old_number(block[at : at + 12]) for at in (position, position + 12)]
     return rows
 
 

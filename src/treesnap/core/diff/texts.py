@@ -195,15 +195,15 @@ def longest_common(
                 key=lambda each: _progress(reach[middle + each], each, width, height),
             )
             break
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     x = reach[middle + end]
     for distance in range(len(rounds) - 1, -1, -1):
         before, at = rounds[distance], end + distance + 1
         came_down = before[at - 1] < before[at + 1]
         start = before[at + 1] if came_down else before[at - 1] + 1
-        found += ((each, each - end) for each in range(x - 1, start - 1, -1))
+        pairs += ((each, each - end) for each in range(x - 1, start - 1, -1))
         end, x = (end + 1, start) if came_down else (end - 1, start - 1)
-    return found[::-1], steps
+    return pairs[::-1], steps
 
 
 def _progress(x: int, diagonal: int, width: int, height: int) -> int:

@@ -147,10 +147,10 @@ def changes_by_others(
     def known(tree_id: ObjectId) -> Iterator[Entry]:
         return (entry for entry in base_entries(tree_id) if not entry.is_skipped)
 
-    found: dict[bytes, Change] = {}
+    by_path: dict[bytes, Change] = {}
     for change in changes(base_root, live_root, known, live_entries):
         if not is_time_alone(change):
             if change.new is None:
                 hold(change.path)
-            found[change.path] = change
-    return found
+            by_path[change.path] = change
+    return by_path

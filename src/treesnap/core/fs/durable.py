@@ -298,8 +298,8 @@ def sweep_abandoned(fs: FileSystem, directory: str, is_ours: Callable[[str], boo
     for name in names:
         path = os.path.join(directory, name)
         try:
-            found = fs.lstat(path)
-            if found.st_uid not in owner_ids or not stat_module.S_ISREG(found.st_mode):
+            status = fs.lstat(path)
+            if status.st_uid not in owner_ids or not stat_module.S_ISREG(status.st_mode):
                 continue
             fd = fs.open(path, os.O_RDWR | os.O_NONBLOCK)
         except (FileNotFoundError, PermissionError, BlockingIOError):  # its writer may live
@@ -387,11 +387,11 @@ def _worth(fs: ReadingFileSystem, fd: int, data: bytes) -> int:
 def read_all(fs: ReadingFileSystem, fd: int, size_bytes_max: int) -> bytes:
     """Returns the rest of an open file, at most ``size_bytes_max + 1`` bytes of it."""
     pieces = []
-    wanted = size_bytes_max + 1
+    left = size_bytes_max + 1
     size_bytes = _FIRST_READ_SIZE
-    while wanted > 0 and (piece := fs.read(fd, min(wanted, size_bytes))):
+    while left > 0 and (piece := fs.read(fd, min(left, size_bytes))):
         pieces.append(piece)
-        wanted -= len(piece)
+        left -= len(piece)
         if len(piece) == size_bytes:
             size_bytes = _READ_SIZE
     return b"".join(pieces)

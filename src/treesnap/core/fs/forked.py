@@ -221,12 +221,12 @@ class Helper:
         os.set_blocking(self._read_fd, True)
         self.receive()
         reports = io.BytesIO(self._received)
-        found = []
+        reported = []
         with suppress(EOFError):
             while True:
-                found.append(marshal.load(reports))  # noqa: S302  # written by our own child
+                reported.append(marshal.load(reports))  # noqa: S302  # written by our own child
         self._has_ended = True
-        return found
+        return reported
 
 
 def _work_as_child(work: Callable[[Report], None], parent: int, write_fd: int) -> None:

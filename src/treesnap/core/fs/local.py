@@ -171,10 +171,10 @@ def _read_status() -> bytes:
 
 def _give_owner(fd: int, mode: int) -> None:
     """Adds the permissions of the owner that a mode has to those of an open file."""
-    found = os.fstat(fd).st_mode
-    if mode & _OWNER & ~found:
+    current_mode = os.fstat(fd).st_mode
+    if mode & _OWNER & ~current_mode:
         with suppress(PermissionError):  # another user's, which was there before
-            os.chmod(_reachable(fd), found & 0o7777 | mode & _OWNER)
+            os.chmod(_reachable(fd), current_mode & 0o7777 | mode & _OWNER)
 
 
 class LocalFileSystem:

@@ -220,12 +220,12 @@ def _kernel_queue() -> InotifyFD:
 
 def _queue_descriptors() -> set[int]:
     """Returns the descriptors of all inotify queues of this process."""
-    found = set()
+    descriptors = set()
     for name in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):
             if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:inotify":
-                found.add(int(name))
-    return found
+                descriptors.add(int(name))
+    return descriptors
 
 
 def _read_once(queue: InotifyFD) -> None:

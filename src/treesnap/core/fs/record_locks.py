@@ -88,11 +88,11 @@ def has_own_locks(fd: int) -> bool:
 
 def _has_own_beside_others(fd: int) -> bool:
     """Like :func:`has_own_locks`, when the lock that the kernel named is another process's."""
-    wanted = os.fstat(fd)
+    own = os.fstat(fd)
     for name in os.listdir(_OWN_DESCRIPTORS):
         try:
-            found = os.fstat(int(name))
-            is_same = (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
+            other = os.fstat(int(name))
+            is_same = (other.st_dev, other.st_ino) == (own.st_dev, own.st_ino)
             if is_same and _RECORD_LOCK in read_shown(f"{_OWN_DESCRIPTORS}/{name}"):
                 return True
         except OSError:  # closed by another thread meanwhile

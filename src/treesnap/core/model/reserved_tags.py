@@ -84,8 +84,8 @@ def with_words(
     Raises InvalidArgument for an unknown type, and for a word that a tag says already.
     """
     if kind is not None and kind not in list(CheckpointType):
-        known = ", ".join(CheckpointType)
-        raise InvalidArgument(f"The type '{printable(kind)}' is not one of {known}")
+        types = ", ".join(CheckpointType)
+        raise InvalidArgument(f"The type '{printable(kind)}' is not one of {types}")
     given = {"phase": phase, "type": str(kind) if kind is not None else None}
     words = {name: word for name, word in given.items() if word is not None}
     for name in words.keys() & tags.keys():

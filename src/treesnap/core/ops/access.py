@@ -101,15 +101,15 @@ def unfinished_steps(session: Session, names: Iterable[str]) -> list[UnfinishedS
     Those of which the checkpoint is still there. ``names`` are the root's files. Plans tell of
     their own steps, which they can continue.
     """
-    found = []
+    steps = []
     for identity, record in session.root.dead_holds(names).items():
         with suppress(NotFound, Corrupt):
             name = session.store.snapshots.listing(session.root.id).find(identity)
             if name is not None:
                 checkpoint = session.store.snapshots.load(session.root.id, name)
                 if checkpoint.record.kind == SnapshotKind.RUN:
-                    found.append(UnfinishedStep(checkpoint, record.operation, record.process_id))
-    return found
+                    steps.append(UnfinishedStep(checkpoint, record.operation, record.process_id))
+    return steps
 
 
 def _tell(session: Session, steps: Iterable[UnfinishedStep]) -> None:

@@ -213,10 +213,10 @@ def _ancestors(fs: FileSystem, namespace: str | None) -> set[int]:
     a namespace is the ancestor of all in it. Where it is not known which namespace that is, it
     does not count, and neither does what another namespace's /proc shows.
     """
-    found: set[int] = set()
+    ancestors: set[int] = set()
     process_id = own_process.client_id or os.getppid()
-    while process_id > (namespace is None) and process_id not in found:
-        found.add(process_id)
+    while process_id > (namespace is None) and process_id not in ancestors:
+        ancestors.add(process_id)
         if namespace is None:
             break
         try:
@@ -224,7 +224,7 @@ def _ancestors(fs: FileSystem, namespace: str | None) -> set[int]:
             process_id = int(text.rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             break
-    return found
+    return ancestors
 
 
 def takes_back(target: Snapshot, scope: tuple[bytes, ...] | None) -> bool:

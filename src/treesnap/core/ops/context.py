@@ -438,9 +438,9 @@ def check_root(context: Context, *, force: bool) -> None:
 
 def check_store(store_path: str) -> None:
     """Raises OperationFailed where a store cannot be written to or made. Writes nothing."""
-    place = store_path
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
+    existing = store_path
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
     layout = Layout(store_path)
     written = (
         layout.packs,
@@ -450,7 +450,7 @@ def check_store(store_path: str) -> None:
         layout.roots,
         layout.temporary,
     )
-    places = [path for path in written if os.path.lexists(path)] or [place]
+    places = [path for path in written if os.path.lexists(path)] or [existing]
     if not all(os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) for path in places):
         raise OperationFailed(
             f"The store {quoted(store_path)} cannot be written to", path=store_path
@@ -485,12 +485,12 @@ def store_identities(context: Context) -> frozenset[tuple[int, int]]:
     """
     store, links = resolved(context.store_path)
     names = [link.path for link in links if os.path.realpath(link.path) == store]
-    found = set[tuple[int, int]]()
+    identities = set[tuple[int, int]]()
     for path in (store, *names):
         with suppress(OSError):
             stat = context.fs.lstat(path)
-            found.add((stat.st_dev, stat.st_ino))
-    return frozenset(found)
+            identities.add((stat.st_dev, stat.st_ino))
+    return frozenset(identities)
 
 
 def own_marks() -> list[str]:

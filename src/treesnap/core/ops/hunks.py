@@ -59,8 +59,8 @@ def hunks(context: Context, ref: str, path: bytes) -> FileHunks:
         live = _live_content(session, path)
     if not are_texts(old, live):
         raise InvalidArgument(f"{quoted(path)} is not a text, so it has no hunks", path=path)
-    found = tuple(_compared(split_lines(old), split_lines(live)))
-    return FileHunks(snapshot, path, _hash(live), found)
+    listed = tuple(_compared(split_lines(old), split_lines(live)))
+    return FileHunks(snapshot, path, _hash(live), listed)
 
 
 def restore_hunks(
@@ -193,10 +193,10 @@ def _live_content(session: Session, path: bytes) -> bytes:
         try:
             with open_chain(session.fs, session.context.root) as chain:
                 parent = chain.open(directory)
-                found = session.fs.lstat(name or b".", dir_fd=parent)
-                if not S_ISREG(found.st_mode):
+                status = session.fs.lstat(name or b".", dir_fd=parent)
+                if not S_ISREG(status.st_mode):
                     raise _no_file(path, "in the tree")
-                _refuse_large(path, found.st_size)
+                _refuse_large(path, status.st_size)
                 return read_whole_file(session.fs, name, parent)
         except OSError as error:
             if error.errno not in NO_DIRECTORY:

@@ -70,11 +70,11 @@ def write_output(fs: FileSystem, target: str, content: bytes) -> None:
     the device, or the pipe, and OSError.
     """
     with opened_place(fs, target) as place:
-        found = place.look()
-        if found is not None and S_ISLNK(found.st_mode):
+        status = place.look()
+        if status is not None and S_ISLNK(status.st_mode):
             _write_at(fs, _linked(place), content)
         else:
-            _write(place, found, content)
+            _write(place, status, content)
 
 
 def _linked(place: OutputPlace) -> str:

@@ -147,14 +147,14 @@ def _killed(
 ) -> list[int]:
     """Kills all processes with a mark, and what they start meanwhile; returns those that remain."""
     deadline = time.monotonic() + wait_s
-    while found := list(processes_of(fs, mark, mark_file)):
-        for process_id in found:
+    while process_ids := list(processes_of(fs, mark, mark_file)):
+        for process_id in process_ids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process_id, signal.SIGKILL)
         if time.monotonic() >= deadline:
             break
         time.sleep(_PAUSE_S)
-    return found
+    return process_ids
 
 
 def end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> None:
@@ -176,10 +176,10 @@ def _end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> N
         deadline = time.monotonic() + wait_s
         while True:
             is_free = fs.lock(fd, exclusive=True)
-            found = list(processes_of(fs, mark, fs.fstat(fd)))
-            if is_free and not found:
+            process_ids = list(processes_of(fs, mark, fs.fstat(fd)))
+            if is_free and not process_ids:
                 return
-            for process_id in found:
+            for process_id in process_ids:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process_id, signal.SIGKILL)
             if time.monotonic() >= deadline:

@@ -232,9 +232,9 @@ def _root_problem(context: Context) -> str | None:
 
 def _place_problem(lookup: PathLookup) -> str | None:
     """Returns which other user owns a directory, or could put another one in its place, or None."""
-    found, trusted = lookup.status, _trusted_ids()
-    if found is not None and not _is_trusted(found, trusted):
-        return f"belongs to {_user(found.st_uid)}"
+    status, trusted = lookup.status, _trusted_ids()
+    if status is not None and not _is_trusted(status, trusted):
+        return f"belongs to {_user(status.st_uid)}"
     return _problem_above(lookup)
 
 

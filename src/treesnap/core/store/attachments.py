@@ -45,12 +45,16 @@ def attachment(root: Root, kind: str, name: str) -> Attachment | None:
 def protections(root: Root) -> Iterator[Protection]:
     """Yields what each of the root's attachments protects, of the newest first."""
     for name in root.attachment_names():
-        found = attachment(root, PLAN_ATTACHMENT, name)
-        if found is not None:
-            yield protection_of(found.payload)
+        carried = attachment(root, PLAN_ATTACHMENT, name)
+        if carried is not None:
+            yield protection_of(carried.payload)
 
 
 def kept_checkpoints(root: Root) -> frozenset[SnapshotId]:
     """Returns the snapshots that attachments keep whatever a policy says."""
-    kept = [found.checkpoints.values() for found in protections(root) if found.keeps_checkpoints]
+    kept = [
+        protection.checkpoints.values()
+        for protection in protections(root)
+        if protection.keeps_checkpoints
+    ]
     return frozenset[SnapshotId]().union(*kept)

@@ -69,10 +69,10 @@ class ObjectIndex:
 
     def refresh(self) -> None:
         """Lists the parts again."""
-        known = self._parts if self._parts is not None else {}
+        parts = self._parts if self._parts is not None else {}
         names = {name for name in self._fs.list_names(self._layout.index) if is_hex(name, 32)}
-        self._parts = {name: part for name, part in known.items() if name in names}
-        for name in sorted(names - set(known)):
+        self._parts = {name: part for name, part in parts.items() if name in names}
+        for name in sorted(names - set(parts)):
             part = self._open(name)
             if part is not None:
                 self._parts[name] = part

@@ -72,8 +72,8 @@ def directory_of_others(store: str, top: os.stat_result, owner_ids: Collection[i
     with suppress(OSError), os.scandir(store) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                found = entry.stat(follow_symlinks=False)
-                if found.st_uid not in owner_ids or found.st_mode & WRITABLE_BY_OTHERS:
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid not in owner_ids or status.st_mode & WRITABLE_BY_OTHERS:
                     return entry.name
     return None
 
@@ -93,10 +93,10 @@ def note_made_here(fs: FileSystem, layout: Layout) -> None:
 
 
 def _proof(fs: ReadingFileSystem, layout: Layout) -> bytes:
-    found = fs.lstat(layout.format)
+    status = fs.lstat(layout.format)
     try:
         machine = read_file(fs, _MACHINE_ID, _SIZE_MAX)
     except OSError:  # containers often have none
         machine = b""
-    facts = (machine.hex(), found.st_ino, found.st_ctime_ns)
+    facts = (machine.hex(), status.st_ino, status.st_ctime_ns)
     return sha256(repr(facts).encode()).hexdigest().encode() + b"\n"

@@ -107,13 +107,13 @@ class LockedRecord(Generic[T]):
             fd = fs.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
-        found = cls(fs, path, fd, format_)
+        record = cls(fs, path, fd, format_)
         try:
-            found.is_abandoned = fs.lock(fd, exclusive=exclusive)
+            record.is_abandoned = fs.lock(fd, exclusive=exclusive)
         except BaseException:
             fs.close(fd)
             raise
-        return found
+        return record
 
     def __enter__(self) -> Self:
         return self

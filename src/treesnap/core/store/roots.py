@@ -782,25 +782,25 @@ def needed_of(root: Root) -> frozenset[SnapshotId]:
     Raises Corrupt for a damaged journal of the root itself, and NewerVersion. Without one that is
     damaged elsewhere, no restore can be finished there anyway.
     """
-    found = set[SnapshotId]()
+    needed = set[SnapshotId]()
     for each in _users_of(root):
         try:
-            found |= needed_snapshots(each)
+            needed |= needed_snapshots(each)
         except NewerVersion:
             raise
         except Corrupt:
             if each is root:
                 raise
-    return frozenset(found)
+    return frozenset(needed)
 
 
 def holds_of(root: Root) -> dict[SnapshotId, list[HoldRecord | None]]:
     """Returns what :meth:`Root.holds` does, for all roots where a history was fetched."""
-    found: dict[SnapshotId, list[HoldRecord | None]] = {}
+    by_snapshot: dict[SnapshotId, list[HoldRecord | None]] = {}
     for each in _users_of(root):
         for identity, records in each.holds().items():
-            found.setdefault(identity, []).extend(records)
-    return found
+            by_snapshot.setdefault(identity, []).extend(records)
+    return by_snapshot
 
 
 def load_history(root: Root) -> RestoreHistory:

@@ -89,8 +89,8 @@ def _is_as_written(data: bytes) -> bool:
 
 def store_id(fields: Mapping[str, object]) -> str:
     """Returns the id of a store by the fields of its format file; empty for what cannot be one."""
-    found = fields.get("id")
-    return found if isinstance(found, str) and is_hex(found, _ID_LENGTH) else ""
+    identity = fields.get("id")
+    return identity if isinstance(identity, str) and is_hex(identity, _ID_LENGTH) else ""
 
 
 def format_problem(data: bytes) -> str | None:

@@ -71,8 +71,8 @@ def _read(fs: ReadingFileSystem, fd: int, name: str) -> tuple[int, bytes]:
 
 
 def _identity(fs: ReadingFileSystem, fd: int) -> tuple[int, int]:
-    found = fs.fstat(fd)
-    return found.st_dev, found.st_ino
+    status = fs.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def acquire(fs: FileSystem, layout: Layout) -> Slot:
@@ -116,7 +116,7 @@ class SlotState(NamedTuple):
 
 def slot_states(fs: ReadingFileSystem, layout: Layout) -> list[SlotState]:
     """Returns what every slot says. Writes nothing, and never waits."""
-    found = []
+    states = []
     for name in sorted(fs.list_names(layout.slots)):
         if not is_slot_name(name):
             continue
@@ -128,12 +128,12 @@ def slot_states(fs: ReadingFileSystem, layout: Layout) -> list[SlotState]:
             written_ns = fs.fstat(fd).st_mtime_ns
             is_busy = not fs.lock(fd, exclusive=True)
             epoch, pack_id = _read(fs, fd, name)
-            found.append(SlotState(epoch, pack_id, is_busy, written_ns))
+            states.append(SlotState(epoch, pack_id, is_busy, written_ns))
             if not is_busy:
                 fs.unlock(fd)
         finally:
             fs.close(fd)
-    return found
+    return states
 
 
 def is_slot_name(name: str) -> bool:

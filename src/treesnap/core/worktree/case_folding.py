@@ -24,11 +24,11 @@ def is_folding(fs: FileSystem, fd: int, name: bytes) -> bool:
     if other == name:
         return False
     try:
-        found = fs.lstat(other, dir_fd=fd)
+        status = fs.lstat(other, dir_fd=fd)
         own = fs.lstat(name, dir_fd=fd)
     except OSError:
         return False
-    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+    return (status.st_dev, status.st_ino) == (own.st_dev, own.st_ino)
 
 
 def spelled(fs: FileSystem, fd: int, name: bytes) -> bytes | None:
@@ -36,8 +36,8 @@ def spelled(fs: FileSystem, fd: int, name: bytes) -> bytes | None:
     names = [os.fsencode(text) for text in fs.list_names(fd)]
     if name in names:
         return None
-    wanted = folded(name)
-    return next((other for other in names if folded(other) == wanted), None)
+    own_form = folded(name)
+    return next((other for other in names if folded(other) == own_form), None)
 
 
 def folded(name: bytes) -> str:

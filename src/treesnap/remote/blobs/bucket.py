@@ -92,10 +92,10 @@ class BucketUrl(NamedTuple):
     account: str | None = None
 
     def __str__(self) -> str:
-        place = f"{self.scheme}://{self.bucket}"
+        text = f"{self.scheme}://{self.bucket}"
         if self.prefix:
-            place += f"/{self.prefix}"
-        return place if self.endpoint is None else f"{place} at {self.endpoint}"
+            text += f"/{self.prefix}"
+        return text if self.endpoint is None else f"{text} at {self.endpoint}"
 
 
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
@@ -126,11 +126,11 @@ def parse_bucket_url(url: str) -> BucketUrl:
     for name, value in options:
         if name not in allowed or not value or [key for key, _ in options].count(name) > 1:
             raise InvalidArgument(f"Option {name!r} of {shown!r} is not possible there")
-    found = BucketUrl(parts.scheme, parts.netloc, prefix)._replace(**dict(options))
-    if found.endpoint is not None and not _ENDPOINT.fullmatch(found.endpoint):
-        shown = found.endpoint.rpartition("@")[2]
+    bucket = BucketUrl(parts.scheme, parts.netloc, prefix)._replace(**dict(options))
+    if bucket.endpoint is not None and not _ENDPOINT.fullmatch(bucket.endpoint):
+        shown = bucket.endpoint.rpartition("@")[2]
         raise InvalidArgument(f"Endpoint {shown!r} is not of the form http(s)://HOST:PORT")
-    return found
+    return bucket
 
 
 # --------------------------------------------------------------------------- errors
@@ -268,8 +268,8 @@ def diagnose(text: str) -> Diagnosis:
     the server's answer, followed by the structure of the error.
     """
     said, _, structure = text.partition(_DEBUG)
-    if found := _PROVIDER.search(said):
-        return Diagnosis(ErrorCode.REMOTE_CREDENTIALS, printable(found[1]))
+    if match := _PROVIDER.search(said):
+        return Diagnosis(ErrorCode.REMOTE_CREDENTIALS, printable(match[1]))
     if _UNUSABLE_CREDENTIALS.search(structure):
         return Diagnosis(ErrorCode.REMOTE_CREDENTIALS, printable(said.partition(": ")[2]))
     if _METADATA_SERVICE.search(said.partition(" - ")[0]):
@@ -437,10 +437,10 @@ class BucketBlobs:
             size_bytes: int = result.meta["size"]
             return size_bytes if size_bytes > size_bytes_max else result.bytes().to_bytes()
 
-        found = self._request(f"read blob {name!r}", get, missing=name)
-        if isinstance(found, int):
-            raise too_large(name, found, size_bytes_max, self.endpoint)
-        return found
+        content = self._request(f"read blob {name!r}", get, missing=name)
+        if isinstance(content, int):
+            raise too_large(name, content, size_bytes_max, self.endpoint)
+        return content
 
     def get_ranges(self, name: str, ranges: Sequence[Range], /) -> Sequence[bytes]:
         """Returns parts of a blob, near ones with one request; raises BlobMissing."""
@@ -461,14 +461,14 @@ class BucketBlobs:
         starts = [start for start, _ in requests]
         ends = [sum(request) for request in requests]
         try:
-            found = store.get_ranges(name, starts=starts, ends=ends, coalesce=0)
+            parts = store.get_ranges(name, starts=starts, ends=ends, coalesce=0)
         except self._obstore.exceptions.GenericError as error:
             if diagnose(str(error)).status != 416:
                 raise
             if len(requests) == 1:
                 return [memoryview(b"")]
             return [part for item in requests for part in self._get_parts(store, name, [item])]
-        return [memoryview(part) for part in found]
+        return [memoryview(part) for part in parts]
 
     def size_bytes(self, name: str, /) -> int:
         """Returns the size of a blob; raises BlobMissing."""

@@ -83,10 +83,10 @@ def archive(context: Context, ref: str, path: bytes, target: str, *, force: bool
     with reported("write the archive"), opened_place(context.fs, target) as place:
         fs = place.fs
         sweep_temporary(fs, place.directory, prefix=_PREFIX)
-        found = place.look()
-        if found is not None and not force:
+        status = place.look()
+        if status is not None and not force:
             raise _exists(target)
-        if found is not None and S_ISDIR(found.st_mode):
+        if status is not None and S_ISDIR(status.st_mode):
             raise Refused(
                 f"{quoted(target)} is a directory", code=ErrorCode.FILE_EXISTS, path=target
             )

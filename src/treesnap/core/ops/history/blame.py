@@ -68,15 +68,15 @@ def blame(context: Context, path: bytes, ref: str, size_bytes_max: int) -> Blame
             older_ids[change.snapshot.id] = change.older_id
         else:
             break
-    found = followed.result()
+    origins = followed.result()
     with opened(context, "follow the lines of a file", recover=False) as session:
         steps = {
             identity: _step(session, older_ids.get(identity))
-            for identity in {snapshot.id for snapshot in found}
+            for identity in {snapshot.id for snapshot in origins}
         }
     blamed = tuple(
         BlameLine(number, line, snapshot, steps[snapshot.id])
-        for number, (line, snapshot) in enumerate(zip(lines, found, strict=True), start=1)
+        for number, (line, snapshot) in enumerate(zip(lines, origins, strict=True), start=1)
     )
     return BlameResult(newest, path, blamed, is_complete=not is_cut)
 

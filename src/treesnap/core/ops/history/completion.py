@@ -29,19 +29,19 @@ def recent_snapshots(context: Context, beginning: str = "") -> list[Snapshot]:
             return list(islice(snapshots.readable(session.root.id), READ_MAX))
         names = snapshots.names(session.root.id)
         fitting = [name for name in names if name.id.startswith(beginning)][:READ_MAX]
-        found = {name.id: snapshots.load(session.root.id, name) for name in fitting}
-        for snapshot in islice(snapshots.readable(session.root.id), READ_MAX - len(found)):
-            found.setdefault(snapshot.id, snapshot)
-        return list(found.values())
+        by_id = {name.id: snapshots.load(session.root.id, name) for name in fitting}
+        for snapshot in islice(snapshots.readable(session.root.id), READ_MAX - len(by_id)):
+            by_id.setdefault(snapshot.id, snapshot)
+        return list(by_id.values())
 
 
 def sessions(context: Context) -> dict[str, Snapshot]:
     """Returns the newest snapshot of each session that the newest snapshots belong to."""
-    found: dict[str, Snapshot] = {}
+    newest: dict[str, Snapshot] = {}
     for snapshot in recent_snapshots(context):
         if snapshot.record.session is not None:
-            found.setdefault(snapshot.record.session, snapshot)
-    return found
+            newest.setdefault(snapshot.record.session, snapshot)
+    return newest
 
 
 def names_in(context: Context, ref: str, directory: bytes) -> list[tuple[bytes, bool]]:

@@ -40,7 +40,7 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
             root_ids = session.store.snapshots.root_ids() if all_roots else [session.root.id]
             damaged: list[SnapshotName] = []
             newer: list[SnapshotName] = []
-            found = [
+            snapshots = [
                 item
                 for each in root_ids
                 for item in session.store.snapshots.readable(each, damaged, newer=newer)
@@ -57,9 +57,9 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
             f"Snapshot {name.id[:12]} was written by a newer treesnap and cannot be listed",
         )
     if all_roots:
-        found.sort(key=lambda item: item.record.created_at_ns, reverse=True)
+        snapshots.sort(key=lambda item: item.record.created_at_ns, reverse=True)
     unread = ([name.id for name in names] for names in (damaged, newer))
-    return SnapshotList(filter(wanted.fits, found), *unread)
+    return SnapshotList(filter(wanted.fits, snapshots), *unread)
 
 
 def snapshot_names(context: Context) -> tuple[SnapshotName, ...]:
@@ -73,20 +73,20 @@ def snapshot_names(context: Context) -> tuple[SnapshotName, ...]:
 
 def load_snapshots(context: Context, names: Sequence[SnapshotName]) -> SnapshotList:
     """Returns the snapshots of some names, in their order, without those that were deleted."""
-    found: list[Snapshot] = []
+    snapshots: list[Snapshot] = []
     damaged: list[SnapshotId] = []
     newer: list[SnapshotId] = []
     with opened(context, "read snapshots") as session:
         for name in names:
             try:
-                found.append(session.store.snapshots.load(session.root.id, name))
+                snapshots.append(session.store.snapshots.load(session.root.id, name))
             except NotFound:
                 continue
             except NewerVersion:
                 newer.append(name.id)
             except Corrupt:
                 damaged.append(name.id)
-    return SnapshotList(found, damaged, newer)
+    return SnapshotList(snapshots, damaged, newer)
 
 
 def history_mark(context: Context) -> str:

@@ -83,7 +83,7 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
     )
     if request.limit is not None and request.limit < 0:
         raise InvalidArgument(f"There cannot be {request.limit} snapshots")
-    wanted = Filter(session=request.session)
+    in_session = Filter(session=request.session)
     if request.path:
         _refuse_unknown(context, request.path)
 
@@ -93,7 +93,7 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
         return (
             record.created_at_ns >= since_ns
             and request.kind in (None, record.kind)
-            and wanted.fits(snapshot)
+            and in_session.fits(snapshot)
             and (request.pattern is None or any(pattern.search(text) for text in texts if text))
         )
 
@@ -130,7 +130,7 @@ def ways_back(context: Context) -> WaysBack:
 
     Takes no lock, so a restore may change it.
     """
-    found: list[Snapshot | None] = []
+    snapshots: list[Snapshot | None] = []
     try:
         with opened(context, "look at the history", recover=False) as session:
             history = load_history(session.root)
@@ -139,8 +139,8 @@ def ways_back(context: Context) -> WaysBack:
                 if moments:
                     with suppress(NotFound, Corrupt):
                         snapshot = resolve_in(session, moments[-1].snapshot_id)
-                found.append(snapshot)
-            return WaysBack(found[0], found[1], _position(session))
+                snapshots.append(snapshot)
+            return WaysBack(snapshots[0], snapshots[1], _position(session))
     except StoreMissing:
         return WaysBack(None, None, None)
 

@@ -115,27 +115,27 @@ def _side(
     entries: Sequence[Entry | None],
 ) -> dict[int, bytes | None]:
     """Returns one side of each wanted change by its position, without what is gone meanwhile."""
-    found: dict[int, bytes | None] = {}
+    contents: dict[int, bytes | None] = {}
     files: list[_Wanted] = []
     for number, entry in enumerate(entries):
         if not wanted[number]:
             continue
         if entry is None:
-            found[number] = None
+            contents[number] = None
         elif entry.kind == EntryKind.SYMLINK:
-            found[number] = entry.target
+            contents[number] = entry.target
         else:
             files.append((number, entry))
     if not files:
-        return found
+        return contents
     if ref is not None:
-        return found | _of_snapshot(session, ref, files)
+        return contents | _of_snapshot(session, ref, files)
     with reported("read a file"), open_chain(session.fs, root) as chain:
         for number, _ in files:
             data = _of_tree(session, chain, batch[number].path)
             if data is not None:
-                found[number] = data
-    return found
+                contents[number] = data
+    return contents
 
 
 def _of_snapshot(session: Session, ref: str, files: Iterable[_Wanted]) -> dict[int, bytes | None]:

@@ -158,8 +158,8 @@ def config(
     from treesnap.core.model.results import ConfigResult, Setting, SettingSource
 
     if key is not None and key not in KEYS and not is_of_user(key):
-        known = ", ".join([*KEYS, *SHOWN_NAMES])
-        raise InvalidArgument(f"There is no setting {key!r}; there are: {known}")
+        names = ", ".join([*KEYS, *SHOWN_NAMES])
+        raise InvalidArgument(f"There is no setting {key!r}; there are: {names}")
     changes = value is not None or unset
     if changes and key is None:
         raise InvalidArgument("The setting to change is not named")
@@ -170,8 +170,8 @@ def config(
             raise InvalidArgument(f"{key} holds for all roots of its user, not for one")
         if changes:
             change_of_user({key: value})
-        found = [item for item in _of_user() if item.key == key]
-        return ConfigResult(tuple(found or [Setting(key, None, SettingSource.DEFAULT)]))
+        of_user = [item for item in _of_user() if item.key == key]
+        return ConfigResult(tuple(of_user or [Setting(key, None, SettingSource.DEFAULT)]))
     if value is not None and key is not None:
         KEYS[key].parse(value)
     try:
@@ -230,8 +230,8 @@ def _value(path: str, name: str, value: Any) -> Any:
         raise invalid(path, f"only a user's own settings may have {name}")
     if key is None:
         raise invalid(path, f"there is no setting {name!r}")
-    wanted = key.stored if isinstance(key.stored, tuple) else (key.stored,)
-    if type(value) not in wanted:
+    types = key.stored if isinstance(key.stored, tuple) else (key.stored,)
+    if type(value) not in types:
         raise invalid(path, f"{name} is a {type(value).__name__}")
     if isinstance(value, list):
         if not all(isinstance(item, str) for item in value):

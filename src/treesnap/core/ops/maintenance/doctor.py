@@ -44,13 +44,13 @@ def doctor(context: Context, *, forget: bool = False) -> DoctorResult:
     try:
         with opened(context, "look for unfinished work", writing=forget, recover=False) as session:
             forgotten = forget and _forget(session)
-            found = [
+            of_roots = [
                 work
                 for path in registered_roots(context.fs, session.store.layout)
                 for work in _of_root(context, session.store, path)
             ]
             store = session.store
-            unfinished = (*found, *_collection(context, store), *_maintenance(store))
+            unfinished = (*of_roots, *_collection(context, store), *_maintenance(store))
     except StoreMissing:
         unfinished, forgotten = (), False
     return DoctorResult(unfinished=unfinished, looked_at_ns=context.clock_ns(), forgotten=forgotten)
@@ -60,7 +60,7 @@ def _of_root(context: Context, store: Store, path: bytes) -> list[Unfinished]:
     """Returns what was interrupted in one root, without what is still under way."""
     session = Session(context, store, store.root(path))
     names = session.root.names()
-    found = [
+    unfinished = [
         Unfinished(
             work=UnfinishedWork.STEP,
             root=path,
@@ -77,16 +77,16 @@ def _of_root(context: Context, store: Store, path: bytes) -> list[Unfinished]:
         record = session.root.abandoned_export(name)
         if record is not None:
             with record:
-                found.append(
+                unfinished.append(
                     Unfinished(work=UnfinishedWork.EXPORT, root=path, resolution=_TO_SWEEP)
                 )
     if session.root.is_interrupted:
         try:
             with session.root.locked("doctor", 0.0):
-                found += _restore(session, path)
+                unfinished += _restore(session, path)
         except Busy:
             pass
-    return found
+    return unfinished
 
 
 def _restore(session: Session, path: bytes) -> list[Unfinished]:

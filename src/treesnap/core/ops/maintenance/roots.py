@@ -71,9 +71,9 @@ def list_roots(context: Context) -> tuple[RootInfo, ...]:
 
 def _all_roots(store: Store) -> list[Root]:
     """Returns the roots with a record, by path, then those that only have snapshots."""
-    known = [record.id for record in registered_records(store.fs, store.layout)]
-    others = [name for name in store.snapshots.root_ids() if name not in known]
-    roots = [store.root_by_id(name) for name in known]
+    registered = [record.id for record in registered_records(store.fs, store.layout)]
+    others = [name for name in store.snapshots.root_ids() if name not in registered]
+    roots = [store.root_by_id(name) for name in registered]
     for name in others:
         path = _last_path(store, name)
         if path is not None:
@@ -124,19 +124,19 @@ def find_registered(store: Store, given: str) -> Root:
         root = store.root(os.fsencode(path))
         if root.is_registered() or store.snapshots.listing(root.id).newest is not None:
             return store.root_by_id(root.id, root.path)
-    found = []
+    matches = []
     if _ID_BEGINNING.match(given):
         names = {*store.fs.list_names(store.layout.roots), *store.snapshots.root_ids()}
         ids = sorted(name for name in names if is_hex(name, 32) and name.startswith(given))
         roots = [store.root_by_id(name, _last_path(store, name) or b"") for name in ids]
-        found = [root for root in roots if root.path]
-    if len(found) > 1:
+        matches = [root for root in roots if root.path]
+    if len(matches) > 1:
         raise InvalidArgument(
-            f"The id {given!r} fits {len(found)} roots", code=ErrorCode.AMBIGUOUS_REF
+            f"The id {given!r} fits {len(matches)} roots", code=ErrorCode.AMBIGUOUS_REF
         )
-    if not found:
+    if not matches:
         raise _unknown(given)
-    return found[0]
+    return matches[0]
 
 
 def _unknown(given: str) -> NotFound:

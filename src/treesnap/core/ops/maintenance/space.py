@@ -105,15 +105,15 @@ def prune(context: Context, request: PruneRequest) -> PruneResult:
         if request.dry_run:
             with opened(context, "look at the snapshots") as session:
                 request, policy = _with_rules(request, settings_of(session))
-                found = decisions_of(session.store, session.root, request, now_ns)
-                return _result(found, policy, dry_run=True)
+                decisions = decisions_of(session.store, session.root, request, now_ns)
+                return _result(decisions, policy, dry_run=True)
         with (
             opened(context, "remove snapshots", writing=True, recover=False) as session,
             locked_root(session, "prune", touches_tree=False),
         ):
             request, policy = _with_rules(request, settings_of(session))
-            found = prune_root(session.store, session.root, request, now_ns)
-            return _result(found, policy, dry_run=False)
+            decisions = prune_root(session.store, session.root, request, now_ns)
+            return _result(decisions, policy, dry_run=False)
     except StoreMissing:
         _, policy = _with_rules(request, None)
         return _result([], policy, dry_run=request.dry_run)

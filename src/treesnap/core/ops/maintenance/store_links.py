@@ -35,11 +35,11 @@ def links_left(fs: ReadingFileSystem, layout: Layout) -> list[str]:
     import json
 
     try:
-        found = json.loads(read_file(fs, layout.links, _SIZE_MAX))["links"]
+        links = json.loads(read_file(fs, layout.links, _SIZE_MAX))["links"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
-    is_list = isinstance(found, list) and all(isinstance(link, str) for link in found)
-    return [link for link in found if os.path.isabs(link) and "\0" not in link] if is_list else []
+    is_list = isinstance(links, list) and all(isinstance(link, str) for link in links)
+    return [link for link in links if os.path.isabs(link) and "\0" not in link] if is_list else []
 
 
 def note_links(fs: FileSystem, layout: Layout, links: Iterable[str]) -> None:

@@ -72,11 +72,11 @@ def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> V
 
 def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
     with opened(context, "verify the store", recover=False) as session:
-        found = Checker(
+        checker = Checker(
             session.store, asked.sample, _place(context), read_data=asked.read_data
         ).run()
-    if not (asked.repair and found.problems):
-        return _result(found, found)
+    if not (asked.repair and checker.problems):
+        return _result(checker, checker)
     from treesnap.core.store.maintenance.check.repair import Repair
 
     with (
@@ -86,16 +86,16 @@ def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
         store = session.store
 
         def recover_objects() -> list[RecoveredObject]:
-            return ObjectRecovery(context, store, found.lost).run(found.damaged)
+            return ObjectRecovery(context, store, checker.lost).run(checker.damaged)
 
         repair = Repair(
-            store, found, maintaining, monitor=context.monitor, recover_objects=recover_objects
+            store, checker, maintaining, monitor=context.monitor, recover_objects=recover_objects
         )
         repair.run()
     with opened(context, "verify the store", recover=False) as session:
         again = Checker(session.store, asked.sample, _place(context), read_data=asked.read_data)
-        left = again.run(known=found)
-    return _result(found, left, repair)
+        left = again.run(known=checker)
+    return _result(checker, left, repair)
 
 
 def _result(found: Checker, left: Checker, repair: Repair | None = None) -> VerifyResult:

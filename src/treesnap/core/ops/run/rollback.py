@@ -156,9 +156,9 @@ def _refuse_generators(function: object) -> None:
     """Raises TypeError for what only makes a generator, whose body runs later."""
     from inspect import isasyncgenfunction, isgeneratorfunction
 
-    found = _called(function)
-    is_async = any(isasyncgenfunction(each) for each in found)
-    if is_async or any(isgeneratorfunction(each) for each in found):
+    functions = _called(function)
+    is_async = any(isasyncgenfunction(each) for each in functions)
+    if is_async or any(isgeneratorfunction(each) for each in functions):
         kind = "an async generator" if is_async else "a generator"
         block = "async with handle.aio" if is_async else "with handle"
         raise TypeError(

@@ -269,13 +269,13 @@ class _Collection:
             room = self._fs.free_bytes(fd) - _COPY_OVERHEAD_SIZE
         finally:
             self._fs.close(fd)
-        found = []
+        fitting = []
         for pack in sorted(packs, key=lambda item: item.needed_bytes):
             room -= pack.needed_bytes + _ENTRY_OVERHEAD_SIZE * pack.needed_count
             if room < 0:
                 break
-            found.append(pack)
-        return found
+            fitting.append(pack)
+        return fitting
 
     def _copy(self, packs: list[PackUsage], going: frozenset[bytes]) -> None:
         """Copies what is needed of packs into others, verified and durable.

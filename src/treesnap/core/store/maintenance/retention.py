@@ -141,18 +141,18 @@ class _Rules:
         return reasons + self._by_rule(snapshot)
 
     def _by_rule(self, snapshot: Snapshot) -> list[str]:
-        found = []
+        rules = []
         if self._last_left > 0:
             self._last_left -= 1
-            found.append("last")
+            rules.append("last")
         created_ns = snapshot.record.created_at_ns
         within_s = self._policy.keep_within_s
         if within_s is not None and created_ns > self._now_ns - within_s * 10**9:
-            found.append("within")
+            rules.append("within")
         time = utc_time(created_ns)
-        found += [periods.name for periods in self._periods if periods.takes(time)]
-        found += [f"tag {tag}" for tag in self._policy.keep_tags if snapshot.has_tag(tag)]
-        return found
+        rules += [periods.name for periods in self._periods if periods.takes(time)]
+        rules += [f"tag {tag}" for tag in self._policy.keep_tags if snapshot.has_tag(tag)]
+        return rules
 
 
 class _Periods:

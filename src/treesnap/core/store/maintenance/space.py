@@ -48,9 +48,9 @@ def measure_paths(
                 with suppress(Corrupt):  # 'verify' reports it
                     for _ in others.add(other.record):
                         pass
-    found: list[PathSpace] = []
-    _PathWalk(store, others.seen, depth, found, budget).measure(path, entry, 0)
-    return tuple(found)
+    measured: list[PathSpace] = []
+    _PathWalk(store, others.seen, depth, measured, budget).measure(path, entry, 0)
+    return tuple(measured)
 
 
 class _PathWalk:

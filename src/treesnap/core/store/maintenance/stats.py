@@ -143,7 +143,7 @@ def _by_root(walked: _Walked, ownership: Ownership, counted: _Counted) -> tuple[
     unique_bytes: Counter[int | None] = Counter()
     for owner, size_bytes in counted.needed_bytes.items():
         unique_bytes[ownership.root_of(owner)] += size_bytes
-    found = [
+    by_root = [
         RootStats(
             root=path,
             snapshots=walked.roots.count(number),
@@ -152,7 +152,7 @@ def _by_root(walked: _Walked, ownership: Ownership, counted: _Counted) -> tuple[
         )
         for number, path in enumerate(walked.paths)
     ]
-    return tuple(sorted(found, key=lambda item: item.root))
+    return tuple(sorted(by_root, key=lambda item: item.root))
 
 
 def _by_snapshot(walked: _Walked, counted: _Counted) -> tuple[SnapshotStats, ...]:

@@ -104,8 +104,12 @@ class CloneSource:
         directory, name = treepath.split(path)
         if directory != self._directory:
             self._enter(directory)
-        found = self._known.get(name)
-        if found is None or found[0].content != entry.content or found[0].size != entry.size:
+        known_file = self._known.get(name)
+        if (
+            known_file is None
+            or known_file[0].content != entry.content
+            or known_file[0].size != entry.size
+        ):
             return False
         try:
             source_fd = open_for_reading(self._fs, name, _OPEN_FILE, dir_fd=self._dir_fd)
@@ -123,7 +127,7 @@ class CloneSource:
             return False
         finally:
             close_after_reading(self._fs, source_fd)
-        if found[1][1:] == (
+        if known_file[1][1:] == (
             stat.st_mode,
             stat.st_size,
             stat.st_mtime_ns,
@@ -138,10 +142,10 @@ class CloneSource:
     def _enter(self, directory: bytes) -> None:
         """Looks up what is known of the files in a directory; nothing where there is no row."""
         self._directory, self._known = directory, {}
-        found = self._cache.find(directory)
-        if found is None:
+        cached = self._cache.find(directory)
+        if cached is None:
             return
-        row = found[0]
+        row = cached[0]
         # Without its tree, which gc may just have removed, or its directory: nothing is known.
         with suppress(Corrupt, OSError):
             seen = decode_observations(row.observations)

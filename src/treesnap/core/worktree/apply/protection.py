@@ -108,8 +108,8 @@ def _unlock(fs: FileSystem, name: str | bytes, dir_fd: int | None) -> tuple[int,
     with opened_file(fs, name, os.O_PATH, dir_fd) as fd:
         status = fs.fstat(fd)
         mode = status.st_mode
-        wanted = _DIRECTORY_BITS if S_ISDIR(mode) else _FILE_BITS if S_ISREG(mode) else 0
-        if mode & wanted == wanted or status.st_uid != os.geteuid():
+        bits = _DIRECTORY_BITS if S_ISDIR(mode) else _FILE_BITS if S_ISREG(mode) else 0
+        if mode & bits == bits or status.st_uid != os.geteuid():
             return mode, False
-        fs.change_mode(fd, (mode & 0o7777) | wanted)
+        fs.change_mode(fd, (mode & 0o7777) | bits)
         return mode, True

@@ -42,13 +42,13 @@ def _remove(fs: FileSystem, chain: DirectoryChain, path: bytes) -> None:
     directory, name = treepath.split(path)
     try:
         parent_fd = chain.open(directory)
-        found = fs.lstat(name, dir_fd=parent_fd)
+        status = fs.lstat(name, dir_fd=parent_fd)
     except OSError as error:
         if error.errno in NO_DIRECTORY:
             return
         raise
     _make_writable(fs, parent_fd)  # it gets its final metadata in the end
-    if not stat_module.S_ISDIR(found.st_mode):
+    if not stat_module.S_ISDIR(status.st_mode):
         fs.unlink(name, dir_fd=parent_fd)
         return
     remove_below(fs, _opened_writable(fs, chain, treepath.components(path)))
@@ -126,9 +126,9 @@ def _make_writable(fs: FileSystem, fd: int) -> bool:
 
     Not in those of other users: the superuser needs no permission there, and no other user may.
     """
-    found = fs.fstat(fd)
-    mode = stat_module.S_IMODE(found.st_mode)
-    if mode & 0o700 == 0o700 or found.st_uid != os.geteuid():
+    status = fs.fstat(fd)
+    mode = stat_module.S_IMODE(status.st_mode)
+    if mode & 0o700 == 0o700 or status.st_uid != os.geteuid():
         return False
     fs.change_mode(fd, mode | 0o700)
     return True

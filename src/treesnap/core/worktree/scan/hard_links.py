@@ -56,11 +56,11 @@ class LinkGroups:
 
     def missing(self, paths: Iterable[bytes]) -> dict[tuple[int, int], int]:
         """Returns the files with these names, with how many names of each were not found."""
-        wanted = set(paths)
+        listed = set(paths)
         return {
             identity: self._link_counts[identity] - len(names)
             for identity, names in self._paths.items()
-            if len(names) < self._link_counts[identity] and not wanted.isdisjoint(names)
+            if len(names) < self._link_counts[identity] and not listed.isdisjoint(names)
         }
 
     def shared(self, *, is_broken_by_changes: bool = False) -> frozenset[bytes]:

@@ -143,9 +143,9 @@ class Exclusions:
         def hides(name: bytes, mode: int) -> bool:
             is_directory = S_ISDIR(mode)
             for verdict, prefix in asked:
-                found = verdict(name, prefix + name, is_directory=is_directory)
-                if found is not None:
-                    return found
+                is_hidden = verdict(name, prefix + name, is_directory=is_directory)
+                if is_hidden is not None:
+                    return is_hidden
             return False
 
         return hides

@@ -327,9 +327,9 @@ def _read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryLi
     if not listing.exclusions.heeds_files:
         return
     try:
-        found = fs.lstat(IGNORE_FILE, dir_fd=fd)
-        mode = found.st_mode
-        if is_left_by_others(fs, fd, found):
+        status = fs.lstat(IGNORE_FILE, dir_fd=fd)
+        mode = status.st_mode
+        if is_left_by_others(fs, fd, status):
             warning = (
                 f"{quoted(treepath.join(path, IGNORE_FILE))} excludes nothing: it belongs to "
                 "another user, in a directory where everyone may make files"

@@ -57,11 +57,11 @@ def parallel_scan(
     ``mapped`` are inode numbers of files that count as changed. The root itself is always to be
     looked at, and everything in which it differs.
     """
-    found = cache.find(b"")
+    cached = cache.find(b"")
     helpers = helper_count() if cache.base.count >= ROWS_MIN else 0
-    if found is None or found[0].rules != NO_RULES or not helpers:
+    if cached is None or cached[0].rules != NO_RULES or not helpers:
         return None
-    totals = found[0].totals
+    totals = cached[0].totals
     weight_max = (totals.files + totals.directories) // (_ITEMS_EACH * (helpers + 1))
     changed = PathTree(is_listed=True)
 
@@ -78,7 +78,7 @@ def parallel_scan(
 
     with chain:
         share_out(
-            list(_work_items(cache, found[0], weight_max)),
+            list(_work_items(cache, cached[0], weight_max)),
             lambda item: item.weight,
             helpers,
             Work(
@@ -108,16 +108,16 @@ def _work_items(cache: StatCache, root: Row, weight_max: int) -> Iterator[_WorkI
             continue  # nothing in it counts as known, so that all below it is walked
         for name in names:
             below = treepath.join(path, name)
-            found = cache.find(below)
-            if found is None:
+            cached = cache.find(below)
+            if cached is None:
                 yield _WorkItem([below], is_deep=True, weight=1)
                 continue
-            totals = found[0].totals
+            totals = cached[0].totals
             weight = totals.files + totals.directories + totals.others + 1
             if weight <= weight_max or not totals.directories:
                 yield _WorkItem([below], is_deep=True, weight=weight)
                 continue
-            pending.append((below, found[0]))
+            pending.append((below, cached[0]))
             divided.append(below)
             if len(divided) == _RUN_COUNT:
                 yield _WorkItem(divided, is_deep=False, weight=len(divided))
@@ -138,11 +138,11 @@ def _looked(
     pending = [*reversed(item.paths)]
     while pending:
         path = pending.pop()
-        found = cache.find(path)
-        if found is None:
+        cached = cache.find(path)
+        if cached is None:
             yield _WHOLE, path
             continue
-        row = found[0]
+        row = cached[0]
         try:
             listing = list_directory(fs, chain.open(path), path, nothing)
         except OSError:

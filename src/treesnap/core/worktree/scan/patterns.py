@@ -162,10 +162,10 @@ def _tokens(text: bytes, start: int, *, crosses: bool) -> list[Token] | None:
         elif byte == ord("?"):
             tokens.append(_ANY)
         elif byte == ord("["):
-            found = _bracket(text, position)
-            if found is None:
+            bracket = _bracket(text, position)
+            if bracket is None:
                 return None
-            token, position = found
+            token, position = bracket
             tokens.append(token)
         else:
             if byte == _BACKSLASH:
@@ -341,11 +341,11 @@ class _Group:
         if self._expression is None:
             branches = (b"(" + expression(pattern.tokens) + b")" for _, pattern in self._patterns)
             self._expression = re.compile(b"|".join(branches))
-        found = self._expression.match(text)
-        if found is None:
+        match = self._expression.match(text)
+        if match is None:
             return last
-        assert found.lastindex is not None
-        return max(last, self._patterns[found.lastindex - 1][0])
+        assert match.lastindex is not None
+        return max(last, self._patterns[match.lastindex - 1][0])
 
 
 def _groups(patterns: Iterable[tuple[int, Pattern]]) -> Iterator[_Group]:

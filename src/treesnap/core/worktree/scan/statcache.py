@@ -93,9 +93,9 @@ class CacheFile:
 
     def find(self, path: bytes) -> tuple[Row, RowPlace] | None:
         """Returns a directory's row and where it is, or None."""
-        wanted = path_hash(path)
-        position = bisect_left(self._hashes, wanted)
-        while position < self.count and self._hashes[position] == wanted:
+        hashed = path_hash(path)
+        position = bisect_left(self._hashes, hashed)
+        while position < self.count and self._hashes[position] == hashed:
             offset = self._offsets[position]
             payload = unframe(self._data, offset)
             if payload is not None:
@@ -145,9 +145,9 @@ class StatCache:
     def find(self, path: bytes) -> tuple[Row, RowPlace] | None:
         """Returns a directory's row and where it is, or None."""
         if self.recent is not None:
-            found = self.recent.find(path)
-            if found is not None:
-                return found
+            recent = self.recent.find(path)
+            if recent is not None:
+                return recent
             if self.removed and _is_removed(path, self.removed):
                 return None
         return self.base.find(path)

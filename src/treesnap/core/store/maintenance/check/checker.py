@@ -134,9 +134,9 @@ class Checker:
                 index.damaged.setdefault(os.path.basename(part.where), error.message)
         for name, reason in index.damaged.items():
             self.problems.append(Problem(code="bad-index", message=reason, where=f"index/{name}"))
-        known = self._store.packs.sizes()
+        sizes = self._store.packs.sizes()
         for pack_id, covered in index.covered().items():
-            if pack_id in known and known[pack_id] < covered:
+            if pack_id in sizes and sizes[pack_id] < covered:
                 self._note_bad_pack(pack_id, "it is shorter than what was written to it")
 
     def _check_packs(self) -> None:
@@ -251,9 +251,9 @@ class Checker:
                 )
                 continue
             self.snapshots += 1
-            found = report.of(snapshot.record)
-            if found:
-                self.damaged.append(Damaged(snapshot, found))
+            lost_objects = report.of(snapshot.record)
+            if lost_objects:
+                self.damaged.append(Damaged(snapshot, lost_objects))
 
     def note(self, kind: ObjectKind, identity: ObjectId, reason: str) -> None:
         """Notes what is wrong with an object, unless something else is known to be."""
@@ -348,14 +348,14 @@ class DamageReport:
 
     def of(self, record: SnapshotRecord) -> list[LostObject]:
         """Returns everything that a snapshot lost."""
-        found: list[LostObject] = []
+        lost_objects: list[LostObject] = []
         size = 0
         for lost in islice(self._of(record), _LOST_MAX):
-            found.append(lost)
+            lost_objects.append(lost)
             size += len(lost.path)
             if size > _LOST_PATHS_SIZE_MAX:
                 break
-        return found
+        return lost_objects
 
     def _of(self, record: SnapshotRecord) -> Iterator[LostObject]:
         for reference in root_references(record.root, record.links):
@@ -449,9 +449,9 @@ class DamageReport:
         """
         if reference.kind == ObjectKind.CHUNK:
             return () if self._checker.is_there(reference.kind, reference.id) else (reference.id,)
-        found = self._lists.get(reference.id)
-        if found is None:
-            found = (reference.id,)
+        lost_ids = self._lists.get(reference.id)
+        if lost_ids is None:
+            lost_ids = (reference.id,)
             if self._checker.is_there(reference.kind, reference.id):
                 try:
                     lost = (
@@ -459,14 +459,14 @@ class DamageReport:
                         for below in self._trees.references(reference)
                         for each in self._lost_in(below)
                     )
-                    found = tuple(dict.fromkeys(lost))
+                    lost_ids = tuple(dict.fromkeys(lost))
                 except Corrupt as error:
                     if self._checker.newer_packs:
-                        found = ()
+                        lost_ids = ()
                     else:
                         self._checker.note(reference.kind, reference.id, error.message)
-            self._lists[reference.id] = found
-        return found
+            self._lists[reference.id] = lost_ids
+        return lost_ids
 
 
 class Sample(NamedTuple):

@@ -122,9 +122,9 @@ class MetadataFiles:
 
     def _states(self) -> Iterator[Finding]:
         """Looks at pins and counts. A state without its snapshot proves that one was lost."""
-        found = [name for name in self._fs.list_names(self._layout.states) if is_hex(name, 64)]
-        known = {name.id for _, name in self._store.snapshots.all_names() if name.id in found}
-        for name in found:
+        states = [name for name in self._fs.list_names(self._layout.states) if is_hex(name, 64)]
+        snapshots = {name.id for _, name in self._store.snapshots.all_names() if name.id in states}
+        for name in states:
             identity = SnapshotId(name)
             path = self._layout.state(identity)
             where = f"states/{name}"
@@ -137,7 +137,7 @@ class MetadataFiles:
                 continue
             except Corrupt as error:
                 message = f"{error.message}: the snapshot counts as pinned"
-            if identity not in known:
+            if identity not in snapshots:
                 if _is_going(self._store, identity):
                     continue
                 mend = _taking_lost(identity)
@@ -161,7 +161,7 @@ class MetadataFiles:
             is_newer = True
         except Corrupt as error:
             reason = error.message
-        known = recorded or self._record_of(name)
+        record = recorded or self._record_of(name)
         if recorded is not None and self._store.root(recorded.path).id != name:
             message = f"The root {quoted(recorded.path)} is not found at its path"
             yield _finding("bad-root", message, where, _registering(name, recorded))
@@ -171,10 +171,10 @@ class MetadataFiles:
         if is_absent and had_snapshots and self._has_snapshots(name):
             reason = f"File {quoted(path)} is missing"
         if reason is not None:
-            yield _finding("bad-root", reason, where, _registering(name, known))
+            yield _finding("bad-root", reason, where, _registering(name, record))
         yield from self._root_files(name)
-        if known is not None:
-            yield from self._journal(self._store.root_by_id(name, known.path))
+        if record is not None:
+            yield from self._journal(self._store.root_by_id(name, record.path))
 
     def _has_snapshots(self, name: str) -> bool:
         return bool(self._store.snapshots.names(name))

@@ -36,14 +36,14 @@ def quarantined_objects(store: Store) -> Iterator[tuple[ObjectKind, bytes]]:
     except FileNotFoundError:
         return
     for name in names:
-        found = _NAME.match(name)
-        if found is None:
+        match = _NAME.match(name)
+        if match is None:
             continue
         try:
             data = read_readable(store.fs, os.path.join(store.layout.quarantine, name), _SIZE_MAX)
         except OSError:  # one that cannot be opened keeps back no other
             continue
-        yield from _intact(data, bytes.fromhex(found[1]))
+        yield from _intact(data, bytes.fromhex(match[1]))
 
 
 def _intact(data: bytes, pack_id: bytes) -> Iterator[tuple[ObjectKind, bytes]]:

@@ -272,7 +272,7 @@ class Repair:
         The frame around a record may be damaged, one byte of it, or the file be that of another
         snapshot.
         """
-        wanted = {bad.name.id for bad in self._found.bad_snapshots}
+        bad_ids = {bad.name.id for bad in self._found.bad_snapshots}
         for bad in self._found.bad_snapshots:
             path = self._store.snapshots.path(bad.root_id, bad.name)
             try:
@@ -280,13 +280,13 @@ class Repair:
             except OSError:  # told when it is mended
                 continue
             candidates = dict.fromkeys(records_in(data))
-            found = {snapshot_id(payload): payload for payload in candidates}
-            if not found.keys() & wanted:
+            by_id = {snapshot_id(payload): payload for payload in candidates}
+            if not by_id.keys() & bad_ids:
                 for payload in filter(None, (corrected(it, bad.name.id) for it in candidates)):
-                    found[bad.name.id] = payload
-            for identity in found.keys() & wanted:
-                if _is_readable(found[identity]):
-                    yield identity, found[identity]
+                    by_id[bad.name.id] = payload
+            for identity in by_id.keys() & bad_ids:
+                if _is_readable(by_id[identity]):
+                    yield identity, by_id[identity]
 
 
 def _is_readable(payload: bytes) -> bool:
