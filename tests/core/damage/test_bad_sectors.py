@@ -253,3 +253,30 @@ def test_a_copy_for_the_quarantine_has_what_the_disk_gives_back(tmp_path):
     assert path.read_bytes() == whole
     (kept,) = world.store.glob(f"quarantine/snapshots.*-{identity}")
     assert kept.read_bytes() == record
+
+
+@pytest.mark.parametrize("pattern", ["index/*", "roots/*/cache"])
+def test_a_mapped_file_with_a_bad_sector_is_an_error_and_is_not_needed(tmp_path, pattern):
+    """Its pages are loaded when it is mapped."""
+    root, store = tmp_path / "root", tmp_path / "store"
+    root.mkdir()
+    for number in range(900):
+        (root / str(number)).write_text(f"content {number}" * 200)
+    treesnap.open(root, store).create(name="good")
+    assert [path for path in store.glob(pattern) if path.stat().st_size > VERIFIED_SIZE_MAX]
+    directory = store / pattern.partition("/")[0]
+
+    def is_there(call: Call) -> bool:
+        return directory in Path(os.readlink(f"/proc/self/fd/{call.arguments[0]}")).parents
+
+    fault = Fault(methods=frozenset({"map"}), errno=errno.EIO, where=is_there, lasting=True)
+    fs = FaultyFileSystem(fault, inner=UnsyncedFileSystem())
+    handle = Handle(context_at(root, str(store), fs=fs))
+    (root / "0").write_text("changed")
+
+    made = handle.create().id
+    handle.restore("good")
+
+    assert (root / "0").read_text() == "content 0" * 200
+    assert treesnap.open(root, store).verify(read_data=True).ok
+    assert treesnap.open(root, store).cat(made, "0")

@@ -52,7 +52,11 @@ class ReadingFileSystem(Protocol):
         """Returns the start of the next hole at or after ``offset``; past the end is a hole."""
 
     def map(self, fd: int) -> mmap:
-        """Returns a read-only mapping of a whole file that is not empty."""
+        """Returns a read-only mapping of a whole file that is not empty.
+
+        Of one of at most 16 MiB all pages are loaded where the system can: a bad sector is EIO
+        then. Elsewhere it ends the process that touches its page.
+        """
 
     def sync(self, fd: int, /) -> None:
         """Makes a file's data and metadata, or a directory's names, durable."""

@@ -40,6 +40,9 @@ _PROTECTED = 0x10 | 0x20
 _STATX_BTIME = 0x800
 _STATX_MNT_ID = 0x1000
 _FICLONE = 0x40049409
+_MADV_POPULATE_READ = 22
+_EHWPOISON = 133
+_LOADED_SIZE_MAX = 16 << 20
 """The request to share blocks, from linux/fs.h."""
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
@@ -177,6 +180,21 @@ def _give_owner(fd: int, mode: int) -> None:
             os.chmod(_reachable(fd), current_mode & 0o7777 | mode & _OWNER)
 
 
+def load_pages(mapping: mmap.mmap) -> None:
+    """Loads the pages of a mapping of at most 16 MiB; raises OSError with EIO for a bad sector.
+
+    So it does for a page behind the end of a file that another process has cut. To touch either
+    would be SIGBUS, which ends the process. Does nothing on kernels before Linux 5.14.
+    """
+    if len(mapping) > _LOADED_SIZE_MAX:  # loading more than is looked at would take its time
+        return
+    try:
+        mapping.madvise(_MADV_POPULATE_READ)
+    except OSError as error:
+        if error.errno in {errno.EFAULT, _EHWPOISON}:
+            raise OSError(errno.EIO, os.strerror(errno.EIO)) from error
+
+
 class LocalFileSystem:
     """Implements :class:`treesnap.core.fs.base.FileSystem` with the kernel's own.
 
@@ -242,7 +260,13 @@ class LocalFileSystem:
             raise
 
     def map(self, fd: int) -> mmap.mmap:
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        mapping = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        try:
+            load_pages(mapping)
+        except BaseException:
+            mapping.close()
+            raise
+        return mapping
 
     def sync_data(self, fd: int, /) -> None:
         getattr(os, "fdatasync", os.fsync)(fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 
 import pytest
@@ -103,3 +104,34 @@ def test_attributes_of_a_closed_descriptor_cannot_be_read(fs):
         fs.list_xattrs(1 << 20)
     with pytest.raises(FileNotFoundError):
         fs.get_xattr(1 << 20, "user.x")
+
+
+def test_a_page_that_the_disk_does_not_give_back_is_an_error_when_it_is_loaded(tmp_path):
+    """Here of a file that was cut: to touch the page would kill this process, as a bad sector."""
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(8 * mmap.PAGESIZE))
+    fd = os.open(path, os.O_RDWR)
+    with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as mapping:
+        try:
+            mapping.madvise(22)
+        except OSError:
+            pytest.skip("this kernel cannot load pages")
+        os.truncate(fd, mmap.PAGESIZE)
+
+        with pytest.raises(OSError, match="Input/output error") as unreadable:
+            local.load_pages(mapping)
+
+        assert unreadable.value.errno == errno.EIO
+        assert len(mapping[: mmap.PAGESIZE]) == mmap.PAGESIZE
+    os.close(fd)
+
+
+def test_the_pages_of_a_mapping_are_loaded(tmp_path, fs, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(local, "load_pages", loaded.append)
+    (tmp_path / "file").write_bytes(b"content")
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+
+    with fs.map(fd) as mapping:
+        assert loaded == [mapping]
+    os.close(fd)

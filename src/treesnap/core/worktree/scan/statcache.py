@@ -46,6 +46,7 @@ from treesnap.core.codec.statcache import (
 from treesnap.core.codec.watch import WatchNote
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import Temporary, open_regular, unlink_if_present, write_all
+from treesnap.core.fs.os_errors import is_unreadable
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import ObjectId, SkipReason
 from treesnap.core.model.errors import Corrupt, UnsupportedFormat
@@ -184,6 +185,10 @@ def _load_file(fs: FileSystem, path: str) -> CacheFile | None:
             return None
         return CacheFile(memoryview(fs.map(fd)), path)
     except (Corrupt, UnsupportedFormat):
+        return None
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
         return None
     finally:
         fs.close(fd)
