@@ -149,6 +149,10 @@ class RootLedger:
         finally:
             os.close(fd)
 
+    def was_made(self) -> bool:
+        """Returns whether a writer has ended a change of the root, which makes it."""
+        return any(line["what"] == "base" for line in self.log.lines())
+
     def now(self) -> list[str] | None:
         """Returns the states that the root may be in, or None when that cannot be known."""
         lines = self.log.lines()

@@ -143,6 +143,14 @@ class TestWhatIsNoticed:
         assert checker.problems == []
         assert checker.sizes["snapshots"] == 2
 
+    def test_a_root_that_is_gone_unless_no_writer_came_to_it(self, place):
+        place.roots = [*place.roots, place.roots[0].with_name("later")]
+        assert self.problems(place) == []
+
+        place.ledger(1).log.add(what="base", states=[])
+
+        assert self.problems(place) == ["root 1: it is gone"]
+
     def test_a_snapshot_that_is_lost(self, place):
         lost = self.handle(place).list()[-1].id
         self.handle(place).delete(lost)
