@@ -250,10 +250,16 @@ class _RemoteSession(NamedTuple):
         set_pushed_history(self.session.root, self._remote_id, pushed)
 
     def collect(self) -> Collected | None:
-        """Collects garbage there; returns None when another collection overtook it."""
+        """Collects garbage there; returns None when another collection overtook it.
+
+        What it leaves is remembered, so a remote that is set back to before it is refused.
+        """
         with _alone(self, "remote gc"):
             collected = Collector(self.connection.protocol).collect()
             self.connection.files.sweep_unfinished()
+            registry = _registry(self.session)
+            number, _ = self.connection.protocol.read_state()
+            registry.note_state(self.name, registry.get(self.name), number)
         return collected
 
     @property
