@@ -66,8 +66,8 @@ class World:
         for name in names:
             handle = treesnap.open(self.root, self.base / name)
             assert b"".join(handle.cat("good", "file")) == b"content"
-            handle.create(name=f"by {name}")
-            handle.delete(f"by {name}")
+            handle.create(name="mine")
+            handle.delete("mine")
 
 
 @pytest.fixture
@@ -188,6 +188,20 @@ def test_a_way_home_that_fails_leaves_each_name_right(world, faults):
         if not handle.context.fs.hits_of(fault):
             assert number > 10
             return
+
+
+@FAR
+@pytest.mark.parametrize("name", ["n" * 255, "\u00e9" * 127, os.fsdecode(b"\xff" * 250)])
+def test_a_store_with_the_longest_name_goes_on_and_comes_home(world, faults, name):
+    world.move("a", name, *faults())
+    world.move("a", "b", *faults())
+    world.move("b", name, *faults())
+    world.move("b", "a", *faults())
+    world.handle("a").store_copy(world.base / ("c" * 255))
+
+    lead = {key: value for key, value in world.there().items() if value}
+    assert lead == {name: "a", "b": "a"}
+    world.assert_used("a", "b", name, "c" * 255)
 
 
 def test_a_link_of_a_user_is_replaced_where_it_is_named(world):

@@ -18,7 +18,7 @@ from garbage import use_new_pack
 from sampling import sized
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.errors import Busy, ErrorCode, OperationFailed, Refused
+from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, Refused
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import context_at
 from treesnap.core.store.layout import Layout
@@ -317,7 +317,7 @@ def test_damage_of_the_store_itself_is_said(place, command):
     if command == "store_copy":
         assert not handle.store_copy(place.new).verified.ok
     else:
-        with pytest.raises(OperationFailed, match="has damage"):
+        with pytest.raises(Corrupt, match=r"has damage.*'store copy'"):
             handle.store_move(place.new)
         assert not place.new.with_name("new.partial").exists()
 

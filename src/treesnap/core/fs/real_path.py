@@ -23,6 +23,23 @@ _LINKS_MAX = 40
 """As of Linux, see path_resolution(7)."""
 
 
+_SHORT_NAME_BYTES = 100
+"""Names of so many bytes fit on every file system."""
+
+
+def path_beside(path: str, suffix: str, *, prefix: str = "") -> str:
+    """Returns a path in the same directory that fits wherever the given one does."""
+    directory, name = os.path.split(os.fsencode(path))
+    begin, end = prefix.encode(), suffix.encode()
+    room = max(len(name), _SHORT_NAME_BYTES) - len(begin) - len(end)
+    if len(name) > room:
+        with suppress(UnicodeDecodeError):  # it is cut between characters, where it has some
+            name.decode()
+            name = name[:room].decode(errors="ignore").encode()
+        name = name[:room]
+    return os.fsdecode(os.path.join(directory, begin + name + end))
+
+
 class Link(NamedTuple):
     """A symbolic link that was followed."""
 

@@ -22,6 +22,7 @@ from contextlib import suppress
 
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem
 from treesnap.core.fs.durable import opened_file, read_file, replace_file
+from treesnap.core.fs.real_path import path_beside
 from treesnap.core.model.errors import ErrorCode, Refused, TreesnapError, quoted
 from treesnap.core.store.layout import Layout
 
@@ -97,7 +98,7 @@ def make_way(fs: FileSystem, store: str, place: str, path: str) -> None:
 
 
 def _beside(path: str) -> str:
-    return f"{path}.moving"
+    return path_beside(path, ".moving")
 
 
 def _is_remains(path: str) -> bool:
@@ -171,7 +172,7 @@ def _lead(fs: FileSystem, link: str, target: str) -> None:
     Raises Refused where another process has put something else in its place by then.
     """
     above, name = os.path.split(link)
-    made = f".{name}.treesnap-link"
+    made = os.path.basename(path_beside(link, ".treesnap-link", prefix="."))
     with opened_file(fs, above, _FLAGS) as fd:
         if os.path.islink(os.path.join(above, made)):  # of a move that was killed
             fs.unlink(made, dir_fd=fd)

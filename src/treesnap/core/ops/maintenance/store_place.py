@@ -52,9 +52,10 @@ from treesnap.core.fs.durable import (
 )
 from treesnap.core.fs.os_errors import is_unreadable, reported
 from treesnap.core.fs.pinned import pinned
-from treesnap.core.fs.real_path import opened_real
+from treesnap.core.fs.real_path import opened_real, path_beside
 from treesnap.core.model.errors import (
     Busy,
+    Corrupt,
     ErrorCode,
     InvalidArgument,
     OperationFailed,
@@ -239,9 +240,10 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
                     path=os.path.join(old, made.unreadable[0]),
                 )
             if not verified.ok:
-                raise OperationFailed(
-                    f"The copy for {quoted(path)} has damage, and the store was not moved",
-                    path=path,
+                raise Corrupt(
+                    f"The store {quoted(old)} has damage, and was not moved; 'store copy' copies "
+                    "it with the damage",
+                    path=old,
                 )
             with _closed_as_well(partial):
                 left = _exchanged_with_copy(session, partial, old, path)
@@ -285,7 +287,7 @@ def _exchanged_with_copy(session: Session, partial: _Partial, old: str, path: st
         note_move(partial.fs, Layout(partial.path), move)
         note_move(fs, session.store.layout, move)
         _put_in_place(partial, place)
-        left = _free_name(f"{old}.moved")
+        left = _free_name(path_beside(old, ".moved"))
         _exchange_with_link(fs, old, link=left, target=place)
     except BaseException:
         if not os.path.islink(old):
@@ -387,7 +389,7 @@ def _is_link_to_replace(path: str, store: str) -> bool:
 def _refuse_taken(path: str) -> None:
     if _is_taken(path):
         raise _taken(path)
-    partial = f"{path}.partial"
+    partial = path_beside(path, ".partial")
     if _is_taken(partial) and not _is_leftover(os.lstat(partial), os.listdir(partial)):
         what = "is not what a copy leaves that is killed: rename it or remove it"
         if os.path.lexists(Layout(partial).format):
@@ -570,7 +572,7 @@ def _free_name(path: str) -> str:
     number, free_path = 1, path
     while os.path.lexists(free_path):
         number += 1
-        free_path = f"{path}-{number}"
+        free_path = path_beside(path, f"-{number}")
     return free_path
 
 
@@ -785,7 +787,7 @@ def _partial(fs: FileSystem, path: str) -> Iterator[_Partial]:
 
     Raises Refused where another process puts something else in its place.
     """
-    partial = f"{path}.partial"
+    partial = path_beside(path, ".partial")
     above, name = os.path.split(partial)
     ensure_directories(fs, above)
     with opened_real(fs, above) as above_fd:

@@ -15,14 +15,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from stat import S_ISDIR
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from treesnap.core.fs.os_errors import error_text, reported
-from treesnap.core.fs.real_path import opened_real
+from treesnap.core.fs.real_path import opened_real, path_beside
 from treesnap.core.interruption import (
     FirstSignal,
     Guard,
@@ -63,9 +63,6 @@ if TYPE_CHECKING:
     from treesnap.core.model.results import CreateResult
     from treesnap.core.ops.processes import Command
     from treesnap.core.store.attachments import AttachmentChange
-
-_SHORT_NAME_BYTES = 100
-"""Names of so many bytes fit on every file system."""
 
 
 def run(
@@ -515,7 +512,7 @@ def _clear_place(context: Context) -> None:
     except OSError:  # there is nothing
         return
     if is_in_the_way:
-        names = (_beside(context.root, f".left-{number}") for number in count(1))
+        names = (path_beside(context.root, f".left-{number}") for number in count(1))
         with (
             reported("move aside what is in the place of the root"),
             opened_real(fs, above) as above_fd,
@@ -527,16 +524,3 @@ def _clear_place(context: Context) -> None:
             WarningCode.ROOT_MOVED_ASIDE,
             f"{quoted(context.root)} was no longer a directory; what it was is {quoted(aside)}",
         )
-
-
-def _beside(path: str, suffix: str) -> str:
-    """Returns a path in the same directory that fits wherever the given one does."""
-    directory, name = os.path.split(os.fsencode(path))
-    end = suffix.encode()
-    room = max(len(name), _SHORT_NAME_BYTES) - len(end)
-    if len(name) > room:
-        with suppress(UnicodeDecodeError):  # it is cut between characters, where it has some
-            name.decode()
-            name = name[:room].decode(errors="ignore").encode()
-        name = name[:room]
-    return os.fsdecode(os.path.join(directory, name + end))
