@@ -122,6 +122,17 @@ def test_only_some_paths_are_adopted(handle, tree, fork):
     assert (tree / "script").read_text() == "true\n"
 
 
+def test_a_fork_without_the_snapshot_that_it_began_with_is_refused(handle, fork):
+    there = open_handle(fork, handle.store_path)
+    there.unpin("forked")
+    there.delete("forked")
+
+    with pytest.raises(Refused, match="or its snapshot 'forked' was deleted") as refused:
+        handle.adopt(fork)
+
+    assert refused.value.code == ErrorCode.NOT_A_FORK
+
+
 def test_a_directory_that_is_no_fork_of_the_root_is_refused(handle, tree, fork, tmp_path):
     other = tmp_path / "other"
     other.mkdir()

@@ -117,6 +117,16 @@ def test_by_the_command_in_text_and_json(place):
     assert "pipes (socket)" in text.err
 
 
+def test_by_a_restore_of_nothing_but_what_is_left_alone(place):
+    (place.root / "old/file").unlink()
+    (place.root / ".snapignore").write_text("/old/")
+
+    ended = place.snap("restore", "before", "old")
+
+    assert ended.out.startswith("Nothing to restore: everything else is as in ")
+    assert "old (excluded)" in ended.err
+
+
 def test_by_run(place):
     ended = place.snap("run", "--", "sh", "-c", "mkdir -p deep/er; mkfifo p; touch f.o; exit 9")
 

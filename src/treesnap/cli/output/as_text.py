@@ -242,7 +242,10 @@ def restore_line(result: RestoreResult) -> str:
     if result.scope is not None:
         target += f", {scope_text(result.scope)}"
     if not (result.restored or result.created or result.deleted):
-        is_unseen = any(item.reason is SkipReason.UNREADABLE for item in result.untouched)
+        is_unseen = any(
+            result.scope is not None or item.reason is SkipReason.UNREADABLE
+            for item in result.untouched
+        )
         but_others = " else" if result.conflicts or is_unseen or result.missing else ""
         if result.safety_id is not None:
             return f"Restored {target}: nothing{but_others} but times of directories differed"

@@ -155,6 +155,12 @@ class TestRules:
     def test_of_zero_keep_nothing(self):
         assert kept(hours(1), Policy(keep_last=0)) == []
 
+    @pytest.mark.parametrize("tags", [("=",), ("",), ("=value", "=")])
+    def test_of_tags_without_a_key_keep_nothing(self, tags):
+        assert Policy(keep_tags=tags).keeps_nothing
+        assert not Policy(keep_tags=(*tags, "key")).keeps_nothing
+        assert not Policy(keep_tags=tags, keep_last=1).keeps_nothing
+
     def test_that_are_absent_keep_everything(self):
         assert kept(hours(1, 2), Policy()) == hours(1, 2)
 

@@ -136,8 +136,9 @@ def adopt(
         fork_root = fork_session.root
         origin = origin_in(session.store, fork_root)
         if origin is None or origin.root_id != session.root.id:
+            known = "" if origin is not None else ", or its snapshot 'forked' was deleted"
             raise Refused(
-                f"{quoted(fork.root)} was not forked from {quoted(context.root)}",
+                f"{quoted(fork.root)} was not forked from {quoted(context.root)}{known}",
                 code=ErrorCode.NOT_A_FORK,
                 path=fork.root,
             )

@@ -63,7 +63,12 @@ class Policy:
     @property
     def keeps_nothing(self) -> bool:
         """Whether rules are given, of all kinds of snapshots, and each keeps none."""
-        is_none = all(isinstance(value, int) and value <= 0 for value in self.rules.values())
+        is_none = all(
+            value <= 0
+            if isinstance(value, int)
+            else not any(tag.partition("=")[0] for tag in value)
+            for value in self.rules.values()
+        )
         return is_none and not self.is_empty and self.kinds == frozenset(SnapshotKind)
 
 
