@@ -281,6 +281,7 @@ def fetched(base: Path) -> tuple[Handle, str]:
     other = base / "other"
     other.mkdir()
     (other / "plants").write_text("tulips")
+    (other / "photo").write_bytes(os.urandom(100_000))
     theirs = treesnap.open(other, base / "desk")
     theirs.create()
     Remotes(theirs).add("disk", str(base / "disk"))
@@ -373,3 +374,46 @@ def test_a_fetched_snapshot_that_an_interrupted_restore_needs_stays(shared):
     assert here.status() is not None
     assert [(live / name).read_text() for name in ("plants", "paths")] == ["tulips", "theirs"]
     forget_root(handle(shared, "two").context, history_id, force=True)
+
+
+class Forgetting(WrappedFileSystem):
+    """Forgets the fetched history once, and collects, before the n-th call of a sort."""
+
+    def __init__(self, base: Path, method: str, name: str, number: int) -> None:
+        super().__init__(UnsyncedFileSystem())
+        self._other = handle(base, "two")
+        self._history_id = next(item.id for item in self._other.root_list() if item.fetched)
+        self._sort, self.left = (method, name), number
+
+    def around(self, call: Call) -> object:
+        if (call.method, os.path.basename(call.paths[-1] if call.paths else "")) == self._sort:
+            self.left -= 1
+            if self.left == 0:
+                forget_root(self._other.context, self._history_id, force=True)
+                assert self._other.gc().freed_bytes > 90_000
+        return call.proceed()
+
+
+def test_no_restore_is_committed_to_a_snapshot_that_is_gone(shared):
+    """After a kill it could neither be finished nor undone."""
+    here, ref = fetched(shared)
+    live = shared / "one"
+    before = {path.name: path.read_bytes() for path in live.iterdir()}
+    fs = Forgetting(shared, "unlink", "building", 1)  # all is staged
+
+    with pytest.raises(treesnap.NotFound, match="was deleted meanwhile"):
+        handle(shared, "one", fs=fs).restore(ref)
+
+    assert fs.left == 0
+    assert {path.name: path.read_bytes() for path in live.iterdir()} == before
+    assert here.doctor().unfinished == ()
+
+
+def test_a_snapshot_to_which_a_restore_is_being_committed_stays(shared):
+    here, ref = fetched(shared)
+
+    with pytest.raises(treesnap.Busy):
+        handle(shared, "one", fs=Forgetting(shared, "rename", "journal", 2)).restore(ref)
+
+    assert here.resolve(ref)
+    assert here.doctor().unfinished == ()

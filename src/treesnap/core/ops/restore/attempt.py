@@ -433,6 +433,7 @@ class _RestoreAttempt:
             rules=goal.rules,
             revealed=self._view.revealed,
             touch=goal.request.touch,
+            source=goal.snapshot,
         )
         return work, left_out
 

@@ -16,7 +16,7 @@ from treesnap.core.fs.durable import Prepared
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Attachment, Entry, IgnoreRules, Totals
+from treesnap.core.model.entities import Attachment, Entry, IgnoreRules, Snapshot, Totals
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -189,7 +189,7 @@ class Transaction:
         journal = self._committed(root_fd, commit)
         with self._prepared(commit) as prepared:
             with steps.staged(root_fd, journal.stage_name, places) as applier:
-                self._commit(journal)
+                self._commit(journal, steps.work.source)
                 self._apply(root_fd, applier, journal, prepared)
             self._end_or_warn(root_fd, prepared, steps.work)
 
@@ -325,19 +325,33 @@ class Transaction:
                 stack.callback(changed.discard)
             yield _Prepared(history, changed)
 
-    def _commit(self, journal: Journal) -> None:
+    def _commit(self, journal: Journal, source: Snapshot | None = None) -> None:
         """Writes the journal that must be carried out.
+
+        Raises NotFound where the snapshot to go to is gone: from then on it stays.
 
         When that fails, it is unknown which journal a power cut would leave, so the
         one that undoes everything is written again before anything is removed.
         """
         staging = self._open_journal
         try:
-            self._write(journal)
+            with self._staying(source):
+                self._write(journal)
         except BaseException:
             self._journal = None
             self._write(staging)
             raise
+
+    @contextmanager
+    def _staying(self, source: Snapshot | None) -> Iterator[None]:
+        """Keeps a snapshot of another root, which was fetched, from being removed meanwhile."""
+        if source is None or source.root_id == self._session.root.id:
+            yield
+            return
+        store = self._session.store
+        with store.root_by_id(source.root_id).locked("restore", self._session.context.wait_s):
+            store.snapshots.require(source)
+            yield
 
     def _apply(self, root_fd: int, applier: Applier, journal: Journal, prepared: _Prepared) -> None:
         """Carries a committed journal out, or undoes all of it and raises."""
@@ -530,6 +544,8 @@ class RestoreWork(NamedTuple):
     """Exclusions that held beside those in the tree."""
     revealed: Revealed = NOTHING_REVEALED
     """What was looked at although it is excluded."""
+    source: Snapshot | None = None
+    """The snapshot to go to, which may be of another root; None in a recovery."""
 
     @property
     def reserve_bytes(self) -> int:
