@@ -33,7 +33,7 @@ _WINDOW_SIZE_MAX = 128 << 20
 """Memory that a stream from elsewhere may ask for: what the command zstd allows."""
 
 _SMALL = 64
-"""What is no larger is stored as it is: a frame costs more than it saves."""
+"""Objects up to this size are stored as they are: a frame costs more than it saves."""
 _FEED_SIZE = 256
 """Bytes of a damaged frame that are decompressed at once."""
 

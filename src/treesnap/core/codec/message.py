@@ -229,7 +229,7 @@ def unpack_groups(
     """Yields arrays of byte strings that stand one after the other; raises Corrupt.
 
     The strings of an array rise, so that pieces which repeat cannot make it grow;
-    in memory are the array at hand and a piece.
+    in memory are the current array and a piece.
     """
     source = _Source(pieces)
     unpacker = msgpack.Unpacker(

@@ -125,7 +125,7 @@ class TreeCache:
 
 
 class TreeReader:
-    """Reads directories; keeps the newest ones at hand, and the first ones where asked to.
+    """Reads directories; caches the newest ones, and the first ones where asked to.
 
     ``stored_bytes`` returns what the store takes on disk, which bounds walks of its trees. Live
     trees are really there, so a walk of one has no bound.
@@ -149,7 +149,7 @@ class TreeReader:
         self._room = entries_max
 
     def keep(self, tree_id: ObjectId, tree: Tree) -> None:
-        """Takes a directory that the caller has at hand."""
+        """Caches a directory that the caller has already decoded."""
         self._cache.add(tree_id, tree)
         if len(tree.entries) < self._room and tree_id not in self._first:
             self._room -= len(tree.entries) + 1
@@ -497,7 +497,7 @@ def next_hole(content: FileContent, get: Get, offset: int) -> int:
 
 
 def _data_from(content: FileContent, get: Get, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yields what is no hole from an offset on, with where it begins."""
+    """Yields the data from an offset on, each piece with its position; skips holes."""
     if content.data is not None:
         if offset < len(content.data):
             yield 0, content.data

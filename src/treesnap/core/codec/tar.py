@@ -313,7 +313,7 @@ class TarReader:
                 refuse(f"The archive goes on for more than {AFTER_END_MAX >> 20} MiB after its end")
 
     def content(self) -> Iterator[bytes | int]:
-        """Yields the content of the member at hand; a number stands for so many zeros."""
+        """Yields the content of the current member; a number stands for that many zeros."""
         member = self._member
         assert member is not None
         if member.runs is None:

@@ -71,7 +71,7 @@ Keep = Callable[[ObjectId, Tree], object]
 
 
 def _forget(_tree_id: ObjectId, _tree: Tree) -> None:
-    """Keeps no tree at hand."""
+    """Caches no tree."""
 
 
 def put_tree(entries: Sequence[Entry], totals: Totals, put: Put, keep: Keep = _forget) -> ObjectId:
@@ -298,7 +298,7 @@ def _checked_rows(rows: tuple[Any, ...]) -> tuple[Any, ...]:
         raise refused("entry", "bad field count")
     names, kinds, modes, uids, gids, mtimes_ns, sizes, contents, xattrs = zip(*rows, strict=True)
     if set(map(type, names)) != {bytes}:
-        raise refused("entry", "its name is no byte string")
+        raise refused("entry", "its name is not a byte string")
     numbers_are_good = (
         set(map(type, chain(kinds, modes, uids, gids, sizes))) == {int}
         and 0 <= min(modes) <= max(modes) <= 0o7777

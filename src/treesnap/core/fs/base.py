@@ -30,7 +30,7 @@ Name = str | bytes
 class ReadingFileSystem(Protocol):
     """System calls that take nothing away and change nothing, with descriptors for handles.
 
-    Who only reads takes this, so that a type checker refuses the rest.
+    Readers take this, so that a type checker refuses the rest.
     """
 
     def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:

@@ -323,7 +323,7 @@ class NewerVersion(UnsupportedFormat, Corrupt):
 
 
 class GenerationMissing(Corrupt):
-    """A file of a remote says that it was encrypted with a key generation that is not at hand.
+    """A file of a remote says that it was encrypted with a key generation that is not known here.
 
     Either another machine has rotated the keys since the key slot was opened, and a newer slot
     has them, or the file is damaged. ``generation`` is what the file says.

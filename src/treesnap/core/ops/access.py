@@ -74,7 +74,7 @@ def opened(
 
 
 class UnfinishedStep(NamedTuple):
-    """Something that was to be gone back from: its process was killed, or the roll-back failed."""
+    """A step that still has to be rolled back: its process was killed, or the roll-back failed."""
 
     checkpoint: Snapshot
     operation: str
@@ -118,7 +118,7 @@ def _tell(session: Session, steps: Iterable[UnfinishedStep]) -> None:
 
 
 def tell_other_steps(session: Session, target: Snapshot, scope: tuple[bytes, ...] | None) -> None:
-    """Warns of steps that are still to be gone back from, but for one that a restore is about."""
+    """Warns of steps that still have to be rolled back, except one that a restore is about."""
     steps = unfinished_steps(session, session.root.names())
     if takes_back(target, scope):
         steps = [step for step in steps if step.checkpoint.id != target.id]

@@ -54,18 +54,18 @@ _WHAT = "the import"
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
-"""How files begin that are no archives of ours, and what reads them."""
+"""How archives of other formats begin, and what reads them."""
 
 
 class Readable(Protocol):
     """A file that is open for reading bytes, such as standard input."""
 
     def read(self, size: int, /) -> bytes:
-        """Returns so many bytes at most, none at the end."""
+        """Returns at most that many bytes, none at the end."""
 
 
 class _Imported(NamedTuple):
-    """A tree in the store, and what is to be said of it."""
+    """A tree in the store, and what the result says of it."""
 
     root: Entry
     links: FileContent | None
@@ -309,13 +309,13 @@ class _File:
         self._fd = fd
 
     def read(self, size: int, /) -> bytes:
-        """Returns so many bytes at most, none at the end."""
+        """Returns at most that many bytes, none at the end."""
         return self._fs.read(self._fd, size)
 
 
 @contextmanager
 def _opened_file(fs: FileSystem, path: str) -> Iterator[_File]:
-    """Yields an archive; what is wrong with it is said with its name."""
+    """Yields an archive; errors about it name it."""
     with opened_file(fs, os.path.realpath(path), os.O_RDONLY) as fd:
         try:
             yield _File(fs, fd)

@@ -125,7 +125,7 @@ def uncaptured(context: Context) -> tuple[Skipped, ...]:
 
 
 class _Nowhere:
-    """Takes objects and forgets them; there are no earlier ones."""
+    """Discards objects; there are no earlier ones."""
 
     def put(self, kind: ObjectKind, data: bytes) -> ObjectId:
         check_object(kind, data)

@@ -51,7 +51,7 @@ def save(fs: FileSystem, path: str, text: str, *, temporary: str) -> None:
 
 
 def document_of(fs: ReadingFileSystem, path: str) -> dict[str, Any]:
-    """Returns what a file holds; an absent one holds nothing."""
+    """Returns the content of a file; empty if there is none."""
     text = load(fs, path)
     if not text:
         return {}

@@ -1,8 +1,8 @@
 """The fence of a store: how a process that takes something away keeps out of others' way.
 
 Announce, fence, look again, act. Say where others look before they rely on something; pass a
-fence, behind which everyone who relied on it before is visible or will withdraw; decide by what
-is there now; only then take away. Who looked before and acts later has looked in vain.
+fence, behind which every process that relied on it before is visible or will withdraw; decide
+by what is there now; only then take away. What was seen before the fence does not count.
 
 Packs are relied on without a lock, so an epoch is their fence, and :meth:`Maintaining.retire` is
 the only way by which one is removed or moved. Its proof is that of
@@ -143,7 +143,7 @@ class Maintaining:
         store.packs.close()  # what was read of them before may be less than there is now
 
     def finish(self) -> None:
-        """Lets writers rely on all packs again that are still there."""
+        """Lets writers rely again on all packs that still exist."""
         state = read_state(self._fs, self._store.layout)
         if state.condemned:
             self._write_state(CollectorState(epoch=state.epoch))

@@ -123,7 +123,7 @@ def inside(fs: FileSystem, store_path: str, wait_s: float) -> Iterator[None]:
 
 @contextmanager
 def closed_gate(fs: FileSystem, store_path: str, wait_s: float) -> Iterator[None]:
-    """Keeps everyone out who would change the store; raises Busy while anyone is inside.
+    """Keeps writers out of the store; raises Busy while one is inside.
 
     At once where that is this very thread, which cannot leave while it waits. The caller holds the
     collector's lock. Raises OperationFailed where the file system has no locks of directories.

@@ -71,21 +71,21 @@ class Inventory(NamedTuple):
     end: int
     """How many bytes of the pack the blocks account for, damage included."""
     damaged_at: int | None
-    """Where something is damaged that was once whole, or None."""
+    """Where data that was once whole is damaged, or None."""
     torn_at: int | None
-    """Where bytes begin, behind all blocks, that are not a block; None without such bytes."""
+    """Where bytes behind the last block begin that are not a block, or None."""
 
     @property
     def entries(self) -> list[IndexEntry]:
-        """The objects of the pack, made anew each time."""
+        """The objects of the pack, computed on each call."""
         return list(_entries(self.tables))
 
 
 class Sound(NamedTuple):
-    """The part of a pack that can be relied on."""
+    """The reliable part of a pack."""
 
     tables: list[BlockTable]
-    """Its blocks, also behind damage."""
+    """Its blocks, those behind damage included."""
     torn: frozenset[IndexEntry]
     """Objects that were never synced, and do not match their ids."""
     covered: int
@@ -287,7 +287,7 @@ class PackReader:
         return Encoded.of_block(table, data)
 
     def _table_and_bytes(self, block: Block) -> tuple[BlockTable, bytes]:
-        """Returns all of a block, with its table; raises Corrupt where another one is."""
+        """Returns a whole block and its table; raises Corrupt where another block lies there."""
         data = self._stored(block)
         table = decode_table(data, block.pack_id, block.offset)
         if table is None or table.block != block or len(data) != block.size:
@@ -408,7 +408,7 @@ def _opened(fs: ReadingFileSystem, path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def _stored_size(block: Block) -> int:
-    """Returns how much of a block is read: no index makes it larger than the largest block."""
+    """Returns how much of a block to read: at most the largest block, whatever an index says."""
     return min(block.size, TABLE_SIZE_MAX + BLOCK_RAW_SIZE_MAX)
 
 
@@ -515,7 +515,7 @@ class PackAppender:
         return None
 
     def append(self, encoded: Encoded) -> list[IndexEntry]:
-        """Returns where the objects lie; truncates what was written when it fails."""
+        """Returns where the objects lie; on failure, truncates what it wrote."""
         tables = list(encoded.tables_at(self.pack_id, self.end))
         self._write(encoded.data)
         if self._offsets is not None:

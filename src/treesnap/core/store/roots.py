@@ -144,7 +144,7 @@ class Moved(NamedTuple):
 
 
 class _Hold(NamedTuple):
-    """The file with which a process keeps a snapshot; no other process has the same."""
+    """A process's file that keeps a snapshot from deletion; each process has its own."""
 
     name: str
     identity: SnapshotId

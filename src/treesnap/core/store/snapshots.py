@@ -183,7 +183,7 @@ class RecordCache:
         self.get = self._files.get
 
     def add(self, identity: SnapshotId, data: bytes) -> None:
-        """Takes a file, and lets the oldest ones go."""
+        """Keeps a file, and drops the oldest ones."""
         if len(data) <= _CACHED_RECORD_SIZE_MAX:
             with self._lock:
                 self._files[identity] = data
@@ -191,7 +191,7 @@ class RecordCache:
                     self._files.popitem(last=False)
 
     def discard(self, identity: SnapshotId) -> None:
-        """Lets a file go that turned out to be damaged."""
+        """Drops a file that turned out to be damaged."""
         with self._lock:
             self._files.pop(identity, None)
 

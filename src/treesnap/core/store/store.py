@@ -126,7 +126,7 @@ class Store:
     def __init__(self, fs: FileSystem, path: str) -> None:
         self.fs: ReadingFileSystem = fs
         self.writing_fs = fs
-        """The same for those who change a store; few modules may name it."""
+        """Like ``Store``, for what changes a store; few modules may name it."""
         self.path = path
         self.layout = Layout(path)
         self.snapshots = SnapshotLog(fs, self.layout)

@@ -229,7 +229,7 @@ class Writer:
         self._append(Encoded.of_block(*block))
 
     def _add(self, kind: ObjectKind, identity: ObjectId, data: bytes) -> bool:
-        """Adds an object to the batch at hand; returns whether the batch is full."""
+        """Adds an object to the current batch; returns whether the batch is full."""
         self._added[identity] = None
         self._batch.append((kind, identity, data))
         self._batch_size += len(data)

@@ -126,7 +126,7 @@ def _publish(file: Temporary, place: OutputPlace, target: str, *, force: bool) -
 def pieces(
     context: Context, ref: str, path: bytes, compression: ArchiveCompression
 ) -> Iterator[bytes]:
-    """Yields the bytes of an archive; what is wrong with the call is raised at once."""
+    """Yields the bytes of an archive; errors in the arguments are raised at once."""
     return _Archive(context, ref, path).pieces(compression)
 
 
@@ -292,7 +292,7 @@ def _compressed(parts: Iterator[bytes], compressor: StreamCompressor) -> Iterato
 
 
 class _Sink:
-    """Takes what a compressor writes, until it is asked for."""
+    """Buffers what a compressor writes."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -306,7 +306,7 @@ class _Sink:
         """Has nothing to do."""
 
     def taken(self) -> bytes:
-        """Returns what came since the last time."""
+        """Returns what was written since the last call."""
         data, self._parts = b"".join(self._parts), []
         return data
 

@@ -107,9 +107,9 @@ class _Followed:
         self._found: list[Snapshot | None] = [None] * len(lines)
         self._version = lines
         self._positions = {number: number for number in range(len(lines))}
-        """By line of the version at hand, the line of the newest one that it became."""
+        """By line of the current version, the line of the newest one that it became."""
         self.snapshot = newest
-        """The oldest snapshot that is known to have the version at hand."""
+        """The oldest snapshot that is known to have the current version."""
 
     @property
     def is_done(self) -> bool:
@@ -117,7 +117,7 @@ class _Followed:
         return not self._positions
 
     def go_back(self, older: list[bytes]) -> None:
-        """Goes to the version before; lines that it lacks came with the one at hand."""
+        """Goes to the version before; lines that it lacks came with the current one."""
         positions: dict[int, int] = {}
         old_from = new_from = 0
         ends = (len(older), len(older), len(self._version), len(self._version))

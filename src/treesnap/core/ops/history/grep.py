@@ -156,7 +156,7 @@ class _ContentSearch:
         return _Found(is_binary, () if is_binary else tuple(kept))
 
     def _matches(self, block: bytes, before: int) -> Iterator[MatchedLine]:
-        """Yields the lines of a block that match; so many lines come before it."""
+        """Yields the matching lines of a block; ``before`` lines precede it."""
         if not block or (self._is_text and self._pattern.search(block) is None):
             return
         search = self._pattern.search

@@ -168,7 +168,7 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
 
 @contextmanager
 def _home_locked(session: Session, snapshot: Snapshot, operation: str) -> Iterator[Root]:
-    """Yields the root that has a snapshot, locked; raises NotFound where it is gone by then."""
+    """Yields the root that has a snapshot, locked; raises NotFound if it was deleted meanwhile."""
     if snapshot.root_id == session.root.id:
         yield session.root
         return

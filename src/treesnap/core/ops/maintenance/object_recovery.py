@@ -204,7 +204,7 @@ class _Sieve(MemoryObjects):
 
 
 def _needed(result: ScanResult, sieve: _Sieve) -> Iterator[tuple[Reference, bytes]]:
-    """Yields what was caught, and all that it needs, each with a path."""
+    """Yields the objects that were kept, and all that they need, each with a path."""
     trees = TreeReader(sieve.get)
     pending = [(item, b"", False) for item in root_references(result.root, result.links)]
     while pending:

@@ -403,7 +403,7 @@ class Room(NamedTuple):
     size_bytes: int
     """How much the store may grow, by the limit that was hit, or by what is free on the disk."""
     is_contested: bool
-    """Whether others were at work meanwhile, who take room or keep some from being made."""
+    """Whether other processes worked meanwhile, which use room or keep it from being freed."""
 
 
 def make_room(context: Context, full: StorageFull, given_up: _GivenUp | None = None) -> Room | None:

@@ -267,7 +267,7 @@ def _closed(session: Session) -> Iterator[None]:
 
 @contextmanager
 def _closed_as_well(partial: _Partial) -> Iterator[None]:
-    """Keeps everyone out of a copy until it has its name and all links lead to it."""
+    """Keeps all processes out of a copy until it has its name and all links lead to it."""
     fs, layout = partial.fs, Layout(partial.path)
     with ExitStack() as gate:
         gate.enter_context(collector_held(fs, layout, operation=MOVE, wait_s=0.0))
@@ -588,7 +588,7 @@ class _Partial:
         self._mark: Temporary | None = None
 
     def mark(self) -> None:
-        """Says that it is a copy that is not whole, for as long as this process lives."""
+        """Marks it as an incomplete copy for as long as this process lives."""
         try:
             mark = Temporary(self.fs, self.path, prefix=_MARK)
         except FileNotFoundError as error:  # another process took it for an empty one

@@ -65,7 +65,7 @@ class ConflictRule(StrEnum):
     THEIRS = "theirs"
     """They become what they are on the other side."""
     MARKERS = "markers"
-    """Both sides are written into a text; what is no text stays as it is here."""
+    """Both sides are written into a text; anything else stays as it is here."""
 
 
 class MergeRequest(NamedTuple):
@@ -390,11 +390,11 @@ class _Merge:
         self._request = request
         self._now_ns = now_ns
         self.taken: dict[bytes, Entry | None] = {}
-        """What becomes other than it is here, with all below it; None for what is removed."""
+        """What changes here, with all below it; None for what is removed."""
         self.metadata: dict[bytes, Entry] = {}
         """Directories that get other metadata."""
         self.missing: dict[bytes, Entry] = {}
-        """Directories that are not here and hold something of what is taken."""
+        """Directories that do not exist here and hold something that is taken."""
         self.conflicts: list[bytes] = []
         self.too_large: set[bytes] = set()
         self.left_out: list[Skipped] = []
@@ -444,7 +444,7 @@ class _Merge:
             self._decide_directory(place)
 
     def _leave_out(self, place: _MergePlace) -> None:
-        """Notes what a side skipped, if it may be that the other side changed something there."""
+        """Notes what a side skipped, if the other side may have changed something there."""
         mine, theirs, bases = place.mine, place.theirs, place.bases
         held = [base for base in bases if not _is_skipped(base)]
         if (theirs is None and not any(held)) or self._is_alike_any(theirs, held):

@@ -107,7 +107,7 @@ class _Runs:
         self._signals = signals
         self._running: Command | None = None
         self.outcome = "the command was not started, and nothing was changed"
-        """What became of what the command did, for a person whose signal ended it."""
+        """What became of the command's changes, for a person who ended it by a signal."""
 
     def run(self, held: HeldCheckpoint, retries: int) -> RunResult:
         from treesnap.core.ops.processes import Command
@@ -135,7 +135,7 @@ class _Runs:
         )
 
     def give_up(self, held: HeldCheckpoint, _error: BaseException) -> None:
-        """Ends the command that was started, if it was not gone back from yet, and goes back."""
+        """Ends the command, and rolls back unless that was done already."""
         running = self._running
         if running is None:
             return

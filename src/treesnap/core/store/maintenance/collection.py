@@ -95,16 +95,16 @@ class _Collection:
         self._roots: set[str] = set()
         """The roots of snapshots that need something."""
         self._new: list[ObjectId] = []
-        """What snapshots need that were not there, or not published, when packs were read."""
+        """Needed by snapshots that were published after the packs were read."""
         self._deleted: set[bytes] = set()
         self._copied_bytes = 0
         self._emptied_bytes = 0
-        """What the disk got back of packs that there was no room to rewrite at first."""
+        """Bytes freed in packs that could not be rewritten at first, for lack of room."""
         self._postponed: list[str] = []
         self._copying: PackUsage | None = None
         """The pack that is read at the moment, to be written into others."""
         self._spared: set[bytes] = set()
-        """Packs that stay because snapshots came to need something of them."""
+        """Packs that stay because new snapshots need something in them."""
 
     def run(self, *, dry_run: bool) -> GcResult:
         """Runs one whole collection."""
@@ -299,7 +299,7 @@ class _Collection:
         self._copying = None
 
     def _delete(self, condemned: frozenset[bytes]) -> None:
-        """Deletes packs but those that something new needs. Copies are durable before."""
+        """Deletes packs, except those that new snapshots need. Copies are durable before."""
 
         def settle() -> frozenset[bytes]:
             self._new += self._mark()

@@ -54,7 +54,7 @@ class PackUsage:
         """Bytes of all objects; a pack's footer is neither needed nor waste."""
         small = [block.size for block in blocks if block.raw_size <= _FRAGMENT_RAW_SIZE_MAX]
         self.is_fragmented = len(small) >= FRAGMENTS_MIN and 2 * sum(small) >= self.object_bytes
-        """Sessions that wrote little left it in blocks that are smaller when they are joined."""
+        """Small sessions left blocks that compress better when they are joined."""
         self.needed_bytes = 0
         self.needed_count = 0
         self._is_needed = bytearray(self.count)

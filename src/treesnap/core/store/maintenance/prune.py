@@ -38,7 +38,7 @@ class PruneRequest(NamedTuple):
     """Which snapshots of a root go."""
 
     policy: Policy = NO_RULES
-    """An empty one keeps everything."""
+    """An empty policy keeps everything."""
     session: str | None = None
     """Only snapshots of this session may go."""
     max_size_bytes: int | None = None

@@ -133,7 +133,7 @@ class _Rules:
         ]
 
     def reasons(self, snapshot: Snapshot) -> list[str]:
-        """Returns why a snapshot is kept; to be asked once for each, the newest first."""
+        """Returns why a snapshot is kept. Call it once for each, newest first."""
         reasons = []
         if snapshot.pinned:
             reasons.append("pinned")

@@ -89,7 +89,7 @@ class _PathWalk:
         return sums
 
     def _objects(self, entry: Entry) -> Iterator[Reference]:
-        """Yields what an entry needs and nothing before it needed."""
+        """Yields what an entry needs and no earlier entry needed."""
         pending: list[Reference] = []
         if entry.xattrs_id is not None:
             pending.append(Reference(ObjectKind.CHUNK, entry.xattrs_id))

@@ -211,7 +211,7 @@ class Ownership(Reachability):
         return None if owner == SEVERAL_ROOTS else _ROOTS - owner
 
     def _is_new(self, reference: Reference) -> bool:
-        """Counts the snapshot at hand among those that need an object."""
+        """Counts the current snapshot among those that need an object."""
         snapshot = len(self._roots) - 1
         known = self.of.get(reference.id)
         if known is None:

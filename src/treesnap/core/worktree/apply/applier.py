@@ -279,7 +279,7 @@ class Applier:
             self._change_metadata(step, step.new)
 
     def _undo_metadata(self, step: RestoreStep) -> None:
-        """Puts metadata back; what another process wrote to keeps its time."""
+        """Puts metadata back; a file that another process wrote to keeps its time."""
         assert step.before is not None
         assert step.old is not None
         assert step.new is not None

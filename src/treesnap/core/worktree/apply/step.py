@@ -42,7 +42,7 @@ class FileKey(NamedTuple):
 
 
 UNSEEN = FileKey(0, 0, 0, 0, 0, 0)
-"""Stands for what is known to be there and was not looked at; no file has this key."""
+"""The key of a file that is known to exist and was not examined; no file has this key."""
 
 
 def key_of(stat: os.stat_result) -> FileKey:

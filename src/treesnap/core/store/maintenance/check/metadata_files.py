@@ -52,7 +52,7 @@ def _finding(code: str, message: str, where: str, mend: Mend, *snapshot_ids: Sna
 
 
 class _Sort(NamedTuple):
-    """A sort of file that a root can do without."""
+    """A kind of file that a root can do without."""
 
     format: Format[Any]
     code: str
@@ -71,7 +71,7 @@ _PLAN = _Sort(PLAN_PAYLOAD, "bad-plan", "a plan", "the plan cannot be resumed or
 
 
 class CheckPlace(NamedTuple):
-    """What a check is given beside the store."""
+    """Inputs of a check besides the store."""
 
     root: bytes
     """Path of the root from which it was asked; the store may not know it otherwise."""

@@ -217,7 +217,7 @@ class Repair:
         )
 
     def _remove_cache(self, root: Root) -> None:
-        """Waits for a capture at work, which would write an old one afterwards."""
+        """Waits for a running capture, which would write an old one afterwards."""
         with suppress(NotFound), root.locked("verify", self._store.wait_s):
             unlink_if_present(self._fs, root.file("cache"))
 
