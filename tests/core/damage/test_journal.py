@@ -46,6 +46,7 @@ class Interrupted:
         for name in ("root", "store"):
             shutil.rmtree(self.base / name)
             shutil.copytree(self.base / f"{name}-whole", self.base / name, symlinks=True)
+        self.world.handle().store_trust()  # a copy is not proven to be the user's
 
     def damages(self) -> Iterator[bytes]:
         """Yields every damaged journal; none is whole."""
