@@ -95,6 +95,18 @@ def test_a_dead_mount_without_a_history_is_not_called_absent(snap, tmp_path, mou
         assert (outcome.code, outcome.err) == (1, f"snap: The root '{place}' {WHY}\n")
 
 
+@pytest.mark.parametrize("name", ["", "archive.tar"])
+def test_a_dead_mount_from_which_is_imported_is_not_called_absent(snap, tmp_path, mounter, name):
+    place = mounter.dead(tmp_path / "elsewhere") / name
+
+    outcome = snap("import", place)
+
+    assert outcome.code == 1
+    assert outcome.err == (
+        f"snap: Could not import at '{place}': Transport endpoint is not connected\n"
+    )
+
+
 def test_the_history_of_such_a_root_can_be_read(outside, root, tmp_path, mounter):
     (root / "file").write_text("before")
     made = outside("create")

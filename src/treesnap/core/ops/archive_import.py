@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from treesnap.core.codec import tar
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import opened_file
+from treesnap.core.fs.durable import is_there, opened_file
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.entities import Entry, FileContent, Skipped, SnapshotRecord, Totals
 from treesnap.core.model.errors import (
@@ -87,7 +87,9 @@ def import_from(context: Context, source: str | Readable, request: CaptureReques
     check_root(context, force=True)  # which is not captured
     if not isinstance(source, str):
         return _import(context, request, lambda: nullcontext(source), once=True)
-    if not os.path.lexists(source):
+    with reported("import"):
+        is_absent = not is_there(context.fs, source)
+    if is_absent:
         raise NotFound(
             f"There is no file or directory {quoted(source)}",
             code=ErrorCode.PATH_NOT_FOUND,
