@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from treesnap.core.diff.trees import changes, kind_of_change, paired
+from treesnap.core.diff.trees import changes, differing, kind_of_change, paired
 from treesnap.core.model.entities import ChangeKind, Entry, EntryKind, ObjectId, SkipReason
 
 
@@ -49,6 +51,28 @@ def test_entries_are_paired_by_name():
     old, new = [file(b"a"), file(b"b")], [file(b"b"), file(b"c")]
 
     assert list(paired(old, new)) == [(old[0], None), (old[1], new[0]), (None, new[1])]
+
+
+@given(
+    old=st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 2)),
+    new=st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 2)),
+    part=st.integers(1, 9),
+)
+def test_what_differs_is_what_a_look_at_each_name_finds(old, new, part):
+    trees = Trees()
+    sides = [{name: file(name.encode(), number) for name, number in m.items()} for m in (old, new)]
+    roots = [trees.directory(b"", *side.values()) for side in sides]
+    expected = [
+        (name.encode(), sides[0].get(name), sides[1].get(name))
+        for name in sorted({*old, *new})
+        if sides[0].get(name) != sides[1].get(name)
+    ]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("treesnap.core.diff.trees._PART", part)
+        found = list(differing(*roots, trees.entries, trees.entries))
+
+    assert found[1:] == expected
 
 
 @pytest.mark.parametrize(
