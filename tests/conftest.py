@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from fenced import watch_takers
 from sampling import IS_FULL, chosen, sized
-from treesnap.core.fs import process_files
+from treesnap.core.fs import native, process_files
 from watching import WatchedWorld
 from younger_processes import all_names, hide_older_processes
 
@@ -116,7 +116,6 @@ MEASURED_WITH_CHILDREN = (
     "cli/test_streams.py",
     "cli/test_watch.py",
     "core/create/test_parallel_capture.py",
-    "core/create/test_parallel_scan.py",
     "core/restore/test_parallel_restore.py",
     "core/space/test_background_maintenance.py",
     "core/space/test_displaced_files.py",
@@ -312,6 +311,16 @@ def of_any_depth(tmp_path: Path) -> Iterator[None]:
 def every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets operations see those that ran before the tests: of the system, and of other users."""
     monkeypatch.setattr(process_files, "process_names", all_names)
+
+
+@pytest.fixture(params=["in C", "in Python"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Runs a test twice: with the module in C, and without it."""
+    if request.param == "in Python":
+        monkeypatch.setattr(native, "module", None)
+    elif native.module is None:
+        pytest.skip("the module in C is not built, or TREESNAP_PURE is set")
+    return str(request.param)
 
 
 @pytest.fixture

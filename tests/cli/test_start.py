@@ -38,6 +38,27 @@ def test_version_is_printed(snap):
     assert (0, f"treesnap {treesnap.__version__}\n") == (result.code, result.out)
 
 
+@pytest.mark.usefixtures("implementation")
+def test_the_verbose_version_and_doctor_say_how_directories_are_looked_at(snap, implementation):
+    language = implementation.removeprefix("in ")
+    snap("create")
+
+    assert snap("--version", "-v").out.splitlines()[1:] == [f"looks at directories in {language}"]
+    assert snap("doctor").out.splitlines()[-1] == f"Directories are looked at in {language}"
+    assert snap("doctor", "--json").json["implementation"] == language
+
+
+def test_the_module_in_c_is_left_alone_where_the_environment_says_so(snap, environment):
+    environment["TREESNAP_PURE"] = "1"
+    program = "from treesnap.core.fs import native; print(native.implementation())"
+
+    shown = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, check=True
+    )
+
+    assert shown.stdout == b"Python\n"
+
+
 @pytest.mark.parametrize("words", [["--version"], ["--help"]])
 def test_start_imports_only_click_and_the_command_line(words, environment, root):
     modules = modules_after(words, environment, root)

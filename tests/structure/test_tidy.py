@@ -87,6 +87,7 @@ HOMES = {
     "secrets.*": [],
     # The environment and the terminal.
     "os.environ": [
+        "core/fs/native.py",
         *COMMANDS,
         "mount/fuse.py",
         "core/ops/context.py",

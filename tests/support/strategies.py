@@ -7,6 +7,7 @@ damaged or crafted file may hold.
 from __future__ import annotations
 
 from itertools import chain
+from stat import S_IFREG
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -306,6 +307,7 @@ def rows() -> SearchStrategy[Row]:
         linked=st.booleans(),
         skipped=st.lists(skipped, max_size=2).map(tuple),
         observations=st.binary(max_size=20),
+        hidden=st.lists(st.tuples(names(), st.just(S_IFREG)), max_size=2).map(tuple),
     )
 
 

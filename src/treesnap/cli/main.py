@@ -131,9 +131,23 @@ _OF_THE_CORE: Commands = {
 COMMANDS = with_features(_OF_THE_CORE)
 """The commands by section of the help, each with its module and the first sentence of its help."""
 
+_IS_VERBOSE = "treesnap.is_verbose"
 _COLLECTION_THRESHOLD = 50_000
 """New objects after which Python looks for reference cycles; a command makes few cycles, and most
 live objects are modules, which stay to the end."""
+
+
+def _show_version(context: click.Context, parameter: click.Parameter, is_asked: object) -> None:
+    """Prints the version and ends, where that was asked for."""
+    del parameter
+    if not is_asked or context.resilient_parsing:
+        return
+    click.echo(f"treesnap {treesnap.__version__}")
+    if context.meta.get(_IS_VERBOSE):
+        from treesnap.core.fs.native import implementation
+
+        click.echo(f"looks at directories in {implementation()}")
+    context.exit()
 
 
 @click.group(
@@ -141,8 +155,21 @@ live objects are modules, which stay to the end."""
     commands_by_section=COMMANDS,
     invoke_without_command=True,
 )
-@click.version_option(
-    treesnap.__version__, message="treesnap %(version)s", help="Print the version."
+@click.option(
+    "-v",
+    "is_verbose",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    hidden=True,
+    callback=lambda context, _, is_asked: context.meta.update({_IS_VERBOSE: is_asked}),
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Print the version; with -v, how directories are looked at.",
 )
 @click.pass_context
 def snap(context: click.Context) -> None:

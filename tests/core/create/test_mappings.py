@@ -18,11 +18,12 @@ import pytest
 
 import treesnap
 from mounting import mounting
+from treesnap.core.fs import native
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.known_changes import WALK_EVERY_NS
-from treesnap.core.worktree.scan import parallel_scan
+from treesnap.core.worktree.scan import row_differences
 from treesnap.core.worktree.scan.mapped_files import mapped_now
 
 LATER_NS = 60 * 10**9
@@ -51,7 +52,7 @@ def place(request, tmp_path: Path) -> Iterator[Path]:
             yield tmp_path
 
 
-@pytest.fixture(params=["alone", "helped", "watched"])
+@pytest.fixture(params=["compared in C", "compared in Python", "walked", "watched"])
 def handle(request, place: Path, monkeypatch) -> Iterator[Handle]:
     """Makes snapshots of a root with one file in it, in all ways of looking for changes."""
     root = place / "root"
@@ -66,9 +67,10 @@ def handle(request, place: Path, monkeypatch) -> Iterator[Handle]:
             clock_ns=lambda: now_ns,
         )
     )
-    if request.param == "helped":
-        monkeypatch.setattr(parallel_scan, "ROWS_MIN", 1)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    if request.param != "compared in C":
+        monkeypatch.setattr(native, "module", None)
+    if request.param == "compared in Python":
+        monkeypatch.setattr(row_differences, "ROWS_MIN", 1)
     with ExitStack() as stack:
         yield stack.enter_context(made.watch()) if request.param == "watched" else made
 

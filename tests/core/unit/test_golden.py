@@ -166,7 +166,7 @@ GOLDEN = {
     "history": (93, "e5ff5b28a8d0907625c54a8a0da91cf9"),
     "journal": (542, "97abfe4989d7d395b878e05406f8e7ad"),
     "journal with a plan": (596, "0d26daa179cdadf2d1b5475b99f494e8"),
-    "row": (92, "6ac6c72927a7511114553f1d57b53524"),
+    "row": (97, "521ab8f77645488923e8bc7ca417d7ee"),
     "meta": (124, "0f3883be877e90649b68c1fe552652cb"),
     "index": (190, "6fc9e3bd1de8d83053173a7b823e8454"),
     "block": (103, "9626a5a0e013e94023fccc03a2fed1f1"),

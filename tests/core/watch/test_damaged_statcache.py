@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from helping import CORES
 from treesnap.core.codec.message import pack
 from treesnap.core.codec.statcache import Row
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.ops.known_changes import WALK_EVERY_NS
-from treesnap.core.worktree.scan import parallel_scan
+from treesnap.core.worktree.scan import row_differences
 from treesnap.core.worktree.scan.statcache import RECENT, StatCacheBuilder, load
 from watching import WatchedWorld
 
@@ -128,9 +127,9 @@ def test_of_a_row_that_says_nonsense_none_below_it_come_back(world):
 
 
 @pytest.mark.parametrize("path", [b"", b"d0"])
-def test_helpers_do_not_believe_it_either(world, path, monkeypatch):
-    monkeypatch.setattr(parallel_scan, "ROWS_MIN", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: CORES)
+@pytest.mark.usefixtures("implementation")
+def test_a_comparison_does_not_believe_it_either(world, path, monkeypatch):
+    monkeypatch.setattr(row_differences, "ROWS_MIN", 1)
     forge(world, lambda row: row._replace(observations=b"") if row.path == path else row)
     (world.root / "d0" / "deep" / "file").write_text("edited")
     world.handle.context = world.handle.context._replace(watcher=None)

@@ -321,6 +321,7 @@ def _doctor_lines(result: DoctorResult, program: str) -> Iterator[str]:
         yield f"  {item.resolution}"
         if item.work == UnfinishedWork.PLAN:
             yield f"  hint: {hint_of(ErrorCode.PLAN_INTERRUPTED, program)}"
+    yield f"Directories are looked at in {result.implementation}"
 
 
 def age_text(age_ns: int) -> str:

@@ -2,23 +2,26 @@
 
     header | rows ... | meta | hashes u64[] | offsets u64[] | trailer
 
-A row is ``length u32 | BLAKE3 8 bytes | payload``; the payload is the msgpack
-array of :class:`Row`, or that of its length and the same compressed. The hashes
-are the first eight bytes of the BLAKE3 of each row's path, sorted; the offsets
-say where each row is. The trailer is ``meta offset u64 | count u64 | "TSCT"``.
-Rows are written in the order in which a walk finishes directories. The file is
-never synced: every row and the meta carry a checksum of their own, and a file
-that is not whole is not used.
+A row is ``length u32 | CRC-32 u32 | payload``, and the payload is ``flags u8 | length of
+the path u32 | length of the observations u32 | length of the hidden names u32 | path |
+observations | hidden names | fields``. Observations and the other fields of :class:`Row` are
+msgpack arrays of their own, and each hidden name is ``type u16 | length u16 | name``, so that
+a look at a directory can be compared with its row where that lies. The hashes are those of
+each row's path, sorted; the offsets say where each row is. The trailer is ``meta offset u64 |
+count u64 | "TSCT"``.
+Rows are written in the order in which a walk finishes directories. The file is never synced:
+every row and the meta carry a checksum of their own, and a file that is not whole is not used.
+What a checksum has to find here is what a torn write leaves, so 32 bits do.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from treesnap.core.codec.compress import OBJECT_SIZE_MAX, Compression, compress, decompress
 from treesnap.core.codec.message import (
     LONG_ARRAY_LENGTH_MAX,
     Fields,
@@ -31,18 +34,20 @@ from treesnap.core.codec.tree import decode_totals
 from treesnap.core.codec.watch import WatchNote, decode_note, encode_note
 from treesnap.core.model.entities import ObjectId, SkipReason, Totals
 from treesnap.core.model.errors import Corrupt
-from treesnap.core.model.ids import ID_SIZE, checksum
+from treesnap.core.model.ids import ID_SIZE
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.treepath import are_valid_names
 
 TRAILER_MAGIC = b"TSCT"
 TRAILER = struct.Struct("<QQ4s")
-_FRAME = struct.Struct("<I8s")
+VERSION = 2
+_FRAME = struct.Struct("<II")
 FRAME_SIZE = _FRAME.size
+_HEAD = struct.Struct("<BIII")
+_HIDDEN = struct.Struct("<HH")
+_MUST_BE_LOOKED_AT = 1
+"""The flag of a row: equal observations do not say that its directory is unchanged."""
 _MODE_MAX = 0xFFFFFFFF
-_COMPRESSED_MIN = 512
-"""Shorter rows are not worth the time."""
-_LEVEL = 1
 
 
 class Observation(NamedTuple):
@@ -80,16 +85,23 @@ class Row(NamedTuple):
     """Names that were not captured, with the reason."""
     observations: bytes
     """The msgpack array of all observations, sorted by name."""
+    hidden: tuple[tuple[bytes, int], ...] = ()
+    """Names that exclusions hide, sorted, with the type that they had: of another type, the same
+    rules may not hide them."""
 
 
 def path_hash(path: bytes) -> int:
-    """Returns the number under which a directory's row is found."""
-    return int.from_bytes(checksum(path, 8), "big")
+    """Returns the number under which a directory's row is found; other paths may have the same.
+
+    The CRC-32 of the path, and of the path backwards: two that a lookup without this library can
+    compute, too.
+    """
+    return zlib.crc32(path) << 32 | zlib.crc32(path[::-1])
 
 
 def frame(payload: bytes) -> bytes:
     """Returns a payload with its length and checksum before it."""
-    return _FRAME.pack(len(payload), checksum(payload, 8)) + payload
+    return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def unframe(data: memoryview, offset: int) -> memoryview | None:
@@ -98,37 +110,61 @@ def unframe(data: memoryview, offset: int) -> memoryview | None:
         return None
     length, check = _FRAME.unpack_from(data, offset)
     payload = data[offset + FRAME_SIZE : offset + FRAME_SIZE + length]
-    if len(payload) != length or checksum(payload, 8) != check:
+    if len(payload) != length or zlib.crc32(payload) != check:
         return None
     return payload
 
 
 def encode_row(row: Row) -> bytes:
     """Returns the payload of a row."""
-    return pack(row)
+    fields = (row.tree_id, row.totals, row.rules, row.racy, row.linked, row.skipped)
+    hidden = b"".join(_HIDDEN.pack(kind, len(name)) + name for name, kind in row.hidden)
+    flags = _MUST_BE_LOOKED_AT * bool(row.racy or row.linked)
+    head = _HEAD.pack(flags, len(row.path), len(row.observations), len(hidden))
+    return b"".join((head, row.path, row.observations, hidden, pack(fields)))
 
 
-def compress_row(payload: bytes) -> bytes:
-    """Returns the payload of a row in less space, if it is worth it."""
-    if not _COMPRESSED_MIN <= len(payload) <= OBJECT_SIZE_MAX:
-        return payload
-    ((compression, stored),) = compress([payload], _LEVEL)
-    return pack((len(payload), stored)) if compression == Compression.ZSTD else payload
+def path_of_row(payload: memoryview) -> bytes:
+    """Returns the path in the payload of a row, or raises Corrupt."""
+    require(len(payload) >= _HEAD.size, "stat cache row", "it is cut short")
+    path_size = _HEAD.unpack_from(payload)[1]
+    path = bytes(payload[_HEAD.size : _HEAD.size + path_size])
+    require(len(path) == path_size, "stat cache row", "it is cut short")
+    return path
 
 
 def decode_row(payload: memoryview) -> Row:
-    """Returns the row of a payload, compressed or not, or raises Corrupt."""
-    value = unpack(payload, "stat cache row", LONG_ARRAY_LENGTH_MAX, maps=False)
-    if type(value) is tuple and [type(item) for item in value] == [int, bytes]:
-        raw = decompress(Compression.ZSTD, value[1], value[0])
-        value = unpack(raw, "stat cache row", LONG_ARRAY_LENGTH_MAX, maps=False)
-    require(_is_row(value), "stat cache row", "its fields are of wrong types")
-    path, tree_id, totals, *rest = value
-    return Row._make((path, tree_id, decode_totals(totals), *rest))
+    """Returns the row of a payload, or raises Corrupt."""
+    path = path_of_row(payload)
+    observed_at = _HEAD.size + len(path)
+    _, _, observed_size, hidden_size = _HEAD.unpack_from(payload)
+    hidden_at = observed_at + observed_size
+    fields_at = hidden_at + hidden_size
+    require(fields_at <= len(payload), "stat cache row", "it is cut short")
+    observations = bytes(payload[observed_at:hidden_at])
+    hidden = _decode_hidden(payload[hidden_at:fields_at]) if hidden_size else ()
+    fields = unpack(payload[fields_at:], "stat cache row", LONG_ARRAY_LENGTH_MAX, maps=False)
+    require(type(fields) is tuple, "stat cache row", "its fields are no array")
+    row = (path, *fields, observations)
+    require(_is_row(row), "stat cache row", "its fields are of wrong types")
+    tree_id, totals, *rest = fields
+    return Row._make((path, tree_id, decode_totals(totals), *rest, observations, hidden))
+
+
+def _decode_hidden(data: memoryview) -> tuple[tuple[bytes, int], ...]:
+    hidden, place = [], 0
+    while place < len(data):
+        require(place + _HIDDEN.size <= len(data), "stat cache row", "a hidden name is cut short")
+        kind, size = _HIDDEN.unpack_from(data, place)
+        place += _HIDDEN.size
+        require(place + size <= len(data), "stat cache row", "a hidden name is cut short")
+        hidden.append((bytes(data[place : place + size]), kind))
+        place += size
+    return tuple(hidden)
 
 
 def _is_row(value: Any) -> bool:
-    if type(value) is not tuple or len(value) != len(Row._fields):
+    if type(value) is not tuple or len(value) != len(Row._fields) - 1:
         return False
     path, tree_id, _, rules, racy, linked, skipped, observations = value
     return (
@@ -226,7 +262,11 @@ class Meta(NamedTuple):
 
 def encode_meta(meta: Meta) -> bytes:
     """Returns the payload that says what the rows belong to."""
-    fields: dict[str, Any] = {"version": 1, "snapshot": meta.snapshot_id, "tree": meta.tree_id}
+    fields: dict[str, Any] = {
+        "version": 1,
+        "snapshot": meta.snapshot_id,
+        "tree": meta.tree_id,
+    }
     if meta.base_id is not None:
         fields |= {"base": meta.base_id, "removed": tuple(sorted(meta.removed))}
     if meta.watch is not None:

@@ -406,6 +406,8 @@ class DoctorResult(Record):
     """Nanoseconds since 1970 in UTC, by the clock of the machine."""
     forgotten: bool
     """Whether an interrupted restore was given up because the caller asked for it."""
+    implementation: str
+    """In which language directories are looked at: ``C``, or ``Python`` without that module."""
 
     @property
     def blocked(self) -> bool:
@@ -419,6 +421,7 @@ class DoctorResult(Record):
                 "ok": not self.unfinished,
                 "forgotten": self.forgotten,
                 "unfinished": self.unfinished,
+                "implementation": self.implementation,
             }
         )
 

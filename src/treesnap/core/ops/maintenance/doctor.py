@@ -10,6 +10,7 @@ import os
 from contextlib import suppress
 
 from treesnap.core.codec.journal import Journal
+from treesnap.core.fs.native import implementation
 from treesnap.core.fs.real_path import open_real
 from treesnap.core.model.errors import (
     Busy,
@@ -53,7 +54,12 @@ def doctor(context: Context, *, forget: bool = False) -> DoctorResult:
             unfinished = (*of_roots, *_collection(context, store), *_maintenance(store))
     except StoreMissing:
         unfinished, forgotten = (), False
-    return DoctorResult(unfinished=unfinished, looked_at_ns=context.clock_ns(), forgotten=forgotten)
+    return DoctorResult(
+        unfinished=unfinished,
+        looked_at_ns=context.clock_ns(),
+        forgotten=forgotten,
+        implementation=implementation(),
+    )
 
 
 def _of_root(context: Context, store: Store, path: bytes) -> list[Unfinished]:

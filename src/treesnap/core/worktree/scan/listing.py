@@ -10,12 +10,13 @@ import os
 import sys
 from collections.abc import Container, Iterable
 from contextlib import suppress
-from stat import S_IFDIR, S_ISDIR, S_ISLNK, S_ISREG
+from stat import S_IFDIR, S_IFMT, S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
 
 from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.statcache import PlainObservation, Row, decode_observations
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.native import accelerator
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
 from treesnap.core.model.entities import IgnoreRules, SkipReason
@@ -50,6 +51,8 @@ class DirectoryListing:
         """Names that cannot be looked at, with the type that their directory tells, or 0."""
         self.hidden: list[tuple[bytes, int]] = []
         """Names that are left out, with the reason."""
+        self.hidden_types: list[tuple[bytes, int]] = []
+        """Those that exclusions hide, with their type, for the row; but no ignore file."""
         self.rule: IgnoreRules | None = None
         """The directory's own exclusions, when it has some that are not yet in force."""
         self.warnings: list[tuple[WarningCode, str]] = []
@@ -147,6 +150,8 @@ def list_directory(
             _enter_rule(IgnoreRules(path, EVERYTHING), listing)
     if listing.exclusions or has_reserved or listing.closed:
         _hide(path, listing, revealed.names if revealed is not None else ())
+        if listing.hidden:
+            listing.packed = None
     return listing
 
 
@@ -180,6 +185,8 @@ def list_changed(
         for name, reason in row.skipped
         if name not in changed.names and before.get(name, ())[1:] == _HIDDEN
     ]
+    listing.hidden_types += [item for item in row.hidden if item[0] not in changed.names]
+    listing.hidden_types.sort()
     looked, listing.observations = listing.observations, list(before.values())
     if looked == [before[name] for name in sorted(changed.names) if name in before]:
         listing.packed = row.observations
@@ -221,6 +228,13 @@ def count_names(
 
 def _observe_all(fs: FileSystem, fd: int, listing: DirectoryListing) -> tuple[bool, bool]:
     """Observes every name; returns whether one is an ignore file, one a name of our own."""
+    native = accelerator(fs)
+    packed = native.observe(fd, IGNORE_FILE, STAGE_PREFIX) if native is not None else None
+    if packed is not None:
+        with suppress(Corrupt):  # they are too many
+            listing.observations = list(decode_observations(packed).values())
+            listing.packed = packed
+            return False, False
     encoding = _ENCODING
     observations = listing.observations
     linked = listing.linked
@@ -402,6 +416,8 @@ def _hide(path: bytes, listing: DirectoryListing, revealed: Container[bytes] = (
             continue
         listing.observations[position] = (name, *_HIDDEN)
         listing.hidden.append((name, int(reason)))
+        if reason == SkipReason.EXCLUDED and name != IGNORE_FILE:
+            listing.hidden_types.append((name, S_IFMT(mode)))
     if listing.hidden:
         left_out = {name for name, _ in listing.hidden}
         listing.linked = [item for item in listing.linked if item[0] not in left_out]

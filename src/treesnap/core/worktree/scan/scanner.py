@@ -72,7 +72,7 @@ from treesnap.core.worktree.scan.listing import (
     path_tree,
 )
 from treesnap.core.worktree.scan.mapped_files import mapped_now, names_of
-from treesnap.core.worktree.scan.parallel_scan import parallel_scan
+from treesnap.core.worktree.scan.row_differences import row_differences
 from treesnap.core.worktree.scan.statcache import (
     RowPlace,
     StatCache,
@@ -236,13 +236,16 @@ class Scanner:
         )
 
     def _look_ahead(self, root_fd: int) -> None:
-        """Asks other processes where a large tree differs, when no watcher told."""
+        """Finds out where the tree differs from the cached rows, when no watcher told."""
         request, cache = self.settings.request, self.cache
-        if cache is None or self._changed is not None or request.scope or request.rules:
+        if cache is None or self._changed is not None or request.scope:
             return
         if not self.settings.cached_rules_hold:
             return
-        self._changed = parallel_scan(self.fs, root_fd, cache, self.mapped | self.written)
+        exclusions = Exclusions(request.rules, heeds_files=request.heeds_ignore_files)
+        self._changed = row_differences(
+            self.fs, root_fd, cache, exclusions, self.mapped | self.written
+        )
         if self._changed is not None and self.builder is not None:
             self.builder.keep_unseen()
 
@@ -498,6 +501,7 @@ class Directory:
         self._before = listing.before
         """What the row says of the names, once it was needed."""
         self._linked = listing.linked
+        self._hidden = tuple(listing.hidden_types)
         self._packed = listing.packed or encode_observations(listing.observations)
         self._mapped = names_of(walk.mapped, listing.observations)
         """Names of files that may change with no sign of it: they are read, now and next time."""
@@ -858,6 +862,7 @@ class Directory:
                     linked=bool(self._linked),
                     skipped=tuple(self._skipped),
                     observations=self._packed,
+                    hidden=self._hidden,
                 ),
                 is_listed=bool(self._mapped),
             )

@@ -10,9 +10,6 @@ same form, whose rows replace those of the first. When the second file would bec
 part of the first, both become one again, so the amount that is written follows what changed. The
 second file names the snapshot of the first, and the directories that were removed since: an old row
 must not come back with a new directory of the same name, because its tree may be deleted by then.
-
-Rows of the second file are compressed, so that the store grows little, and come into the first as
-they are. A walk that writes the first anew does not compress: that takes as long as decoding.
 """
 
 from __future__ import annotations
@@ -31,9 +28,9 @@ from treesnap.core.codec.statcache import (
     FRAME_SIZE,
     TRAILER,
     TRAILER_MAGIC,
+    VERSION,
     Meta,
     Row,
-    compress_row,
     decode_meta,
     decode_observations,
     decode_row,
@@ -41,6 +38,7 @@ from treesnap.core.codec.statcache import (
     encode_row,
     frame,
     path_hash,
+    path_of_row,
     unframe,
 )
 from treesnap.core.codec.watch import WatchNote
@@ -77,7 +75,7 @@ class CacheFile:
     """One file, read in place; finds rows by path."""
 
     def __init__(self, data: memoryview, where: str) -> None:
-        check_header(data, FileKind.STAT_CACHE, where)
+        check_header(data, FileKind.STAT_CACHE, where, VERSION)
         self._data = data
         if len(data) < HEADER_SIZE + TRAILER.size:
             raise Corrupt(f"Stat cache {where} is cut short", path=where)
@@ -88,6 +86,8 @@ class CacheFile:
             raise Corrupt(f"Stat cache {where} is incomplete", path=where)
         self.meta = decode_meta(meta)
         self.is_recent = self.meta.base_id is not None
+        self.table = data, table, self.count
+        """The file, where its table begins, and how many rows it has."""
         hashes_end = table + 8 * self.count
         self._hashes = _numbers(data[table:hashes_end])
         self._offsets = _numbers(data[hashes_end : hashes_end + 8 * self.count])
@@ -248,10 +248,7 @@ class StatCacheBuilder:
         else:
             self._note_if_listed(row)
         self._table.append((path_hash(row.path), self._position))
-        payload = encode_row(row)
-        if self._is_partial:
-            payload = compress_row(payload)
-        self._write(frame(payload))
+        self._write(frame(encode_row(row)))
 
     def _note_if_listed(self, row: Row) -> None:
         if row.linked or any(reason == SkipReason.UNREADABLE for _, reason in row.skipped):
@@ -276,7 +273,7 @@ class StatCacheBuilder:
     def _write(self, data: bytes | memoryview) -> None:
         if self._file is None:
             self._file = Temporary(self._fs, self._directory)
-            self._buffer += header(FileKind.STAT_CACHE)
+            self._buffer += header(FileKind.STAT_CACHE, VERSION)
         self._buffer += data
         self._position += len(data)
         if len(self._buffer) >= _BUFFER_SIZE:
@@ -362,7 +359,7 @@ class StatCacheBuilder:
 
 def _is_lost(payload: memoryview, removed: AbstractSet[bytes]) -> bool:
     try:
-        return _is_removed(decode_row(payload).path, removed)
+        return _is_removed(path_of_row(payload), removed)
     except Corrupt:
         return True
 

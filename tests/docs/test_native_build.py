@@ -1,0 +1,84 @@
+"""The hook that compiles the module in C when a wheel is built."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from hatchling.bridge.app import Application
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """Runs the hook for a copy of the sources; returns what it tells the builder."""
+    shutil.copytree(PROJECT / "native", tmp_path / "native")
+    (tmp_path / "src/treesnap/core").mkdir(parents=True)
+    place = tmp_path / "native/hatch_build.py"
+    spec = importlib.util.spec_from_file_location("hatch_build", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def run(wish: str | None = None, compiler: str | None = None, version: str = "standard"):
+        for variable, value in (("TREESNAP_NATIVE", wish), ("CC", compiler)):
+            if value is None:
+                monkeypatch.delenv(variable, raising=False)
+            else:
+                monkeypatch.setenv(variable, value)
+        others = ({}, None, None, str(tmp_path / "dist"), "wheel", Application())
+        hook = module.NativeBuildHook(str(tmp_path), *others)
+        data = {"force_include": {}, "pure_python": True}
+        hook.initialize(version, data)
+        return data
+
+    return run
+
+
+PURE = {"force_include": {}, "pure_python": True}
+
+
+def test_with_a_compiler_the_wheel_has_the_module_for_every_python(build, tmp_path):
+    data = build()
+
+    ((made, inside),) = data["force_include"].items()
+    assert (inside, data["pure_python"]) == ("treesnap/core/_native.abi3.so", False)
+    assert data["tag"].startswith("cp311-abi3-linux_")
+    spec = importlib.util.spec_from_file_location("treesnap.core._native", made)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.INTERFACE == 1
+
+
+def test_beside_editable_sources_it_lies_with_them(build, tmp_path):
+    assert build(version="editable") == PURE
+    assert [path.name for path in (tmp_path / "src/treesnap/core").iterdir()] == ["_native.abi3.so"]
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_compiler_the_wheel_is_pure(build, compiler, capsys):
+    assert build(compiler=compiler) == PURE
+    assert "optional" in "".join(capsys.readouterr())
+
+
+def test_where_it_is_required_a_build_without_it_fails(build):
+    with pytest.raises(RuntimeError, match="no-such-compiler"):
+        build("require", "no-such-compiler")
+
+
+def test_where_it_is_not_wanted_nothing_is_compiled(build):
+    assert build("no", "no-such-compiler") == PURE
+
+
+def test_another_word_for_whether_it_is_wanted_is_refused(build):
+    with pytest.raises(RuntimeError, match="auto, require or no"):
+        build("maybe")
+
+
+def test_elsewhere_than_on_linux_the_wheel_is_pure(build, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    assert build() == PURE
