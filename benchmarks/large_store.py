@@ -25,7 +25,8 @@ from pathlib import Path
 from treesnap.core.codec.tree import put_tree
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
+from treesnap.core.model.entries import Entry, EntryKind, ObjectKind, Totals
+from treesnap.core.model.snapshots import SnapshotRecord
 from treesnap.core.ops.context import context_at
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Writer

@@ -12,7 +12,7 @@ import pytest
 from state import differences, tree_state
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,

@@ -18,15 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from treesnap.core.handle import Handle, open
-    from treesnap.core.model.entities import (
-        Change,
-        ChangeKind,
-        Entry,
-        EntryKind,
-        Snapshot,
-        SnapshotId,
-        SnapshotKind,
-    )
+    from treesnap.core.model.entries import Change, ChangeKind, Entry, EntryKind
     from treesnap.core.model.errors import (
         Busy,
         Conflict,
@@ -46,6 +38,7 @@ if TYPE_CHECKING:
     )
     from treesnap.core.model.events import CollectingMonitor, Monitor, NullMonitor
     from treesnap.core.model.reserved_tags import CheckpointType
+    from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind
     from treesnap.core.ops.create import CreateOptions
     from treesnap.core.store.maintenance.retention import Policy
 
@@ -54,7 +47,8 @@ __version__ = "0.2.0.dev0"
 _HOMES = (
     "core.model.errors",
     "core.model.events",
-    "core.model.entities",
+    "core.model.entries",
+    "core.model.snapshots",
     "core.model.reserved_tags",
     "core.handle",
     "core.store.maintenance.retention",

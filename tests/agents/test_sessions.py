@@ -14,8 +14,8 @@ from treesnap.agents.hook import record
 from treesnap.agents.sessions import agent_session, agent_sessions, newest_by_host, note_gap
 from treesnap.core.codec.root_files import GAPS, GAPS_LENGTH_MAX, Gap
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Snapshot, SnapshotKind
 from treesnap.core.model.errors import NotFound
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, context_at
 from treesnap.core.ops.history.steps import EventPhase

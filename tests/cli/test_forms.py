@@ -3,8 +3,8 @@
 import pytest
 
 from treesnap.cli.checks import next_steps, verify_lines
-from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.results import Partial, Problem, RecoveredObject, VerifyResult
+from treesnap.core.model.snapshots import SnapshotId
 
 PARTIAL = SnapshotId("ab" * 32)
 PROBLEM = Problem(

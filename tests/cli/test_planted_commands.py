@@ -21,7 +21,7 @@ from treesnap.core.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, Format, sea
 from treesnap.core.codec.message import pack, unpack
 from treesnap.core.codec.root_files import GAPS, HOLD, Gap, HoldRecord
 from treesnap.core.codec.snapshot import SNAPSHOT, snapshot_id, state_format
-from treesnap.core.model.entities import SnapshotId
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.store.roots import ROOT
 from treesnap.plans.record import PLAN
 from treesnap.remote.records import PUSHED, REMOTE

@@ -27,7 +27,7 @@ from formats.independent_reader import (
     unsealed,
 )
 from formats.make_store import describe
-from treesnap.core.model.entities import Entry, EntryKind
+from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.model.errors import UnsupportedFormat
 from treesnap.core.store.store import FORMAT_VERSION
 

@@ -10,8 +10,8 @@ import pytest
 
 from treesnap.cli.failure import from_error
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import Busy, HeldByMount, NotFound
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import context_at
 from treesnap.mount import HistoryView

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from plan_bench import checkpoint_of
-from treesnap.core.model.entities import SnapshotId
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.plans import Attempt, Plan, PlanId, PlanState, Step, StepProgress, StepState
 from treesnap.plans.plan import unstarted
 from treesnap.plans.record import content_hash

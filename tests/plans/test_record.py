@@ -14,7 +14,7 @@ from sampling import sized
 from treesnap import Corrupt, UnsupportedFormat
 from treesnap.core.codec.envelope import FileKind, seal, unseal
 from treesnap.core.codec.message import pack, unpack
-from treesnap.core.model.entities import SnapshotId
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.plans import (
     Attempt,
     Checkpoint,

@@ -15,9 +15,10 @@ from oracle import difference, record
 from treesnap.core.codec.pack import scan_blocks
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import ObjectKind, SnapshotKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, Refused, RemoteFailed
 from treesnap.core.model.ids import object_id
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.maintenance.roots import forget_root, list_roots
 from treesnap.core.store.maintenance.retention import Policy
 from treesnap.core.store.store import Store

@@ -11,7 +11,7 @@ from blob_doubles import MemoryBlobs, WrappedBlobs
 from remote_world import Objects, new_snapshot
 from treesnap.core.codec.index import encode_index
 from treesnap.core.codec.snapshot import snapshot_id
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, GenerationMissing
 from treesnap.remote import push as push_module
 from treesnap.remote.blobs.base import BlobMissing

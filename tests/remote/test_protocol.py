@@ -17,7 +17,7 @@ from remote_world import PAGE_SIZE, Client, Machine, Objects, Server, new_snapsh
 from sampling import sized
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import snapshot_id
-from treesnap.core.model.entities import ObjectId
+from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.errors import Busy
 from treesnap.remote import collector
 from treesnap.remote.collector import Collector

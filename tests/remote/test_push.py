@@ -15,8 +15,9 @@ from treesnap.core.codec.pack import BLOCK_OBJECTS_MAX, PACK_SIZE_TARGET, ROW_SI
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id
 from treesnap.core.codec.tree import decode_tree, put_tree
-from treesnap.core.model.entities import Entry, ObjectId, ObjectKind, SnapshotId, Totals
+from treesnap.core.model.entries import Entry, ObjectId, ObjectKind, Totals
 from treesnap.core.model.errors import Corrupt, InvalidArgument, RemoteFailed
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.remote import collector as collector_module
 from treesnap.remote import objects as objects_module
 from treesnap.remote import push as push_module

@@ -27,7 +27,7 @@ from blob_doubles import (
 from oracle import difference, record, without
 from sampling import sized
 from treesnap.core.codec.pack import scan_blocks
-from treesnap.core.model.entities import ObjectKind, SnapshotKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import (
     Busy,
     Corrupt,
@@ -44,6 +44,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.events import NullMonitor, Phase
 from treesnap.core.model.ids import object_id
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.store.maintenance.retention import Policy
 from treesnap.remote import Remotes
 from treesnap.remote.blobs.base import Blobs

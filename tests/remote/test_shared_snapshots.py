@@ -16,8 +16,8 @@ import pytest
 import treesnap
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import ErrorCode, Refused
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.maintenance.roots import forget_root
 from treesnap.core.ops.run.checkpoint import held_snapshot

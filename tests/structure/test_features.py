@@ -15,7 +15,7 @@ import pytest
 
 import treesnap
 from treesnap.core.features import FEATURES
-from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.plans import Milestones, Planner, Step
 
 PACKAGE = Path(treesnap.__file__).parent

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from garbage import pack_files, use_new_pack
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import Busy, NotFound, OperationFailed, Refused, TreesnapError
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import context_at
 from treesnap.core.store.maintenance.retention import Policy
 from treesnap.plans import Milestones, Planner, Step

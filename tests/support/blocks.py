@@ -16,7 +16,7 @@ from treesnap.core.codec.pack import (
     encode_table,
     table_size,
 )
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import object_id
 

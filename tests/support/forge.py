@@ -18,15 +18,9 @@ from treesnap.core.codec.pack import Block, IndexEntry
 from treesnap.core.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import (
-    Entry,
-    EntryKind,
-    ObjectId,
-    ObjectKind,
-    SnapshotRecord,
-    Totals,
-)
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Totals
 from treesnap.core.model.ids import object_id, root_id
+from treesnap.core.model.snapshots import SnapshotRecord
 from treesnap.core.ops.context import context_at
 from treesnap.core.store.store import Store
 

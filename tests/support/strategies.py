@@ -28,22 +28,24 @@ from treesnap.core.codec.root_files import (
 )
 from treesnap.core.codec.snapshot import PLAN_ATTACHMENT
 from treesnap.core.codec.statcache import Observation, Row
-from treesnap.core.model.entities import (
-    Attachment,
+from treesnap.core.model.entries import (
     Entry,
     EntryKind,
     FileContent,
-    IgnoreRules,
     ObjectId,
     ObjectKind,
     SkipReason,
+    Totals,
+)
+from treesnap.core.model.ids import ID_SIZE
+from treesnap.core.model.snapshots import (
+    Attachment,
+    IgnoreRules,
     SnapshotId,
     SnapshotKind,
     SnapshotRecord,
     SnapshotState,
-    Totals,
 )
-from treesnap.core.model.ids import ID_SIZE
 from treesnap.core.model.treepath import is_valid_name, without_nested
 
 _INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

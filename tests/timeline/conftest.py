@@ -9,9 +9,9 @@ import pytest
 from textual.worker import WorkerCancelled
 
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.create import create
 from treesnap.testing.doubles import UnsyncedFileSystem

@@ -19,7 +19,7 @@ from treesnap.agents.hosts.base import Host, one_line
 from treesnap.agents.sessions import REASON_LENGTH_MAX, Before, agent_sessions, look_back, note_gap
 from treesnap.core.fs.durable import ensure_directories, read_file, replace_file
 from treesnap.core.fs.os_errors import error_text
-from treesnap.core.model.entities import Change, SkipReason, Snapshot, SnapshotKind
+from treesnap.core.model.entries import Change, SkipReason
 from treesnap.core.model.errors import (
     Busy,
     StoreMissing,
@@ -33,6 +33,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags
 from treesnap.core.model.results import CreateResult
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session, check_root, user_state_directory
 from treesnap.core.ops.create import create

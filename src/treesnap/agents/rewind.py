@@ -15,11 +15,11 @@ from treesnap.agents.hook import PROMPT_COMMANDS
 from treesnap.agents.hosts.table import HOSTS
 from treesnap.agents.sessions import AgentSession, agent_session, agent_sessions
 from treesnap.core.codec.root_files import Gap
-from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.errors import InvalidArgument, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.results import RestoreResult
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context
 from treesnap.core.ops.history.steps import AgentStep, EventPhase

@@ -15,10 +15,10 @@ from itertools import islice
 from treesnap.agents.event import Event
 from treesnap.core.codec.root_files import GAPS, GAPS_FILE, GAPS_LENGTH_MAX, Gap
 from treesnap.core.codec.snapshot import tag_bytes
-from treesnap.core.model.entities import Snapshot, SnapshotKind
 from treesnap.core.model.errors import ErrorCode, NotFound, StoreMissing, TreesnapError, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import fact_tags
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.history.log import gaps_in

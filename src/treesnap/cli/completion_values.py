@@ -19,7 +19,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.core.model.errors import TreesnapError
 
 if TYPE_CHECKING:
-    from treesnap.core.model.entities import Snapshot
+    from treesnap.core.model.snapshots import Snapshot
     from treesnap.core.ops.context import Context
 
 SHOWN_MAX = 60
@@ -111,7 +111,7 @@ def _refs(ctx: click.Context, invocation: Invocation, incomplete: str) -> Iterat
 
 
 def _latest(snapshots: Iterable[Snapshot], incomplete: str) -> Iterator[tuple[str, str]]:
-    from treesnap.core.model.entities import SnapshotKind
+    from treesnap.core.model.snapshots import SnapshotKind
 
     whole = [
         item

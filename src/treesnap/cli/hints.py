@@ -12,15 +12,15 @@ import click
 from treesnap.cli.failure import advised
 from treesnap.cli.output.as_text import aligned, path_text, short_id, title_of, titled
 from treesnap.cli.output.terminal import time_text
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import ErrorCode, NotFound, TreesnapError, printable
 from treesnap.core.model.quantities import first_few
+from treesnap.core.model.snapshots import SnapshotKind
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Snapshot
     from treesnap.core.model.results import WaysBack
+    from treesnap.core.model.snapshots import Snapshot
 
 RECENT_SHOWN_MAX = 5
 """Snapshots that are listed to choose from."""

@@ -10,13 +10,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from treesnap.cli.output.as_text import list_lines, list_table
-from treesnap.core.model.entities import SnapshotKind, utc_time
 from treesnap.core.model.quantities import parse_moment
+from treesnap.core.model.snapshots import SnapshotKind, utc_time
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Snapshot
+    from treesnap.core.model.snapshots import Snapshot
 
 
 class Selection:

@@ -11,7 +11,7 @@ import click
 
 from treesnap.cli.command import keep_global
 from treesnap.cli.parameters import DURATION, TAG, WholeNumber, by_key
-from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.snapshots import SnapshotKind
 
 
 def several_options(

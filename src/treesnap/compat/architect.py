@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from treesnap.compat.machinery import Machinery
 from treesnap.core.handle import open as open_root
 from treesnap.core.model.arguments import checked_methods
-from treesnap.core.model.entities import Change, ChangeKind, Snapshot, SnapshotKind
+from treesnap.core.model.entries import Change, ChangeKind
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import CheckpointType, fact_tags, facts_of
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.create import create
 from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.undo import restore

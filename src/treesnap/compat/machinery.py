@@ -15,7 +15,7 @@ from treesnap.core.model.treepath import components
 if TYPE_CHECKING:
     from treesnap.compat.sidecar_files import SidecarPlace
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Change
+    from treesnap.core.model.entries import Change
 
 _GIT = b".git"
 

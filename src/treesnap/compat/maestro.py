@@ -25,7 +25,7 @@ from treesnap.compat.sidecar_files import SidecarPlace, write_sidecar
 from treesnap.core import handle as library
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.arguments import checked_methods
-from treesnap.core.model.entities import ChangeKind, SkipReason, Snapshot, utc_text
+from treesnap.core.model.entries import ChangeKind, SkipReason
 from treesnap.core.model.errors import (
     InvalidArgument,
     NotFound,
@@ -48,6 +48,7 @@ from treesnap.core.model.reserved_tags import (
     rollback_count,
 )
 from treesnap.core.model.results import PositionResult, StatusResult
+from treesnap.core.model.snapshots import Snapshot, utc_text
 from treesnap.core.model.treepath import PathLike
 from treesnap.core.ops.context import (
     check_store,

@@ -47,7 +47,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.handle import open as open_root
 from treesnap.core.model import treepath
 from treesnap.core.model.arguments import checked
-from treesnap.core.model.entities import ChangeKind, Skipped, Snapshot, SnapshotId, utc_time
+from treesnap.core.model.entries import ChangeKind, Skipped
 from treesnap.core.model.errors import (
     Conflict,
     Corrupt,
@@ -61,6 +61,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags, facts_of
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, utc_time
 from treesnap.core.ops.context import absolute
 from treesnap.core.ops.create import create
 from treesnap.core.ops.restore.plan import RestoreRequest

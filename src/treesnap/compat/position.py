@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from treesnap.core.diff.trees import is_time_alone
-from treesnap.core.model.entities import Change, IgnoreRules, Snapshot, SnapshotKind
+from treesnap.core.model.entries import Change
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused, StoreMissing, quoted
 from treesnap.core.model.quantities import first_few
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import PositionResult, StatusResult
+from treesnap.core.model.snapshots import IgnoreRules, Snapshot, SnapshotKind
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import publish_again, uncaptured
 from treesnap.core.ops.checkpoint_locks import when_alone

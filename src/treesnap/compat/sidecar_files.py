@@ -18,7 +18,7 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import write_all
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Change, ChangeKind
+from treesnap.core.model.entries import Change, ChangeKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused, quoted
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import Context

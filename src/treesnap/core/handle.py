@@ -14,17 +14,9 @@ from typing import TYPE_CHECKING
 
 from treesnap.core.event_loop import BlockInThread, InThread, in_thread, items_in_thread
 from treesnap.core.model.arguments import checked, checked_methods
-from treesnap.core.model.entities import (
-    CONTENT_SIZE_MAX,
-    Change,
-    ChangeList,
-    Entry,
-    Skipped,
-    Snapshot,
-    SnapshotKind,
-    SnapshotList,
-)
+from treesnap.core.model.entries import CONTENT_SIZE_MAX, Change, ChangeList, Entry, Skipped
 from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind, SnapshotList
 from treesnap.core.model.treepath import PathLike, from_user
 from treesnap.core.ops.context import (
     WAIT_DEFAULT_S,

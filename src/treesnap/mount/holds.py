@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Self
 
 from treesnap.core.codec.root_files import HoldRecord
-from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.ops.context import Session
 from treesnap.core.store.records import LockedRecord
 

@@ -17,9 +17,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC
 
-from treesnap.core.model.entities import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.model.errors import Corrupt, NotFound, printable
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.ops.context import Session
 from treesnap.core.store.snapshots import SnapshotListing, SnapshotName
 

@@ -19,18 +19,11 @@ from typing import Generic, Self, TypeVar
 
 from treesnap.core.codec.reader import TreeReader, data_size, next_data, next_hole, read_range
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import (
-    Entry,
-    EntryKind,
-    ObjectId,
-    ObjectKind,
-    Snapshot,
-    SnapshotId,
-    Xattrs,
-)
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Xattrs
 from treesnap.core.model.errors import ErrorCode, NotFound, quoted
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import Snapshot, SnapshotId
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.references import reading

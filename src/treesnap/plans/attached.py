@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, Refused
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.references import Filter
 from treesnap.core.store.attachments import AttachmentChange, attachment, protections

@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from treesnap.core.model.entities import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.model.errors import ErrorCode, NotFound, Refused
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import CheckpointType, fact_tags, stated_facts
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.ops.create import create
 from treesnap.core.ops.history.listing import delete, list_snapshots, resolve, set_pinned
 from treesnap.core.ops.references import Filter

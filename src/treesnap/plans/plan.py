@@ -14,7 +14,6 @@ from enum import StrEnum
 from itertools import chain
 from typing import NewType
 
-from treesnap.core.model.entities import SnapshotId, utc_text
 from treesnap.core.model.errors import printable
 from treesnap.core.model.presentation import (
     ID_DIGITS,
@@ -27,6 +26,7 @@ from treesnap.core.model.presentation import (
     short_repr,
 )
 from treesnap.core.model.quantities import count_text
+from treesnap.core.model.snapshots import SnapshotId, utc_text
 
 PlanId = NewType("PlanId", str)
 """The ULID of a plan."""

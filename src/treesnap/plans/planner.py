@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.core.codec.snapshot import PLAN_ATTACHMENT
 from treesnap.core.model.arguments import checked_methods
-from treesnap.core.model.entities import Attachment, Skipped, Snapshot, SnapshotId
+from treesnap.core.model.entries import Skipped
 from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,
@@ -24,6 +24,7 @@ from treesnap.core.model.presentation import Fields, Presented, fields_of, json_
 from treesnap.core.model.quantities import first_few
 from treesnap.core.model.reserved_tags import CheckpointType
 from treesnap.core.model.results import Unfinished, UnfinishedWork
+from treesnap.core.model.snapshots import Attachment, Snapshot, SnapshotId
 from treesnap.core.ops.access import recover
 from treesnap.core.ops.context import Context, context_at
 from treesnap.core.ops.create import metadata_of

@@ -27,9 +27,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from treesnap.core.diff.trees import is_time_alone
-from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, WarningCode, quoted
 from treesnap.core.model.reserved_tags import CheckpointType
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.checkpoint_locks import MARK_DIGITS
 from treesnap.core.ops.history.compare import diff
 from treesnap.core.ops.processes import end_leftovers

@@ -17,7 +17,7 @@ from treesnap.core.codec.index import encode_index
 from treesnap.core.codec.pack import PACK_SIZE_TARGET, IndexEntry, encode_objects, encode_pack
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import snapshot_id
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Record

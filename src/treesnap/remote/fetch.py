@@ -13,10 +13,11 @@ from functools import partial
 from treesnap.core.codec.pack import IndexEntry, OpenBlock
 from treesnap.core.codec.reader import Reference, TreeReader
 from treesnap.core.codec.snapshot import decode_snapshot, encode_snapshot, snapshot_id, state_hash
-from treesnap.core.model.entities import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotState
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.events import Phase
 from treesnap.core.model.presentation import Record
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotState
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.maintenance.space import settings_or_defaults
 from treesnap.core.ops.tree_state import narrowed

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, printable
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.references import Filter, resolve_in
 from treesnap.core.store.roots import FetchedHistory, Root, history_at, registered_records

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id, state_hash
-from treesnap.core.model.entities import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, NotOnRemote, quoted
 from treesnap.core.model.presentation import Record
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
 from treesnap.core.store.snapshots import SnapshotLog
 from treesnap.remote.fetched import is_meant_by, name_and_ref
 from treesnap.remote.protocol import Deletions, View

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 
-from treesnap.core.model.entities import Snapshot, SnapshotId
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
+from treesnap.core.model.snapshots import Snapshot, SnapshotId
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.merge.trees import merged_id
 from treesnap.core.store.roots import Root, load_history

@@ -20,7 +20,7 @@ from treesnap.core.codec.reader import (
     root_references,
 )
 from treesnap.core.codec.snapshot import decode_snapshot
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, ErrorCode
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.remote.protocol import Missing, RemoteFiles, View

@@ -77,7 +77,7 @@ from treesnap.core.codec.pack import (
     encode_pack,
 )
 from treesnap.core.codec.snapshot import decode_snapshot
-from treesnap.core.model.entities import ObjectId
+from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.errors import (
     Busy,
     Corrupt,

@@ -10,7 +10,7 @@ from treesnap.core.codec.compress import LEVEL_REWRITE
 from treesnap.core.codec.pack import PACK_SIZE_TARGET, Encoded, encode_objects
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Busy
 from treesnap.core.model.presentation import Record
 from treesnap.remote.objects import Objects, complete_trees, needed_objects

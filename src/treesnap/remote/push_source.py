@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from treesnap.core.codec.pack import Block, Encoded, IndexEntry
 from treesnap.core.codec.reader import Reference
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.store.maintenance.reachability import SeenObjects
 from treesnap.core.store.store import Store

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Skipped, Snapshot, SnapshotId, SnapshotKind, Totals
+from treesnap.core.model.entries import Skipped, Totals
 from treesnap.core.model.errors import (
     Busy,
     Corrupt,
@@ -46,6 +46,7 @@ from treesnap.core.model.results import (
     RestoreResult,
     VerifyResult,
 )
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.model.treepath import PathLike
 from treesnap.core.ops.access import locked_root, opened, recover
 from treesnap.core.ops.context import Context, Session, refuse_dangerous

@@ -9,10 +9,11 @@ from contextlib import suppress
 from treesnap.core.codec.pack import IndexEntry
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import snapshot_id
-from treesnap.core.model.entities import ObjectId, ObjectKind, SnapshotId
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Busy, Corrupt, RemoteFailed
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.results import Problem, VerifyResult
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.remote.histories import without_deleted
 from treesnap.remote.objects import Objects, RemoteObjects, needed_objects
 from treesnap.remote.protocol import Missing, Remote, View

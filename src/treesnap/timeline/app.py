@@ -23,7 +23,7 @@ from textual.message import Message
 from textual.widgets import Footer, Static
 from textual.worker import Worker, get_current_worker
 
-from treesnap.core.model.entities import ChangeKind
+from treesnap.core.model.entries import ChangeKind
 from treesnap.core.model.errors import NotFound, TreesnapError, WarningCode, printable
 from treesnap.core.model.events import NullMonitor
 from treesnap.core.model.named_tuple import NamedTuple
@@ -45,9 +45,10 @@ from treesnap.timeline.patch_text import content_lines, patch_lines
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Change, Snapshot
+    from treesnap.core.model.entries import Change
     from treesnap.core.model.events import Monitor
     from treesnap.core.model.results import FileHunks, RestoreResult
+    from treesnap.core.model.snapshots import Snapshot
     from treesnap.core.store.snapshots import SnapshotName
 
 POLL_INTERVAL_S = 1.0

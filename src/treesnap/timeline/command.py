@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Change
+    from treesnap.core.model.entries import Change
     from treesnap.core.model.events import Monitor
 
 MAX_SIZE_DEFAULT = "10M"

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from treesnap.core.model.entities import Change, ChangeKind, Snapshot, SnapshotId
+from treesnap.core.model.entries import Change, ChangeKind
 from treesnap.core.model.errors import NotFound, printable
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.reserved_tags import own_tags
+from treesnap.core.model.snapshots import Snapshot, SnapshotId
 from treesnap.core.ops.history.steps import BEFORE_EVENT, AgentStep, EventPhase, step_of
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from treesnap.timeline.history import (
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Change
+    from treesnap.core.model.entries import Change
 
 PATHS_MAX = 500
 """Paths of a snapshot that are listed; the others are counted."""

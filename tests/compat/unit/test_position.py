@@ -9,10 +9,10 @@ import pytest
 from sampling import sized
 from state import tree_state
 from treesnap.compat.position import compare_with_head, mark, mark_position, rollback
-from treesnap.core.model.entities import SnapshotKind, SnapshotState
 from treesnap.core.model.errors import Busy, ErrorCode, InvalidArgument, NotFound, Refused
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import is_retired, retired, rollback_count
+from treesnap.core.model.snapshots import SnapshotKind, SnapshotState
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.create import create
 from treesnap.core.ops.history.listing import retag

@@ -14,7 +14,7 @@ from state import tree_state
 from treesnap import CreateOptions
 from treesnap.compat.sidecar_files import SidecarPlace, write_sidecar
 from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.model.entities import Change, ChangeKind
+from treesnap.core.model.entries import Change, ChangeKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, OperationFailed, Refused
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem, kill_at

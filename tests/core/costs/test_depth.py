@@ -10,7 +10,7 @@ import pytest
 
 from forge import Forge
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Totals
+from treesnap.core.model.entries import Totals
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import RecordingFileSystem
 

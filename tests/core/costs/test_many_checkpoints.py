@@ -20,7 +20,7 @@ from treesnap.core.codec.envelope import FileKind, seal
 from treesnap.core.codec.snapshot import encode_snapshot, snapshot_id
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.maintenance.space import EVERY, period
 from treesnap.core.store.index import VERIFIED_SIZE_MAX

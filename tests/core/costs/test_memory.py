@@ -9,7 +9,7 @@ import pytest
 import treesnap
 from treesnap.core.codec import pack, reader
 from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.store import packs
 from treesnap.core.store.maintenance.pack_usage import StoreUsage
 from treesnap.core.store.maintenance.reachability import SeenObjects

@@ -20,7 +20,7 @@ from oracle import Record, difference, record
 from scopes import relinked
 from trees import build_small, make_socket, paths_below
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SkipReason
+from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.context import context_at

@@ -17,7 +17,7 @@ import pytest
 import treesnap
 from mounting import Mounter, mounting
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SkipReason
+from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.context import context_at

@@ -13,7 +13,7 @@ import treesnap
 from state import tree_state
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import Corrupt, TreesnapError
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.ops.context import context_at

@@ -19,7 +19,8 @@ from sampling import sized
 from treesnap.core.codec.envelope import FileKind, seal
 from treesnap.core.codec.journal import Commit, Journal, encode_journal
 from treesnap.core.codec.root_files import HISTORY, RestoreHistory
-from treesnap.core.model.entities import ObjectId, SnapshotId, Totals
+from treesnap.core.model.entries import ObjectId, Totals
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.mount import HistoryView
 from treesnap.plans.plan import new_ulid
 

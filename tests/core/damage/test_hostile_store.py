@@ -21,9 +21,10 @@ from treesnap.core.codec.message import pack
 from treesnap.core.codec.pack import Block, IndexEntry
 from treesnap.core.companion.channel import connected
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Entry, EntryKind, IgnoreRules, ObjectId, ObjectKind, Totals
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Totals
 from treesnap.core.model.errors import Conflict, Corrupt, TreesnapError
 from treesnap.core.model.ids import object_id
+from treesnap.core.model.snapshots import IgnoreRules
 from treesnap.remote import Remotes
 
 MISSING = ObjectId(b"\xee" * 32)

@@ -18,7 +18,7 @@ from treesnap.cli.failure import WARNING_HINTS
 from treesnap.core.codec.reader import TreeReader, content_references
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import EntryKind, ObjectId
+from treesnap.core.model.entries import EntryKind, ObjectId
 from treesnap.core.model.errors import TreesnapError, WarningCode
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.maintenance import space

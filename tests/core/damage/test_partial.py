@@ -14,7 +14,7 @@ from blocks import damaging
 from treesnap.core.codec.pack import IndexEntry
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.results import Partial
 from treesnap.core.ops.context import context_at

@@ -15,7 +15,7 @@ from sampling import evenly, sized
 from treesnap.core.codec.message import pack, unpack
 from treesnap.core.codec.snapshot import encode_snapshot
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Totals
+from treesnap.core.model.entries import Totals
 from treesnap.core.model.errors import Refused, TreesnapError
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.ops.context import context_at

@@ -11,8 +11,9 @@ from oracle import difference, record
 from treesnap.core.codec.pack import PACK_SIZE_TARGET
 from treesnap.core.handle import Handle
 from treesnap.core.handle import open as open_handle
-from treesnap.core.model.entities import SkipReason, SnapshotKind
+from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.errors import ErrorCode, MergeConflict, NotFound, Refused
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem, WrappedFileSystem
 

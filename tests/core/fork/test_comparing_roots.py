@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import ChangeKind
+from treesnap.core.model.entries import ChangeKind
 from treesnap.core.model.errors import ErrorCode, NotFound
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem

@@ -12,7 +12,7 @@ import pytest
 import treesnap
 from gitignore import IGNORE_FILE, Git, make_pattern, make_tree, paths_below, write_rules
 from sampling import sized
-from treesnap.core.model.entities import SkipReason
+from treesnap.core.model.entries import SkipReason
 from treesnap.core.worktree.scan.patterns import Matcher, parse_lines
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

@@ -15,7 +15,7 @@ from mutations import mutate
 from oracle import Record, difference, record
 from privileges import as_nobody, everything_is_loaded
 from trees import build_small, is_directory, paths_below
-from treesnap.core.model.entities import SkipReason
+from treesnap.core.model.entries import SkipReason
 
 
 def make(root: Path, *paths: str) -> None:

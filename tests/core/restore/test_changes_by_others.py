@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sampling import sized
 from state import tree_state
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import ChangeKind
+from treesnap.core.model.entries import ChangeKind
 from treesnap.core.model.errors import InvalidArgument, NotFound
 from treesnap.core.model.results import RestoreResult
 from treesnap.core.ops.context import context_at

@@ -20,9 +20,9 @@ from sampling import sized
 from state import tree_state
 from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Call, Kind, WrappedFileSystem
 

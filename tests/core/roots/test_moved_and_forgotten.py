@@ -17,7 +17,6 @@ from state import tree_state
 from treesnap.agents.event import Event
 from treesnap.agents.sessions import agent_sessions, note_gap
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import (
     Busy,
     ErrorCode,
@@ -28,6 +27,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.model.results import RootDirectory
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase

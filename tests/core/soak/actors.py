@@ -35,7 +35,6 @@ from soak.place import (
 )
 from treesnap import plans
 from treesnap.core.codec.root_files import HoldRecord
-from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import (
     Busy,
     ErrorCode,
@@ -45,6 +44,7 @@ from treesnap.core.model.errors import (
     StoreMissing,
 )
 from treesnap.core.model.results import GcResult
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.access import opened
 from treesnap.core.store.maintenance.retention import Policy
 

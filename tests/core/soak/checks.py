@@ -12,8 +12,8 @@ from pathlib import Path
 import treesnap
 from oracle import record
 from soak.place import Place, removed_afterwards
-from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.snapshots import Snapshot
 
 SIZE_RATIO_MAX = 1.25
 """What the store may take, beside a fresh one with the same snapshots."""

@@ -17,9 +17,9 @@ from soak.ledger import Line, Log
 from treesnap.core.codec.pack import Block
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.errors import Corrupt, NotFound, TreesnapError
 from treesnap.core.model.results import Problem
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.store.maintenance.reachability import Reachability
 from treesnap.core.store.store import Store
 

@@ -14,7 +14,7 @@ from soak.damages import LOST, SECOND, TREE
 from soak.place import COLLECTED, MOVED, RENAMED, Place
 from soak.run_soak import soak
 from soak.soak import MOVES_MIN, ROUNDS_MAX, TRIES_MAX, moves_verdict, verdict
-from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.snapshots import SnapshotKind
 
 SEED = 11
 WHERE = (TREE, SECOND, LOST)

@@ -18,7 +18,7 @@ from garbage import pack_files, use_new_pack
 from mounting import Mounter, mounting
 from oracle import difference, record
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import context_at
 from treesnap.core.store.reserve import RESERVE_SIZE
 from treesnap.testing.doubles import Fault, FaultyFileSystem

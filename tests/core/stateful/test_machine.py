@@ -37,9 +37,9 @@ from oracle import Record, difference, record
 from sampling import SEED, sized
 from scopes import Scope, ancestors, captured, common_scope, inside, outside
 from treesnap.compat import position
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import RestoreResult
+from treesnap.core.model.snapshots import SnapshotKind
 
 SEEDS = range(SEED, SEED + sized(1, 3))
 EXAMPLES = sized(3, 200)

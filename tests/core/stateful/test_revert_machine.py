@@ -36,9 +36,9 @@ from sampling import sized
 from state import TreeState, differences, tree_state
 from treesnap import NotFound
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import MergeConflict
 from treesnap.core.model.results import MergeResult
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
 

@@ -17,22 +17,24 @@ from treesnap.core.codec.index import encode_index
 from treesnap.core.codec.journal import STAGE_PREFIX, Commit, Finish, Journal
 from treesnap.core.codec.message import TIME_MAX_NS, TIME_MIN_NS
 from treesnap.core.codec.message import pack as packed
-from treesnap.core.model.entities import (
-    Attachment,
+from treesnap.core.model.entries import (
     Entry,
     EntryKind,
-    IgnoreRules,
     ObjectId,
     ObjectKind,
     Segment,
     SkipReason,
+    Totals,
+)
+from treesnap.core.model.ids import checksum, expanded, object_id
+from treesnap.core.model.snapshots import (
+    Attachment,
+    IgnoreRules,
     SnapshotId,
     SnapshotKind,
     SnapshotRecord,
     SnapshotState,
-    Totals,
 )
-from treesnap.core.model.ids import checksum, expanded, object_id
 from treesnap.core.worktree.scan import chunking
 
 ID = ObjectId(bytes(range(32)))

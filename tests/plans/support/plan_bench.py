@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotId
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.ops.context import context_at
 from treesnap.plans import (
     Attempt,

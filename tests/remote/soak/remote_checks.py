@@ -11,8 +11,8 @@ import treesnap
 from oracle import difference, record
 from remote.soak.remote_actors import RemotePlace
 from soak.place import removed_afterwards
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.remote import HistoryInfo, Remotes
 from treesnap.remote.commands.secret import secret_of
 

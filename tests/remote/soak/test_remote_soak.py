@@ -12,7 +12,7 @@ from ceph import missing_programs
 from remote.soak.remote_actors import RemotePlace, Writer
 from remote.soak.remote_checks import RemoteChecker
 from remote.soak.run_remote_soak import remote_soak
-from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.snapshots import SnapshotKind
 
 SEED = 11
 PUSHES = 40

@@ -15,16 +15,10 @@ from treesnap.core.codec.pack import Encoded
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import encode_snapshot
 from treesnap.core.codec.tree import put_tree
-from treesnap.core.model.entities import (
-    Entry,
-    EntryKind,
-    ObjectId,
-    ObjectKind,
-    SnapshotRecord,
-    Totals,
-)
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Totals
 from treesnap.core.model.errors import RemoteFailed
 from treesnap.core.model.ids import object_id
+from treesnap.core.model.snapshots import SnapshotRecord
 from treesnap.remote.objects import Seen
 from treesnap.remote.push import encoded_anew
 from treesnap.remote.records import Folder, RemoteName

@@ -8,7 +8,7 @@ from typing import assert_type
 
 import treesnap
 from treesnap.core.handle import AsyncHandle
-from treesnap.core.model.entities import ChangeList, SnapshotList
+from treesnap.core.model.entries import ChangeList
 from treesnap.core.model.results import (
     CreateResult,
     FileHunks,
@@ -16,6 +16,7 @@ from treesnap.core.model.results import (
     RestoreResult,
     StatusResult,
 )
+from treesnap.core.model.snapshots import SnapshotList
 
 
 def use(handle: treesnap.Handle) -> None:

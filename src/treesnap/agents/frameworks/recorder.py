@@ -11,8 +11,8 @@ from treesnap.agents.hook import problem_of, reason_of, record
 from treesnap.agents.hosts.base import Host, Payload, as_name
 from treesnap.agents.sessions import note_gap
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import ErrorCode, Refused, TreesnapError, printable
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.context import check_root, is_disabled_for_agents
 from treesnap.core.ops.history.steps import EventPhase
 

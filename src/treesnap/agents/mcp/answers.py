@@ -20,10 +20,11 @@ from pydantic import (
     model_validator,
 )
 
-from treesnap.core.model.entities import Entry, EntryKind, Snapshot, utc_text
+from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.model.errors import printable
 from treesnap.core.model.reserved_tags import own_tags
 from treesnap.core.model.results import FoundPath, RestoreResult
+from treesnap.core.model.snapshots import Snapshot, utc_text
 
 SHOWN_MAX = 100
 """Items of a list that has no pages; the others are counted."""

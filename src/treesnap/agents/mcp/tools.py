@@ -49,7 +49,7 @@ from treesnap.agents.mcp.answers import (
 )
 from treesnap.agents.sessions import note_gap
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Change, ObjectKind, SnapshotId, SnapshotKind
+from treesnap.core.model.entries import Change, ObjectKind
 from treesnap.core.model.errors import (
     Conflict,
     InvalidArgument,
@@ -63,6 +63,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.events import NullMonitor, Phase
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import SnapshotId, SnapshotKind
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.undo import restore

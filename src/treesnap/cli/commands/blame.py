@@ -13,7 +13,7 @@ from treesnap.cli.options import session_option
 from treesnap.cli.output.as_text import short_id, title_of
 from treesnap.cli.output.terminal import Style, Terminal, cut, width_of
 from treesnap.cli.parameters import SIZE
-from treesnap.core.model.entities import CONTENT_SIZE_MAX
+from treesnap.core.model.entries import CONTENT_SIZE_MAX
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import format_size
 

@@ -23,7 +23,7 @@ from treesnap.cli.output.as_text import (
     tag_texts,
 )
 from treesnap.cli.output.terminal import time_text
-from treesnap.core.model.entities import Entry, EntryKind, SnapshotList
+from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.reserved_tags import (
@@ -36,12 +36,14 @@ from treesnap.core.model.reserved_tags import (
     rollback_reason,
     stated_facts,
 )
+from treesnap.core.model.snapshots import SnapshotList
 
 if TYPE_CHECKING:
     from treesnap.core.codec.root_files import Gap
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Skipped, Snapshot
+    from treesnap.core.model.entries import Skipped
     from treesnap.core.model.results import FoundPath
+    from treesnap.core.model.snapshots import Snapshot
 
 _FILE_TYPES = {
     EntryKind.FILE: stat.S_IFREG,

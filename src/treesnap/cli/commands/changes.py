@@ -23,7 +23,7 @@ from treesnap.cli.output.as_text import (
 )
 from treesnap.cli.output.streams import is_terminal
 from treesnap.cli.parameters import SIZE
-from treesnap.core.model.entities import CONTENT_SIZE_MAX, SkipReason
+from treesnap.core.model.entries import CONTENT_SIZE_MAX, SkipReason
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import format_size
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Skipped
+    from treesnap.core.model.entries import Skipped
     from treesnap.core.model.results import StatusResult
 
 REFS_MAX = 2

@@ -13,8 +13,8 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import name_options
 from treesnap.cli.output.as_text import create_notes
 from treesnap.cli.parameters import COUNTER, SIZE, WholeNumber, by_key
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.reserved_tags import TEXTS, CheckpointType, counter_tags
+from treesnap.core.model.snapshots import SnapshotKind
 
 
 @command(

@@ -20,16 +20,17 @@ from treesnap.cli.options import (
 )
 from treesnap.cli.output.as_text import CHANGE_LETTERS, short_id, title_of
 from treesnap.cli.output.terminal import Cell, Style, Terminal, cut, width_of
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import printable
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.reserved_tags import facts_of, is_numbered_step
+from treesnap.core.model.snapshots import SnapshotKind
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Change, Snapshot
+    from treesnap.core.model.entries import Change
     from treesnap.core.model.results import LogEntry, PlanStep
+    from treesnap.core.model.snapshots import Snapshot
 
 _TURN = "turn"
 _DAY_S = 86_400

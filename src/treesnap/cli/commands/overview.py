@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from treesnap.cli.hints import ways_back_lines
 from treesnap.cli.output.as_text import first_lines_of_changes, list_table, short_id, titled
 from treesnap.cli.output.terminal import Style, Terminal
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import count_text, size_text
+from treesnap.core.model.snapshots import SnapshotKind
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
     from treesnap.core.handle import Handle
-    from treesnap.core.model.entities import Snapshot
     from treesnap.core.model.results import StatusResult, WaysBack
+    from treesnap.core.model.snapshots import Snapshot
 
 _SNAPSHOTS_SHOWN_MAX = 5
 _PATHS_SHOWN_MAX = 5

@@ -20,7 +20,7 @@ from treesnap.cli.parameters import WholeNumber
 from treesnap.core import features
 from treesnap.core.ending_signals import ending_text, signal_name
 from treesnap.core.interruption import Stopped
-from treesnap.core.model.entities import SkipReason
+from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.errors import NotFound, quoted
 from treesnap.core.model.treepath import is_within
 

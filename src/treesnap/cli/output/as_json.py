@@ -9,8 +9,9 @@ from treesnap.core.model.presentation import Fields, fields_of, json_fields, jso
 
 if TYPE_CHECKING:
     from treesnap.cli.failure import Failure
-    from treesnap.core.model.entities import Entry, Snapshot
+    from treesnap.core.model.entries import Entry
     from treesnap.core.model.results import RestoreResult
+    from treesnap.core.model.snapshots import Snapshot
 
 __all__ = [
     "Fields",

@@ -9,18 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treesnap.cli.output.terminal import Cell, Style, styled, table, time_text
-from treesnap.core.model.entities import ChangeKind, SkipReason, SnapshotKind
+from treesnap.core.model.entries import ChangeKind, SkipReason
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.quantities import count_text, first_few, first_lines, size_text
 from treesnap.core.model.reserved_tags import own_tags
+from treesnap.core.model.snapshots import SnapshotKind
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from treesnap.cli.output.terminal import Terminal
     from treesnap.core.codec.root_files import Gap
-    from treesnap.core.model.entities import Change, Skipped, Snapshot
+    from treesnap.core.model.entries import Change, Skipped
     from treesnap.core.model.results import CreateResult, OpenFile, Privileges, RestoreResult
+    from treesnap.core.model.snapshots import Snapshot
 
 ID_DIGITS = 12
 """Digits of an abbreviated id."""

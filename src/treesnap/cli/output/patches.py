@@ -10,7 +10,7 @@ from treesnap.cli.output.as_text import path_text
 from treesnap.cli.output.coloured_patch import coloured_hunks, without_controls
 from treesnap.cli.output.terminal import Style, styled, time_text
 from treesnap.core.diff.texts import LineCounts, count_lines, hunks, is_binary
-from treesnap.core.model.entities import CONTENT_SIZE_MAX, Change, ChangeKind, Entry, EntryKind
+from treesnap.core.model.entries import CONTENT_SIZE_MAX, Change, ChangeKind, Entry, EntryKind
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, size_text

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any
 
 from treesnap.core.codec.message import pack_object, refused, require, unpack
-from treesnap.core.model.entities import FileContent, ObjectId, ObjectKind, Segment
+from treesnap.core.model.entries import FileContent, ObjectId, ObjectKind, Segment
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.ids import ID_SIZE
 

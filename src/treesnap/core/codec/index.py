@@ -24,7 +24,7 @@ from itertools import islice
 
 from treesnap.core.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, FileKind, check_header, header
 from treesnap.core.codec.pack import Block, IndexEntry
-from treesnap.core.model.entities import ObjectId
+from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import ID_SIZE, checksum
 

@@ -38,9 +38,10 @@ from treesnap.core.codec.fields import (
 from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, pack, unpack
 from treesnap.core.codec.snapshot import ATTACHMENT, PLAN_ATTACHMENT
 from treesnap.core.codec.tree import decode_entry
-from treesnap.core.model.entities import Attachment, Entry, SnapshotId
+from treesnap.core.model.entries import Entry
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import Attachment, SnapshotId
 from treesnap.core.model.treepath import is_valid_name, parse_scope
 
 VERSION = 5

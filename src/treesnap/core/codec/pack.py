@@ -42,7 +42,7 @@ from treesnap.core.codec.compress import (
     decompress_start,
 )
 from treesnap.core.codec.envelope import HASH_BLAKE3, HEADER_SIZE, FileKind, header
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import ID_SIZE, prefixed_id
 from treesnap.core.model.named_tuple import NamedTuple

@@ -18,7 +18,7 @@ from treesnap.core.codec.message import require
 from treesnap.core.codec.pack import BlockTable, verified_objects
 from treesnap.core.codec.tree import check_tree, decode_tree, decode_xattrs
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import (
+from treesnap.core.model.entries import (
     Entry,
     EntryKind,
     FileContent,

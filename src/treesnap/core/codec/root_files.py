@@ -28,9 +28,9 @@ from treesnap.core.codec.fields import (
 from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, Fields, pack, require, unpack
 from treesnap.core.codec.snapshot import PLAN_ATTACHMENT
-from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.ids import ID_SIZE, is_snapshot_id
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.model.treepath import parse_scope
 
 HISTORY_LENGTH_MAX = 1000

@@ -36,19 +36,17 @@ from treesnap.core.codec.fields import (
 )
 from treesnap.core.codec.message import pack, require, unpack
 from treesnap.core.codec.tree import decode_entry, decode_totals
-from treesnap.core.model.entities import (
+from treesnap.core.model.entries import EntryKind, FileContent, ObjectKind
+from treesnap.core.model.errors import Corrupt, InvalidArgument
+from treesnap.core.model.ids import object_id
+from treesnap.core.model.snapshots import (
     Attachment,
-    EntryKind,
-    FileContent,
     IgnoreRules,
-    ObjectKind,
     SnapshotId,
     SnapshotKind,
     SnapshotRecord,
     SnapshotState,
 )
-from treesnap.core.model.errors import Corrupt, InvalidArgument
-from treesnap.core.model.ids import object_id
 from treesnap.core.model.treepath import parse
 
 RECORD_SIZE_MAX = 64 << 20

@@ -32,7 +32,7 @@ from treesnap.core.codec.message import (
 )
 from treesnap.core.codec.tree import decode_totals
 from treesnap.core.codec.watch import WatchNote, decode_note, encode_note
-from treesnap.core.model.entities import ObjectId, SkipReason, Totals
+from treesnap.core.model.entries import ObjectId, SkipReason, Totals
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import ID_SIZE
 from treesnap.core.model.named_tuple import NamedTuple

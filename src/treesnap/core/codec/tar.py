@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 from unicodedata import is_normalized
 
-from treesnap.core.model.entities import Device, EntryKind, Xattrs
+from treesnap.core.model.entries import Device, EntryKind, Xattrs
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 

@@ -1,7 +1,7 @@
 """Trees: the manifest of one directory, as canonical msgpack.
 
 A stored tree is ``[version, totals, level, rows]``. At level 0 the rows are
-entries, in the field order of :class:`treesnap.core.model.entities.Entry`, sorted by raw
+entries, in the field order of :class:`treesnap.core.model.entries.Entry`, sorted by raw
 name. A directory with more than 128 entries, or more than 1 MiB of them, is
 stored as pages: trees of level 0 over runs of its entries, and one tree of
 level 1 whose rows are ``[first name, page id, entry count]``. Where a page ends
@@ -25,7 +25,7 @@ from zlib import crc32
 
 from treesnap.core.codec.chunklist import FILE_SIZE_MAX, check_content
 from treesnap.core.codec.message import decode_time, pack_object, refused, require, unpack
-from treesnap.core.model.entities import (
+from treesnap.core.model.entries import (
     Entry,
     EntryKind,
     ObjectId,

@@ -22,9 +22,9 @@ from treesnap.core.codec.fields import (
     word,
 )
 from treesnap.core.codec.snapshot import decode_rules, encode_rules
-from treesnap.core.model.entities import IgnoreRules
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import FollowFailure, FollowStatus, WatchStatus
+from treesnap.core.model.snapshots import IgnoreRules
 
 ANSWER_SIZE_MAX = 64 << 20
 """Bytes of the longest answer; a watcher with more to say answers that it cannot know."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Change, ChangeKind, Entry, EntryKind, ObjectId
+from treesnap.core.model.entries import Change, ChangeKind, Entry, EntryKind, ObjectId
 
 Entries = Callable[[ObjectId], Iterable[Entry]]
 _PART = 8192

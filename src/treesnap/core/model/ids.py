@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from blake3 import blake3
 
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 
 ID_SIZE = 32
 """Bytes of an object's identity."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from treesnap.core.model.entities import IgnoreRules, SnapshotId, SnapshotKind
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import IgnoreRules, SnapshotId, SnapshotKind
 
 
 class Revealed(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from treesnap.core.model.entities import Change, Skipped, Snapshot, SnapshotId, changes_table
+from treesnap.core.model.entries import Change, Skipped, changes_table
 from treesnap.core.model.errors import printable
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import (
@@ -20,6 +20,7 @@ from treesnap.core.model.presentation import (
     path_text,
 )
 from treesnap.core.model.quantities import count_text, size_text
+from treesnap.core.model.snapshots import Snapshot, SnapshotId
 
 
 class CreateStats(Record):

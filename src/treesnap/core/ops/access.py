@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from treesnap.core.fs.durable import unlink_if_present
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.interruption import pause
-from treesnap.core.model.entities import Snapshot, SnapshotKind
 from treesnap.core.model.errors import (
     Busy,
     Corrupt,
@@ -24,6 +23,7 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.checkpoint_locks import takes_back
 from treesnap.core.ops.context import Context, Session, replaced_by_link
 from treesnap.core.ops.trust import refuse_foreign

@@ -22,7 +22,7 @@ from treesnap.core.codec import tar
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import is_there, opened_file
 from treesnap.core.fs.os_errors import reported
-from treesnap.core.model.entities import Entry, FileContent, Skipped, SnapshotRecord, Totals
+from treesnap.core.model.entries import Entry, FileContent, Skipped, Totals
 from treesnap.core.model.errors import (
     Busy,
     ErrorCode,
@@ -37,6 +37,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import IMPORTED
 from treesnap.core.model.results import CreateResult, CreateStats
+from treesnap.core.model.snapshots import SnapshotRecord
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Context, Session, check_root

@@ -11,20 +11,13 @@ from treesnap.core.codec.journal import is_valid_stage_name
 from treesnap.core.codec.reader import check_object
 from treesnap.core.codec.watch import WatchNote
 from treesnap.core.fs.forked import helper_count
-from treesnap.core.model.entities import (
-    IgnoreRules,
-    ObjectId,
-    ObjectKind,
-    Skipped,
-    SkipReason,
-    Snapshot,
-    SnapshotRecord,
-)
+from treesnap.core.model.entries import ObjectId, ObjectKind, Skipped, SkipReason
 from treesnap.core.model.errors import Corrupt, ErrorCode, NotFound, Refused, WarningCode, quoted
 from treesnap.core.model.events import Phase
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.quantities import first_few
 from treesnap.core.model.requests import WHOLE_ROOT, CaptureRequest
+from treesnap.core.model.snapshots import IgnoreRules, Snapshot, SnapshotRecord
 from treesnap.core.ops.context import Context, Session, store_identities
 from treesnap.core.ops.known_changes import query_watcher, walk_with_fallback
 from treesnap.core.ops.privileges import elsewhere_tags, note_captured

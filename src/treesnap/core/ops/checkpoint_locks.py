@@ -18,8 +18,8 @@ from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.process_files import process_namespace
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.interruption import pause
-from treesnap.core.model.entities import Snapshot, SnapshotId
 from treesnap.core.model.errors import Busy, HeldByMount, StorageFull, WarningCode, quoted
+from treesnap.core.model.snapshots import Snapshot, SnapshotId
 from treesnap.core.model.treepath import is_within
 from treesnap.core.ops.context import Context, Session, own_marks
 from treesnap.core.store.layout import Layout

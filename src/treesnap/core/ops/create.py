@@ -14,16 +14,7 @@ from treesnap.core.codec.snapshot import SNAPSHOT, state_hash
 from treesnap.core.ending_signals import ending_text
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.arguments import checked_methods, problem_of_name
-from treesnap.core.model.entities import (
-    Entry,
-    EntryKind,
-    SkipReason,
-    Snapshot,
-    SnapshotId,
-    SnapshotKind,
-    SnapshotRecord,
-    Totals,
-)
+from treesnap.core.model.entries import Entry, EntryKind, SkipReason, Totals
 from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,
@@ -36,6 +27,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import CreateResult, CreateStats
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
 from treesnap.core.model.treepath import ROOT, ancestors, parents, without_nested
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import Capture, latest

@@ -31,16 +31,7 @@ from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.fs.durable import read_file, replace_file
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import (
-    Entry,
-    EntryKind,
-    IgnoreRules,
-    ObjectId,
-    ObjectKind,
-    Snapshot,
-    SnapshotKind,
-    SnapshotRecord,
-)
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind
 from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,
@@ -55,6 +46,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.quantities import count_text, first_few, size_text
 from treesnap.core.model.reserved_tags import fork_tags
 from treesnap.core.model.results import Fork, ForkOrigin, ForkResult, Privileges
+from treesnap.core.model.snapshots import IgnoreRules, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.capture import usable_cache
 from treesnap.core.ops.context import Context, Session, absolute

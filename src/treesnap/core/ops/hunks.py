@@ -19,7 +19,7 @@ from treesnap.core.diff.texts import CONTEXT_LINES, find_edits, split_lines
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX, are_texts
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry, EntryKind, Snapshot, SnapshotKind
+from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.model.errors import (
     Conflict,
     ErrorCode,
@@ -31,6 +31,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.ids import ID_SIZE, checksum
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import FileHunks, Hunk, RestoreResult
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import Capture, preview
 from treesnap.core.ops.context import Context, Session

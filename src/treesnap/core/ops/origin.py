@@ -7,11 +7,11 @@ file of its own, and is a root like any other. When its base was deleted, it is 
 
 from __future__ import annotations
 
-from treesnap.core.model.entities import Snapshot, SnapshotId
 from treesnap.core.model.errors import Corrupt, NotFound
 from treesnap.core.model.ids import is_snapshot_id
 from treesnap.core.model.reserved_tags import facts_of, is_fork_base
 from treesnap.core.model.results import ForkOrigin
+from treesnap.core.model.snapshots import Snapshot, SnapshotId
 from treesnap.core.store.layout import is_hex
 from treesnap.core.store.roots import Root
 from treesnap.core.store.store import Store

@@ -27,19 +27,11 @@ from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.diff.trees import paired
 from treesnap.core.fs.local import current_umask
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import (
-    Entry,
-    EntryKind,
-    ObjectId,
-    Snapshot,
-    SnapshotId,
-    SnapshotRecord,
-    Totals,
-    Xattrs,
-)
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, Totals, Xattrs
 from treesnap.core.model.errors import printable
 from treesnap.core.model.reserved_tags import IMPORTED, RESERVED_TAGS
 from treesnap.core.model.results import Privilege, Privileges
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotRecord
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.tree_state import (
     MemoryObjects,

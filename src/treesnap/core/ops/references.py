@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from treesnap.core.codec.root_files import NAMES, NameTable
 from treesnap.core.features import finders
-from treesnap.core.model.entities import ObjectId, Snapshot, SnapshotId, SnapshotKind, utc_text
+from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import parse_moment
 from treesnap.core.model.reserved_tags import CheckpointType, stated_facts
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, utc_text
 from treesnap.core.ops.context import Session
 from treesnap.core.store.snapshots import SnapshotListing, SnapshotName, position_in
 

@@ -12,7 +12,7 @@ from treesnap.core.codec.reader import Get, TreeReader, check_object
 from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.diff.trees import changes
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import (
+from treesnap.core.model.entries import (
     Change,
     ChangeKind,
     ChangeList,
@@ -21,13 +21,12 @@ from treesnap.core.model.entities import (
     ObjectId,
     ObjectKind,
     SkipReason,
-    Snapshot,
-    SnapshotRecord,
     Totals,
 )
 from treesnap.core.model.errors import ErrorCode, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.path_budget import PathBudget
+from treesnap.core.model.snapshots import Snapshot, SnapshotRecord
 from treesnap.core.ops.context import Session
 from treesnap.core.store.store import Store
 from treesnap.core.worktree.scan.hard_links import Groups, load_groups, store_groups

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from treesnap.core.codec.root_files import RestoreHistory
 from treesnap.core.features import function_for
-from treesnap.core.model.entities import Snapshot
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -20,6 +19,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import RestoreResult
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.access import locked_root, opened, recover, tell_other_steps
 from treesnap.core.ops.checkpoint_locks import when_alone
 from treesnap.core.ops.context import Context, Session, refuse_dangerous

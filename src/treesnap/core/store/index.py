@@ -28,7 +28,7 @@ from treesnap.core.fs.durable import (
     unreadable,
 )
 from treesnap.core.fs.os_errors import is_unreadable
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, UnsupportedFormat
 from treesnap.core.store.layout import Layout, is_hex
 

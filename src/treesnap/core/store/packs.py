@@ -49,7 +49,7 @@ from treesnap.core.fs.durable import (
     write_all_at,
 )
 from treesnap.core.fs.os_errors import is_unreadable
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, NewerVersion, UnsupportedFormat, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.store.layout import Layout, is_hex

@@ -45,7 +45,6 @@ from treesnap.core.fs.durable import (
     unlink_if_present,
 )
 from treesnap.core.fs.real_path import opened_real
-from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.errors import (
     Conflict,
     Corrupt,
@@ -58,6 +57,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.ids import root_id
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, is_hex
 from treesnap.core.store.lock import held, inside, is_held, locked_roots
 from treesnap.core.store.records import LockedRecord, read_record, write_record

@@ -43,15 +43,15 @@ from treesnap.core.fs.durable import (
     unreadable,
 )
 from treesnap.core.fs.os_errors import is_unreadable
-from treesnap.core.model.entities import (
+from treesnap.core.model.errors import Corrupt, NewerVersion, NotFound, UnsupportedFormat, quoted
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import (
     Snapshot,
     SnapshotId,
     SnapshotKind,
     SnapshotRecord,
     SnapshotState,
 )
-from treesnap.core.model.errors import Corrupt, NewerVersion, NotFound, UnsupportedFormat, quoted
-from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.store.layout import Layout, is_hex
 from treesnap.core.store.lock import locked_roots
 from treesnap.core.store.records import read_record, write_record

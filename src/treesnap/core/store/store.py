@@ -28,7 +28,7 @@ from treesnap.core.fs.durable import (
     unreadable,
 )
 from treesnap.core.fs.os_errors import error_text, is_full, is_unreadable
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,

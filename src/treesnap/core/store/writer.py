@@ -19,17 +19,12 @@ from treesnap.core.codec.reader import CheckedBlock, check_object
 from treesnap.core.codec.snapshot import SNAPSHOT
 from treesnap.core.fs.durable import sweep_temporary, unlink_if_present
 from treesnap.core.fs.os_errors import is_full
-from treesnap.core.model.entities import (
-    ObjectId,
-    ObjectKind,
-    Snapshot,
-    SnapshotId,
-    SnapshotRecord,
-)
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import format_size
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotRecord
 from treesnap.core.store.collector import read_state
 from treesnap.core.store.packs import PackAppender, cut_back
 from treesnap.core.store.reserve import Reserve

@@ -30,10 +30,10 @@ from treesnap.core.companion.channel import received, send
 from treesnap.core.companion.listener import Listener
 from treesnap.core.fs.notifier import change_hints, has_inotify
 from treesnap.core.fs.os_errors import reported
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import Corrupt, TreesnapError, printable, quoted
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import CreateResult, WatchStatus
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import Context, check_root
 from treesnap.core.ops.create import create
 from treesnap.core.ops.known_changes import view_of

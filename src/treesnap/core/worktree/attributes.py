@@ -16,7 +16,7 @@ import os
 import stat as stat_module
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.model.entities import Entry, EntryKind, Xattrs
+from treesnap.core.model.entries import Entry, EntryKind, Xattrs
 
 _UNSUPPORTED = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _VANISHED = errno.ENODATA

@@ -30,7 +30,7 @@ from treesnap.core.codec.compress import (
 )
 from treesnap.core.codec.index import IndexPart
 from treesnap.core.codec.message import Fields, unpack
-from treesnap.core.model.entities import FileContent, ObjectId, ObjectKind
+from treesnap.core.model.entries import FileContent, ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import object_id
 from treesnap.core.worktree.scan.hard_links import load_groups

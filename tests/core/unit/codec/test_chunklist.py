@@ -21,7 +21,7 @@ from treesnap.core.codec.reader import (
     read_content,
     read_segments,
 )
-from treesnap.core.model.entities import FileContent, ObjectId, ObjectKind, Segment
+from treesnap.core.model.entries import FileContent, ObjectId, ObjectKind, Segment
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import object_id
 

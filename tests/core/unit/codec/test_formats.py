@@ -26,9 +26,10 @@ from treesnap.core.codec.reader import TreeReader, check_object, read_segments
 from treesnap.core.codec.root_files import EXPORT, EXPORT_MOVES, GAPS, HISTORY, NAMES
 from treesnap.core.codec.snapshot import SNAPSHOT, state_format
 from treesnap.core.codec.tree import decode_tree, put_tree
-from treesnap.core.model.entities import ObjectId, ObjectKind, Segment, SnapshotId
+from treesnap.core.model.entries import ObjectId, ObjectKind, Segment
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.ids import object_id
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.store.collector import COLLECTED_SIZE, COLLECTION, CollectorState
 from treesnap.core.store.roots import ROOT, RootRecord
 

@@ -30,7 +30,7 @@ from treesnap.core.codec import (
 from treesnap.core.codec import index as index_module
 from treesnap.core.codec.envelope import FileKind
 from treesnap.core.codec.message import pack as packed
-from treesnap.core.model.entities import FileContent, ObjectKind, Totals
+from treesnap.core.model.entries import FileContent, ObjectKind, Totals
 from treesnap.core.model.errors import Corrupt, InvalidArgument, UnsupportedFormat
 from treesnap.core.model.ids import checksum, object_id
 from treesnap.core.worktree.scan.hard_links import load_groups

@@ -15,7 +15,7 @@ from treesnap.core.codec.compress import BLOCK_RAW_SIZE_MAX
 from treesnap.core.codec.envelope import FileKind, header
 from treesnap.core.codec.index import IndexPart, encode_index, encode_unsorted
 from treesnap.core.codec.pack import Block, BlockTable, IndexEntry
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, UnsupportedFormat
 from treesnap.core.model.ids import object_id
 

@@ -9,17 +9,9 @@ import pytest
 from treesnap.core.codec import journal, root_files, snapshot
 from treesnap.core.codec.journal import STAGE_PREFIX, Commit, Journal, Stage
 from treesnap.core.codec.message import pack, unpack
-from treesnap.core.model.entities import (
-    Entry,
-    EntryKind,
-    IgnoreRules,
-    ObjectId,
-    SnapshotKind,
-    SnapshotRecord,
-    SnapshotState,
-    Totals,
-)
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, Totals
 from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.snapshots import IgnoreRules, SnapshotKind, SnapshotRecord, SnapshotState
 
 ID = ObjectId(bytes(range(32)))
 ROOT = Entry(b"", EntryKind.DIRECTORY, 0o755, 0, 0, 0, 0, ID, None)

@@ -19,7 +19,7 @@ from treesnap.core.codec.tree import (
     put_tree,
     put_with_subtrees,
 )
-from treesnap.core.model.entities import Entry, EntryKind, ObjectId, ObjectKind, Totals, TreePage
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Totals, TreePage
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.ids import object_id
 

@@ -12,7 +12,7 @@ import pytest
 from treesnap.core.codec.message import pack
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.codec.tree import decode_tree
-from treesnap.core.model.entities import Entry, EntryKind, ObjectId, ObjectKind, Totals
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Totals
 from treesnap.core.model.errors import Corrupt, ErrorCode, OperationFailed
 from treesnap.core.model.ids import object_id
 

@@ -25,9 +25,9 @@ from treesnap.core.codec.watch import (
     encode_question,
     encode_status,
 )
-from treesnap.core.model.entities import IgnoreRules
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.results import FollowFailure, FollowStatus, WatchStatus
+from treesnap.core.model.snapshots import IgnoreRules
 
 COUNTS = st.integers(0, 2**63 - 1)
 MARKS = st.builds(Mark, st.binary(min_size=16, max_size=16), COUNTS)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treesnap.core.diff.trees import changes, differing, kind_of_change, paired
-from treesnap.core.model.entities import ChangeKind, Entry, EntryKind, ObjectId, SkipReason
+from treesnap.core.model.entries import ChangeKind, Entry, EntryKind, ObjectId, SkipReason
 
 
 def file(name: bytes, number: int = 1, **changes) -> Entry:

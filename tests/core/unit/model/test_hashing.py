@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.ids import checksum, expanded, object_id, root_id
 
 

@@ -13,8 +13,9 @@ from treesnap.core.codec.message import pack
 from treesnap.core.codec.snapshot import SNAPSHOT
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Entry, EntryKind, ObjectKind, SnapshotRecord, Totals
+from treesnap.core.model.entries import Entry, EntryKind, ObjectKind, Totals
 from treesnap.core.model.errors import Busy, Corrupt
+from treesnap.core.model.snapshots import SnapshotRecord
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.maintenance.space import gc
 from treesnap.core.store.collector import CollectorState, read_state, write_state

@@ -11,7 +11,7 @@ from blocks import damaging
 from garbage import add_garbage, add_garbage_to_pack, pack_files, use_new_pack
 from state import tree_state
 from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.ops.maintenance.space import gc
 from treesnap.core.store.store import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, Refused
+from treesnap.core.model.snapshots import SnapshotKind
 
 
 @pytest.fixture

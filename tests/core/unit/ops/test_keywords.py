@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import InvalidArgument, NotFound
+from treesnap.core.model.snapshots import SnapshotKind
 
 
 @pytest.fixture

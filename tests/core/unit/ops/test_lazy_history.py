@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from state import tree_state
-from treesnap.core.model.entities import ChangeKind
+from treesnap.core.model.entries import ChangeKind
 from treesnap.core.model.errors import NotFound
 
 

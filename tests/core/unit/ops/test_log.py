@@ -12,9 +12,10 @@ import pytest
 
 from treesnap.core.codec.root_files import GAPS, GAPS_FILE, Gap
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import ChangeKind, SnapshotKind
+from treesnap.core.model.entries import ChangeKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound
 from treesnap.core.model.results import HistoryGap
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.history.steps import EventPhase
 

@@ -15,7 +15,7 @@ from frames import FRAMES, few_frames
 from oracle import difference, record
 from sampling import sized
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Snapshot
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.merge.trees import (

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from treesnap.core.model import entities, results
-from treesnap.core.model.entities import SnapshotList
+from treesnap.core.model import entries, results, snapshots
 from treesnap.core.model.presentation import Record
+from treesnap.core.model.snapshots import SnapshotList
 
 HOSTILE = "<script>alert(1)</script>&\x1b[31m"
 NOT_UTF8 = b"caf\xe9"
@@ -165,7 +165,7 @@ def test_a_long_table_is_cut(handle, root):
 
 
 def test_a_list_names_what_is_damaged():
-    found = SnapshotList((), [entities.SnapshotId("ab" * 32)])
+    found = SnapshotList((), [snapshots.SnapshotId("ab" * 32)])
 
     assert repr(found) == "<SnapshotList of 0>\ndamaged: abababababab"
     assert "damaged: abababababab" in found._repr_html_()
@@ -175,7 +175,7 @@ def test_a_list_names_what_is_damaged():
 def test_every_public_record_can_become_json():
     records = [
         kind
-        for module in (results, entities)
+        for module in (results, snapshots, entries)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, tuple) and kind.__module__ == module.__name__
     ]

@@ -13,8 +13,8 @@ import pytest
 from interfering import Interfering
 from sampling import sized
 from state import differences, tree_state
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import Conflict, ErrorCode, Refused, TreesnapError
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import (
     MUTATING,

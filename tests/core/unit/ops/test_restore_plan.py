@@ -8,7 +8,7 @@ import pytest
 
 from treesnap.core.codec.reader import TreeCache, TreeReader
 from treesnap.core.codec.tree import put_tree
-from treesnap.core.model.entities import Entry, EntryKind, Totals
+from treesnap.core.model.entries import Entry, EntryKind, Totals
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.ops.restore.plan import make_plan

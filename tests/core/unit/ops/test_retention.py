@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treesnap.core.model.entities import (
-    Entry,
-    EntryKind,
+from treesnap.core.model.entries import Entry, EntryKind, Totals
+from treesnap.core.model.snapshots import (
     Snapshot,
     SnapshotId,
     SnapshotKind,
     SnapshotRecord,
     SnapshotState,
-    Totals,
 )
 from treesnap.core.store.maintenance.retention import AUTOMATIC, DEFAULT, Policy, decide
 

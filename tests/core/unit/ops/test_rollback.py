@@ -7,7 +7,7 @@ from functools import partial, wraps
 
 import pytest
 
-from treesnap.core.model.entities import SnapshotKind
+from treesnap.core.model.snapshots import SnapshotKind
 
 CHANGED = b"changed"
 

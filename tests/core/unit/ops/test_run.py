@@ -12,8 +12,8 @@ from types import FrameType
 import pytest
 
 from state import tree_state
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, OperationFailed
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.create import create
 from treesnap.core.ops.run.checkpoint import HeldCheckpoint
 from treesnap.testing.doubles import Fault, FaultyFileSystem

@@ -11,10 +11,10 @@ import pytest
 
 from state import tree_state
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import Snapshot, SnapshotKind
 from treesnap.core.model.errors import InvalidArgument, MergeConflict, NotFound, StorageFull
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.create import create
 from treesnap.testing.doubles import (

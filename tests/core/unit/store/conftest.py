@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 
 from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.model.entities import (
-    Entry,
-    EntryKind,
-    ObjectId,
-    ObjectKind,
-    SnapshotRecord,
-    Totals,
-)
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Totals
+from treesnap.core.model.snapshots import SnapshotRecord
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Writer
 from treesnap.testing.doubles import UnsyncedFileSystem

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from treesnap.core.codec.pack import Block, IndexEntry
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.store.index import PARTS_MAX, VERIFIED_SIZE_MAX, ObjectIndex
 from treesnap.testing.doubles import RecordingFileSystem
 

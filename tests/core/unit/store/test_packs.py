@@ -13,7 +13,7 @@ from blocks import ONE_OBJECT_SIZE, chunk_blocks, one_block
 from treesnap.core.codec.envelope import HEADER_SIZE, FileKind, header
 from treesnap.core.codec.pack import PACK_SIZE_TARGET, TRAILER_SIZE, IndexEntry, decode_footer
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.ops.context import context_at
 from treesnap.core.store.packs import PackAppender, PackReader

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from treesnap.core.codec.pack import Block, IndexEntry
 from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.ids import object_id
 from treesnap.core.store.index import ObjectIndex
 from treesnap.core.store.layout import Layout

@@ -7,8 +7,9 @@ import os
 import pytest
 
 from treesnap.core.codec.snapshot import SNAPSHOT
-from treesnap.core.model.entities import ObjectId, SnapshotState
+from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.errors import Corrupt, NotFound
+from treesnap.core.model.snapshots import SnapshotState
 from treesnap.core.store.snapshots import SnapshotLog, SnapshotName
 from treesnap.testing.doubles import RecordingFileSystem
 

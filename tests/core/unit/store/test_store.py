@@ -8,7 +8,7 @@ import os
 import pytest
 
 from blocks import ONE_OBJECT_SIZE
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import Corrupt, StoreMissing, UnsupportedFormat
 from treesnap.core.store.layout import DIRECTORIES
 from treesnap.core.store.store import FORMAT_VERSION, Store, format_problem

@@ -15,7 +15,7 @@ from blocks import ONE_OBJECT_SIZE, block_of
 from treesnap.core.codec.message import pack
 from treesnap.core.codec.pack import HEAD_SIZE, ROW_SIZE, BlockTable, decode_table
 from treesnap.core.codec.reader import checked_block
-from treesnap.core.model.entities import ObjectKind, Totals
+from treesnap.core.model.entries import ObjectKind, Totals
 from treesnap.core.model.errors import Corrupt, InvalidArgument, StorageFull
 from treesnap.core.model.ids import object_id
 from treesnap.core.store.collector import CollectorState, write_state

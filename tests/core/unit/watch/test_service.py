@@ -31,9 +31,9 @@ from treesnap.core.codec.watch import (
 )
 from treesnap.core.companion.channel import HELLO, greet, received, send
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import SnapshotKind
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
 from treesnap.core.model.results import CreateResult
+from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.create import CreateOptions
 from treesnap.core.ops.known_changes import ask, view_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.model.entities import Entry, EntryKind
+from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.worktree.attributes import apply_metadata, apply_xattrs, read_xattrs
 from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, WrappedFileSystem
 

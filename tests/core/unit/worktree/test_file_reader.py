@@ -11,7 +11,7 @@ import pytest
 from treesnap.core.codec.chunklist import INLINE_SIZE_MAX
 from treesnap.core.codec.reader import read_content as read_pieces
 from treesnap.core.codec.statcache import Observation
-from treesnap.core.model.entities import ObjectId, ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.ids import object_id
 from treesnap.core.worktree.scan.file_reader import (
     ATTEMPTS,

@@ -10,7 +10,7 @@ import pytest
 
 from treesnap.core.codec.journal import Finish
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.model.entities import Entry, EntryKind
+from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.worktree.apply.applier import Finisher
 from treesnap.core.worktree.directory import DirectoryChain
 from treesnap.testing.doubles import Fault, FaultyFileSystem

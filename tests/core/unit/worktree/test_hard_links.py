@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from treesnap.core.codec.message import pack
-from treesnap.core.model.entities import FileContent, ObjectId, ObjectKind
+from treesnap.core.model.entries import FileContent, ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import object_id
 from treesnap.core.worktree.scan.hard_links import LinkGroups, load_groups

@@ -27,7 +27,7 @@ from treesnap.core.codec.statcache import Row, decode_observations, encode_obser
 from treesnap.core.fs import native
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.fs.owner import OwnerFileSystem
-from treesnap.core.model.entities import ObjectId, Totals
+from treesnap.core.model.entries import ObjectId, Totals
 from treesnap.core.worktree.scan import listing as listings
 from treesnap.core.worktree.scan.ignore import IGNORE_FILE, Exclusions
 from treesnap.core.worktree.scan.listing import list_directory

@@ -12,7 +12,7 @@ import pytest
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.entities import EntryKind, SkipReason
+from treesnap.core.model.entries import EntryKind, SkipReason
 from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed, Refused
 from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.context import context_at

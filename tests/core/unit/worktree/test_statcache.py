@@ -7,7 +7,7 @@ import os
 import pytest
 
 from treesnap.core.codec.statcache import Row, encode_observations
-from treesnap.core.model.entities import ObjectId, Totals
+from treesnap.core.model.entries import ObjectId, Totals
 from treesnap.core.worktree.scan.statcache import StatCacheBuilder, load
 from treesnap.testing.doubles import RecordingFileSystem
 

@@ -23,10 +23,11 @@ from treesnap.core.codec.reader import Get, TreeReader, read_content, read_segme
 from treesnap.core.fs.durable import Temporary, sweep_temporary, write_all
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Device, Entry, EntryKind, FileContent, ObjectKind, Snapshot
+from treesnap.core.model.entries import Device, Entry, EntryKind, FileContent, ObjectKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused, quoted
 from treesnap.core.model.events import Phase
 from treesnap.core.model.results import ArchiveResult
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.history.browse import walk

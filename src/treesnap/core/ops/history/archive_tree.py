@@ -27,7 +27,7 @@ from treesnap.core.codec.tree import decode_totals, pack_entry, put_entries, unp
 from treesnap.core.fs.os_errors import is_full
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry, EntryKind, FileContent, Totals
+from treesnap.core.model.entries import Entry, EntryKind, FileContent, Totals
 from treesnap.core.model.errors import InvalidArgument, OperationFailed, quoted
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.tree_state import totals_of_leaf

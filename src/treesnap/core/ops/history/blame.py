@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from treesnap.core.codec.reader import read_content
 from treesnap.core.diff.texts import find_edits, is_binary, split_lines
-from treesnap.core.model.entities import Entry, EntryKind, Snapshot, SnapshotId
+from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.model.errors import Corrupt, InvalidArgument, NotFound, Refused, quoted
 from treesnap.core.model.quantities import size_text
 from treesnap.core.model.results import BlameLine, BlameResult
+from treesnap.core.model.snapshots import Snapshot, SnapshotId
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.history.log import LogRequest, log

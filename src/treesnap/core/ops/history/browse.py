@@ -13,11 +13,12 @@ from treesnap.core.fs.durable import read_all
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry, EntryKind, ObjectId, Skipped, SkipReason, SnapshotId
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, Skipped, SkipReason
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, quoted
 from treesnap.core.model.events import Phase
 from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.model.results import FoundPath, GroupSpace, PathSpace
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context
 from treesnap.core.ops.references import reading, resolve_in

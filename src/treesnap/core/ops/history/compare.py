@@ -8,10 +8,11 @@ from contextlib import suppress
 
 from treesnap.core.diff.trees import changes
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Change, ChangeList, Snapshot
+from treesnap.core.model.entries import Change, ChangeList
 from treesnap.core.model.errors import ErrorCode, NotFound, StoreMissing, quoted
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import Privileges, StatusResult
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.access import opened, recover
 from treesnap.core.ops.capture import live_state, preview
 from treesnap.core.ops.context import Context, Session, absolute, context_at, is_root_of

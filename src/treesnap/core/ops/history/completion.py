@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from treesnap.core.model.entities import Snapshot
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.trust import refuse_foreign
 from treesnap.core.store.store import Store

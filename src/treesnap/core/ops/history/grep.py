@@ -15,10 +15,11 @@ from itertools import islice
 
 from treesnap.core.codec.reader import Get, Walk, read_content
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry, EntryKind, FileContent, ObjectId, Snapshot
+from treesnap.core.model.entries import Entry, EntryKind, FileContent, ObjectId
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, StoreMissing, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import FileMatches, MatchedLine
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.references import reading, resolve_in

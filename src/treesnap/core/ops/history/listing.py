@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 
 from treesnap.core.fs.os_errors import error_text
-from treesnap.core.model.entities import Retag, Snapshot, SnapshotId, SnapshotList, SnapshotState
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -21,6 +20,7 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.reserved_tags import is_checkpoint, refuse_reserved, rolled_back
+from treesnap.core.model.snapshots import Retag, Snapshot, SnapshotId, SnapshotList, SnapshotState
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.checkpoint_locks import kept_by
 from treesnap.core.ops.context import Context, Session

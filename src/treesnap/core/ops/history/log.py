@@ -12,15 +12,7 @@ from itertools import islice
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.codec.root_files import GAPS, GAPS_FILE, Gap
 from treesnap.core.fs.os_errors import reported
-from treesnap.core.model.entities import (
-    Change,
-    ChangeKind,
-    Entry,
-    EntryKind,
-    Snapshot,
-    SnapshotKind,
-    Totals,
-)
+from treesnap.core.model.entries import Change, ChangeKind, Entry, EntryKind, Totals
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -36,6 +28,7 @@ from treesnap.core.model.reserved_tags import (
     IMPORTED,
 )
 from treesnap.core.model.results import HistoryGap, LogEntry, WaysBack
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.history.steps import plan_step_of

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from treesnap.core.codec.reader import read_content
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Change, ChangeKind, Entry, EntryKind
+from treesnap.core.model.entries import Change, ChangeKind, Entry, EntryKind
 from treesnap.core.model.results import ChangedContent
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from treesnap.core.model.entities import Snapshot, SnapshotKind
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import (
     CheckpointType,
@@ -13,6 +12,7 @@ from treesnap.core.model.reserved_tags import (
     own_tags,
 )
 from treesnap.core.model.results import PlanStep
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 
 _AFTER_STEP = {
     CheckpointType.SAFE_STATE,

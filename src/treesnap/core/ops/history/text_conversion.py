@@ -21,7 +21,7 @@ from treesnap.core.ending_signals import signal_name
 from treesnap.core.fs.durable import opened_file, write_all
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import EntryKind
+from treesnap.core.model.entries import EntryKind
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import size_text
 from treesnap.core.model.results import ChangedContent

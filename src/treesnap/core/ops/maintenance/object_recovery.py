@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 from treesnap.core.codec.reader import Reference, TreeReader, read_segments, root_references
 from treesnap.core.fs.real_path import open_real
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import EntryKind, IgnoreRules, ObjectId, ObjectKind, Snapshot
+from treesnap.core.model.entries import EntryKind, ObjectId, ObjectKind
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.events import Phase
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import RecoveredObject
+from treesnap.core.model.snapshots import IgnoreRules, Snapshot
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Context
 from treesnap.core.ops.tree_state import MemoryObjects, entry_at

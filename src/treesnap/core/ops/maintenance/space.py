@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from treesnap.core.fs.durable import open_lock, open_regular
 from treesnap.core.fs.os_errors import error_text
-from treesnap.core.model.entities import SnapshotId
 from treesnap.core.model.errors import (
     Busy,
     Corrupt,
@@ -51,6 +50,7 @@ from treesnap.core.model.results import (
     PruneResult,
     StatsResult,
 )
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.ops.access import alone, locked_root, opened, remove_displaced
 from treesnap.core.ops.context import Context, Session, context_at
 from treesnap.core.ops.known_changes import remove_dead_sockets

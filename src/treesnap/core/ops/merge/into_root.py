@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX, Labels
-from treesnap.core.model.entities import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,
@@ -33,6 +32,7 @@ from treesnap.core.model.quantities import count_text, first_few
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags, facts_of
 from treesnap.core.model.results import MergeResult
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.model.treepath import PathLike
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import Context, Session, context_at, no_directory

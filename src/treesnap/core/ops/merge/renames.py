@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.diff.trees import differing
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry, EntryKind, ObjectId
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId
 from treesnap.core.model.path_budget import PathBudget
 
 Moves = dict[bytes, bytes]

@@ -28,21 +28,11 @@ from treesnap.core.codec.reader import Get, TreeReader, read_content
 from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX, Labels, are_texts, merge_texts
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import (
-    ChangeList,
-    Entry,
-    EntryKind,
-    Skipped,
-    Snapshot,
-    SnapshotId,
-    SnapshotKind,
-    SnapshotRecord,
-    Totals,
-    Xattrs,
-)
+from treesnap.core.model.entries import ChangeList, Entry, EntryKind, Skipped, Totals, Xattrs
 from treesnap.core.model.errors import ErrorCode, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.path_budget import PathBudget
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.merge.renames import Moves, are_apart, can_move, find_moves, moved
 from treesnap.core.ops.privileges import MERGED, elsewhere_tags

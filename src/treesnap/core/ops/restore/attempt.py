@@ -35,7 +35,7 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.os_errors import error_text, is_full
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Attachment, Skipped, SkipReason, Snapshot, SnapshotKind
+from treesnap.core.model.entries import Skipped, SkipReason
 from treesnap.core.model.errors import (
     Busy,
     Conflict,
@@ -49,6 +49,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import NOTHING_REVEALED, CaptureRequest, Revealed
 from treesnap.core.model.results import OpenFile, Privileges, RestoreResult
+from treesnap.core.model.snapshots import Attachment, Snapshot, SnapshotKind
 from treesnap.core.ops.capture import Capture, preview, publish_again
 from treesnap.core.ops.checkpoint_locks import refuse_overlap, settle_steps
 from treesnap.core.ops.context import Context, Session

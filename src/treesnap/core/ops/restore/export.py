@@ -41,7 +41,7 @@ from treesnap.core.fs.durable import opened_file, read_all, write_all
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import OPEN_DIRECTORY, opened_real
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import ChangeKind, Entry
+from treesnap.core.model.entries import ChangeKind, Entry
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,

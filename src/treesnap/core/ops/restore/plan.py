@@ -36,16 +36,7 @@ from treesnap.core.diff.trees import (
 )
 from treesnap.core.fs.owner import may_give_owners
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import (
-    Change,
-    ChangeKind,
-    Entry,
-    IgnoreRules,
-    Skipped,
-    SkipReason,
-    Snapshot,
-    SnapshotId,
-)
+from treesnap.core.model.entries import Change, ChangeKind, Entry, Skipped, SkipReason
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -60,6 +51,7 @@ from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.model.quantities import first_few
 from treesnap.core.model.requests import NOTHING_REVEALED, Revealed
 from treesnap.core.model.results import Privileges, RestoreResult
+from treesnap.core.model.snapshots import IgnoreRules, Snapshot, SnapshotId
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.privileges import DEVICES, PrivilegeList, is_own, wanted_state
 from treesnap.core.ops.references import resolve_in

@@ -16,17 +16,10 @@ from treesnap.core.codec.reader import TreeReader
 from treesnap.core.codec.tree import put_tree
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import (
-    Entry,
-    ObjectId,
-    Skipped,
-    SkipReason,
-    SnapshotKind,
-    SnapshotRecord,
-    Totals,
-)
+from treesnap.core.model.entries import Entry, ObjectId, Skipped, SkipReason, Totals
 from treesnap.core.model.errors import ErrorCode, Refused, WarningCode, quoted
 from treesnap.core.model.requests import CaptureRequest
+from treesnap.core.model.snapshots import SnapshotKind, SnapshotRecord
 from treesnap.core.model.treepath import without_nested
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Session

@@ -20,7 +20,6 @@ from treesnap.core.codec.journal import Commit, Journal
 from treesnap.core.codec.root_files import HISTORY
 from treesnap.core.fs.real_path import open_real
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Snapshot, SnapshotId
 from treesnap.core.model.errors import (
     Conflict,
     Corrupt,
@@ -34,6 +33,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import first_few
 from treesnap.core.model.requests import CaptureRequest, Revealed
+from treesnap.core.model.snapshots import Snapshot, SnapshotId
 from treesnap.core.ops.capture import Capture, preview
 from treesnap.core.ops.checkpoint_locks import settle_steps
 from treesnap.core.ops.context import Context, Session

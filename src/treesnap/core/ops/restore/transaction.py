@@ -16,7 +16,7 @@ from treesnap.core.fs.durable import Prepared
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Attachment, Entry, IgnoreRules, Snapshot, Totals
+from treesnap.core.model.entries import Entry, Totals
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -29,6 +29,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.events import NullMonitor, Phase
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import NOTHING_REVEALED, CaptureRequest, Revealed
+from treesnap.core.model.snapshots import Attachment, IgnoreRules, Snapshot
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.restore.plan import RestorePlan, warn_of_degraded

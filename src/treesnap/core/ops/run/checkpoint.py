@@ -31,7 +31,6 @@ from treesnap.core.interruption import (
     interruptible,
     uninterrupted,
 )
-from treesnap.core.model.entities import SnapshotId, SnapshotKind
 from treesnap.core.model.errors import (
     InvalidArgument,
     NotFound,
@@ -44,6 +43,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, first_few
 from treesnap.core.model.results import RestoreResult, RunResult
+from treesnap.core.model.snapshots import SnapshotId, SnapshotKind
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.checkpoint_locks import (
     MARK_DIGITS,

@@ -32,11 +32,12 @@ from treesnap.core.codec.pack import Block, IndexEntry
 from treesnap.core.codec.snapshot import RECORD_SIZE_MAX
 from treesnap.core.fs.durable import read_file, sweep_temporary
 from treesnap.core.fs.os_errors import is_full
-from treesnap.core.model.entities import ObjectId, SnapshotId
+from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.errors import Busy, Corrupt, NewerVersion, NotFound
 from treesnap.core.model.events import Monitor, Phase
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.results import GcResult
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.store.collector import write_collected_size
 from treesnap.core.store.fence import CollectorHeld, Maintaining, maintain
 from treesnap.core.store.maintenance.pack_usage import PackUsage, StoreUsage

@@ -15,7 +15,7 @@ from itertools import groupby
 
 from treesnap.core.codec.index import IndexPart, encode_unsorted
 from treesnap.core.codec.pack import BLOCK_SIZE_TARGET, PACK_SIZE_TARGET, Block, IndexEntry
-from treesnap.core.model.entities import ObjectId
+from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.quantities import count_text
 from treesnap.core.store.maintenance.reachability import SeenObjects
 from treesnap.core.store.packs import Sound

@@ -9,9 +9,9 @@ import os
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 
-from treesnap.core.model.entities import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.model.errors import Busy, Corrupt, NotFound, TreesnapError
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.store.attachments import kept_checkpoints
 from treesnap.core.store.maintenance.reachability import Reachability
 from treesnap.core.store.maintenance.retention import AUTOMATIC, Decision, Policy, decide

@@ -8,8 +8,9 @@ from itertools import accumulate
 
 from treesnap.core.codec.index import IndexPart
 from treesnap.core.codec.reader import Reference, TreeCache, TreeReader, root_references
-from treesnap.core.model.entities import ObjectId, ObjectKind, SnapshotRecord
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, NewerVersion
+from treesnap.core.model.snapshots import SnapshotRecord
 from treesnap.core.store.index import ObjectIndex
 from treesnap.core.store.store import Store
 

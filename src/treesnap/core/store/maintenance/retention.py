@@ -16,9 +16,9 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from treesnap.core.model.arguments import checked_methods
-from treesnap.core.model.entities import Snapshot, SnapshotKind, utc_time
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import RESERVED_TAGS
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind, utc_time
 
 AUTOMATIC = frozenset(SnapshotKind) - {SnapshotKind.MANUAL}
 """Kinds of snapshots that are made unasked."""

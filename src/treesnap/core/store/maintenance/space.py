@@ -12,11 +12,12 @@ from contextlib import suppress
 
 from treesnap.core.codec.reader import Reference, TreeCache, TreeReader, content_references
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry, EntryKind, ObjectKind, Snapshot
+from treesnap.core.model.entries import Entry, EntryKind, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.model.results import GroupSpace, PathSpace
+from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.store.maintenance.reachability import Reachability, SeenObjects
 from treesnap.core.store.maintenance.stats import Ownership
 from treesnap.core.store.store import Store

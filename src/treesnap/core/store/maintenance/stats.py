@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 from treesnap.core.codec.reader import Reference
 from treesnap.core.fs.base import ReadingFileSystem
-from treesnap.core.model.entities import ObjectId, ObjectKind, Snapshot, SnapshotRecord
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.results import RootStats, SnapshotStats, StatsResult
+from treesnap.core.model.snapshots import Snapshot, SnapshotRecord
 from treesnap.core.store.maintenance.reachability import Reachability
 from treesnap.core.store.roots import registered_records, step_output_bytes
 from treesnap.core.store.store import Store

@@ -25,7 +25,7 @@ from treesnap.core.fs.durable import opened_file
 from treesnap.core.fs.local import open_file_identity
 from treesnap.core.fs.process_files import descriptors, program_of
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry, EntryKind, Xattrs
+from treesnap.core.model.entries import Entry, EntryKind, Xattrs
 from treesnap.core.model.errors import Conflict
 from treesnap.core.model.results import OpenFile
 from treesnap.core.worktree.apply.preconditions import (

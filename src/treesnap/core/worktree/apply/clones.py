@@ -31,7 +31,7 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry
+from treesnap.core.model.entries import Entry
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.worktree.directory import DirectoryChain, open_directory

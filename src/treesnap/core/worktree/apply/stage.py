@@ -29,7 +29,7 @@ from treesnap.core.fs.durable import opened_file, sync_directory, write_all_at
 from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.fs.real_path import OPEN_DIRECTORY
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry, EntryKind, ObjectId, ObjectKind, Totals
+from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Totals
 from treesnap.core.model.errors import Conflict, Corrupt, ErrorCode, OperationFailed, quoted
 from treesnap.core.model.events import ADVANCE_SIZE, LargeFileProgress, Monitor, NullMonitor
 from treesnap.core.model.named_tuple import NamedTuple

@@ -6,7 +6,7 @@ import os
 from enum import IntEnum
 
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry
+from treesnap.core.model.entries import Entry
 from treesnap.core.model.named_tuple import NamedTuple
 
 

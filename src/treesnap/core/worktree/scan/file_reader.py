@@ -29,7 +29,7 @@ from treesnap.core.codec.statcache import Observation
 from treesnap.core.codec.tree import INLINE_XATTRS_SIZE_MAX, decode_xattrs
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
-from treesnap.core.model.entities import (
+from treesnap.core.model.entries import (
     Entry,
     EntryKind,
     FileContent,

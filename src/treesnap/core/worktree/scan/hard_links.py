@@ -17,7 +17,7 @@ from treesnap.core.codec.message import pack, pack_items, require, unpack_groups
 from treesnap.core.codec.reader import Get, read_segments
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import FileContent, ObjectKind
+from treesnap.core.model.entries import FileContent, ObjectKind
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.ids import checksum
 from treesnap.core.worktree.directory import open_chain

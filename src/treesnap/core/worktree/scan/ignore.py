@@ -19,11 +19,11 @@ from functools import cached_property
 from stat import S_IFDIR, S_IFREG, S_ISDIR
 
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import IgnoreRules
 from treesnap.core.model.errors import InvalidArgument, printable, quoted
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import first_few
+from treesnap.core.model.snapshots import IgnoreRules
 from treesnap.core.worktree.scan.patterns import Matcher, parse_lines, parse_pattern
 
 IGNORE_FILE = b".snapignore"

@@ -19,8 +19,9 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.native import accelerator
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import IgnoreRules, SkipReason
+from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.errors import Corrupt, WarningCode, printable, quoted
+from treesnap.core.model.snapshots import IgnoreRules
 from treesnap.core.worktree.case_folding import is_folding
 from treesnap.core.worktree.directory import is_left_by_others
 from treesnap.core.worktree.scan.file_reader import blames_file

@@ -21,10 +21,11 @@ from typing import Any, Protocol, Self
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import Entry, EntryKind, IgnoreRules, Skipped, SkipReason, Totals
+from treesnap.core.model.entries import Entry, EntryKind, Skipped, SkipReason, Totals
 from treesnap.core.model.errors import WarningCode
 from treesnap.core.model.events import Monitor, NullMonitor
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.snapshots import IgnoreRules
 from treesnap.core.worktree.directory import DirectoryChain
 from treesnap.core.worktree.scan.file_reader import ObjectSink, blames_file
 from treesnap.core.worktree.scan.ignore import Exclusions

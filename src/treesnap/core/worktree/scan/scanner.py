@@ -36,12 +36,11 @@ from treesnap.core.codec.tree import is_storable, put_tree, put_with_subtrees
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.record_locks import close_unlocked
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import (
+from treesnap.core.model.entries import (
     TOTAL_MAX,
     Entry,
     EntryKind,
     FileContent,
-    IgnoreRules,
     ObjectId,
     Skipped,
     SkipReason,
@@ -52,6 +51,7 @@ from treesnap.core.model.errors import Corrupt, InvalidArgument, WarningCode, qu
 from treesnap.core.model.events import LargeFileProgress, Monitor
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import WHOLE_ROOT, CaptureRequest
+from treesnap.core.model.snapshots import IgnoreRules
 from treesnap.core.worktree.directory import DirectoryChain, open_root
 from treesnap.core.worktree.mounts import Mounts
 from treesnap.core.worktree.scan.file_reader import (

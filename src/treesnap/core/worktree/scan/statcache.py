@@ -46,7 +46,7 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import Temporary, open_regular, unlink_if_present, write_all
 from treesnap.core.fs.os_errors import is_unreadable
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import ObjectId, SkipReason
+from treesnap.core.model.entries import ObjectId, SkipReason
 from treesnap.core.model.errors import Corrupt, UnsupportedFormat
 from treesnap.core.model.named_tuple import NamedTuple
 

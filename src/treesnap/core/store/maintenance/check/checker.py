@@ -15,11 +15,12 @@ from itertools import islice
 from treesnap.core.codec.pack import IndexEntry
 from treesnap.core.codec.reader import Reference, TreeReader, root_references
 from treesnap.core.model import treepath
-from treesnap.core.model.entities import ObjectId, ObjectKind, Snapshot, SnapshotId, SnapshotRecord
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, NewerVersion, NotFound, TreesnapError
 from treesnap.core.model.events import Phase
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import Partial, Problem
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotRecord
 from treesnap.core.store.maintenance.check.metadata_files import CheckPlace, Finding, MetadataFiles
 from treesnap.core.store.snapshots import SnapshotName
 from treesnap.core.store.store import Store

@@ -15,12 +15,12 @@ from treesnap.core.codec.envelope import Format
 from treesnap.core.codec.root_files import GAPS, HISTORY, PLAN_PAYLOAD
 from treesnap.core.codec.snapshot import state_format
 from treesnap.core.fs.durable import is_there, read_file
-from treesnap.core.model.entities import SnapshotId, SnapshotKind, SnapshotState
 from treesnap.core.model.errors import Corrupt, NewerVersion, TreesnapError, quoted
 from treesnap.core.model.events import Monitor
 from treesnap.core.model.ids import root_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import Problem
+from treesnap.core.model.snapshots import SnapshotId, SnapshotKind, SnapshotState
 from treesnap.core.store.collector import oldest_epoch_possible, read_state, rebuild_state
 from treesnap.core.store.layout import PLAN_PREFIX, is_hex
 from treesnap.core.store.lock import held, locked_roots

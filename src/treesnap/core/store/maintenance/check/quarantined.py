@@ -16,7 +16,7 @@ from treesnap.core.codec.pack import (
     table_size,
 )
 from treesnap.core.fs.durable import read_readable
-from treesnap.core.model.entities import ObjectKind
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.store.store import Store
 

@@ -22,11 +22,12 @@ from treesnap.core.codec.snapshot import (
 )
 from treesnap.core.fs.durable import read_readable, replace_file, unlink_if_present
 from treesnap.core.fs.os_errors import error_text, is_unreadable
-from treesnap.core.model.entities import ObjectId, SnapshotId
+from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.errors import Corrupt, NewerVersion, NotFound, TreesnapError, WarningCode
 from treesnap.core.model.events import Monitor, Phase
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.results import RecoveredObject
+from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.store.fence import Maintaining
 from treesnap.core.store.layout import is_hex
 from treesnap.core.store.maintenance.check.quarantined import quarantined_objects
