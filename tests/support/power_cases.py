@@ -34,6 +34,7 @@ from power_checks import (
     after_undo,
     after_work,
 )
+from prepared import trust_stores
 from sampling import sized
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.handle import Handle
@@ -141,6 +142,7 @@ def cuts_of(
 def after(scene, cut: Cut, case: Case) -> str:
     """Returns what came of a power cut; fails, and says which, when that may not be."""
     materialise(cut.disk, str(scene.root.parent))
+    trust_stores(scene.root.parent)  # a power cut gives no file another inode
     try:
         outcome = case.check(scene)
         assert outcome in {case.old, case.new}
@@ -189,6 +191,7 @@ def cut_restore_before(sync_name: str, seed: int) -> Callable[[Scene], object]:
         moment = [*moments(recording)][names_of_syncs(recording).index(sync_name)]
         found = [*cuts_at(moment, Random(seed), 50)]
         materialise(Random(seed).choice(found).disk, str(scene.root.parent))
+        trust_stores(scene.root.parent)
 
     return prepare
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from prepared import trust_stores
 from state import TreeState, differences, tree_state
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.handle import Handle
@@ -56,6 +57,7 @@ class Scene:
     def _copy(self, source: str, target: str) -> None:
         paths = [self.directory / source, self.directory / target]
         subprocess.run(["cp", "-a", *paths], check=True)
+        trust_stores(paths[1])
 
     def litter(self) -> list[str]:
         """Returns what an operation may leave only while it runs."""

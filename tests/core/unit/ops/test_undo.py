@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from prepared import trust_stores
 from state import tree_state
 from treesnap import CreateOptions
 from treesnap.core.model.errors import ErrorCode, NotFound
@@ -212,6 +213,7 @@ class TestOfARootThatWasRemoved:
             shutil.rmtree(store_path)
             shutil.copytree(tmp_path / "root-before", root, symlinks=True)
             shutil.copytree(tmp_path / "store-before", store_path, symlinks=True)
+            trust_stores(store_path)
             ended = killed(lambda fs: make_handle(fs=fs).undo(), kill_at(number))
             assert ended.error is None, ended.error
             was_killed = ended.was_killed
