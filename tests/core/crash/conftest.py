@@ -53,6 +53,7 @@ class Scene:
         """Goes back to what was kept."""
         shutil.rmtree(self.directory / "case", ignore_errors=True)
         self._copy(name, "case")
+        trust_stores(self.directory / "case")
 
     def _copy(self, source: str, target: str) -> None:
         paths = [self.directory / source, self.directory / target]

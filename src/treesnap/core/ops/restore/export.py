@@ -432,8 +432,9 @@ def _empty_again(fs: FileSystem, place_fd: int, stage_fd: int) -> int:
     for number, (name, inode) in enumerate(record.moves):
         with suppress(FileNotFoundError):
             if fs.lstat(name, dir_fd=place_fd).st_ino == inode:
-                with _opened_up(fs, place_fd, name, _any):
-                    pass
+                with _opened_if_wanted(fs, place_fd, name, _any) as moved:
+                    if moved is not None:  # or it cannot be moved to another directory
+                        _make_writable(fs, moved)
                 back = b"b%d" % number
                 fs.rename_to_absent(name, back, source_dir_fd=place_fd, target_dir_fd=stage_fd)
     apply_owner(fs, place_fd, record.uid, record.gid)
@@ -485,8 +486,8 @@ def _remove_stage(
     """
     whole = stage_name + _WHOLE
     with (
-        _opened_up(fs, parent_fd, stage_name, is_made) as stage,
-        _opened_up(fs, parent_fd, whole, is_made) as tree,
+        _opened_if_wanted(fs, parent_fd, stage_name, is_made) as stage,
+        _opened_if_wanted(fs, parent_fd, whole, is_made) as tree,
     ):
         if stage is not None and stage.owner_id != os.geteuid():
             return None
@@ -494,6 +495,9 @@ def _remove_stage(
             return False
         if stage is None and tree is not None and tree.owner_id != os.geteuid():
             return None
+        for each in (tree, stage):
+            if each is not None:
+                _make_writable(fs, each)
         if tree is not None:
             with opened_file(fs, b".", OPEN_DIRECTORY, tree.place_fd) as fd:
                 remove_below(fs, fd)
@@ -517,16 +521,23 @@ class _Opened(NamedTuple):
     place_fd: int
     """Only what is below it can be reached by this."""
     owner_id: int
+    mode: int
+
+
+def _make_writable(fs: FileSystem, directory: _Opened) -> None:
+    """Lets this user remove what is in a directory of theirs."""
+    if directory.mode & 0o700 != 0o700 and directory.owner_id == os.geteuid():
+        fs.change_mode(directory.place_fd, directory.mode | 0o700)
 
 
 @contextmanager
-def _opened_up(
+def _opened_if_wanted(
     fs: FileSystem,
     parent_fd: int,
     name: bytes,
     is_wanted: Callable[[bytes, os.stat_result], bool],
 ) -> Iterator[_Opened | None]:
-    """Yields a directory, which is made writable if it is this user's.
+    """Yields a directory that may be removed, by its name.
 
     None means that there is no directory of that name, or none that is wanted; a link does not
     count.
@@ -541,10 +552,7 @@ def _opened_up(
         if not is_wanted(name, found):
             yield None
             return
-        mode = stat_module.S_IMODE(found.st_mode)
-        if mode & 0o700 != 0o700 and found.st_uid == os.geteuid():
-            fs.change_mode(place_fd, mode | 0o700)
-        yield _Opened(place_fd, found.st_uid)
+        yield _Opened(place_fd, found.st_uid, stat_module.S_IMODE(found.st_mode))
     finally:
         fs.close(place_fd)
 
