@@ -80,7 +80,7 @@ def goes_back_and_forth(handle: Handle, root: Path, path: bytes) -> None:
     assert not (root / "other").exists()
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("path", ["sub/mnt", "file", "sub"])
 @pytest.mark.parametrize("methods", METHODS, ids=str)
