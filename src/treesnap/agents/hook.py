@@ -316,14 +316,14 @@ def _answered(event: Event, host: Host, context: Context, run_command: RunComman
     import shlex
 
     if words[0] == "rewind" and not any(word.startswith("--session") for word in words):
-        sessions = {found.id for found in agent_sessions(context)}
+        sessions = {session.id for session in agent_sessions(context)}
         words += ["--session", event.session] if event.session in sessions else []
-    place = ["-C", context.root, "--store", context.store_path]
-    code, text = run_command([*place, *words])
+    options = ["-C", context.root, "--store", context.store_path]
+    code, text = run_command([*options, *words])
     if code == INTERRUPTED:
         text = _why_stopped(context)
     # What it says to type next is typed as a prompt, too.
-    text = text.replace(shlex.join(["snap", *place]), "snap")
+    text = text.replace(shlex.join(["snap", *options]), "snap")
     return host.answer(text.strip() or "Done") if code != USAGE else None
 
 
@@ -358,12 +358,12 @@ def _is_first(context: Context, event: Event) -> bool:
         ensure_directories(context.fs, directory)
         what = "The list of prompts"
         with held(context.fs, f"{path}.lock", operation="hook", what=what, wait_s=context.wait_s):
-            known: list[str] = []
+            prompts: list[str] = []
             with suppress(OSError, ValueError):
-                known = list(json.loads(read_file(context.fs, path, _PROMPTS_SIZE_MAX)))
-            if told in known:
+                prompts = list(json.loads(read_file(context.fs, path, _PROMPTS_SIZE_MAX)))
+            if told in prompts:
                 return False
-            content = json.dumps([*known, told][-_PROMPTS_MAX:]).encode()
+            content = json.dumps([*prompts, told][-_PROMPTS_MAX:]).encode()
             replace_file(context.fs, path, content, temporary=directory)
     return True
 

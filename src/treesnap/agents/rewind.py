@@ -115,15 +115,15 @@ def _step_named(session: AgentSession, where: str) -> AgentStep:
 def _before_prompt(session: AgentSession, count: int) -> AgentStep:
     """Returns the step before the newest prompt, the second newest, and so on."""
     work = _work_of(session)
-    turns = [place for place, step in enumerate(work) if step.phase is EventPhase.TURN]
+    turns = [position for position, step in enumerate(work) if step.phase is EventPhase.TURN]
     if count > len(turns):
         held = count_text(len(turns), "prompt")
         raise NotFound(f"Of the session {quoted(session.id)}, {held} can be undone")
-    place = turns[count - 1]
+    position = turns[count - 1]
     host = HOSTS.get(session.host)
     if host is not None and not host.waits_for_turn:
-        place += _overtaking(work[place + 1 :])
-    return work[place]
+        position += _overtaking(work[position + 1 :])
+    return work[position]
 
 
 def _overtaking(earlier: list[AgentStep]) -> int:
@@ -171,13 +171,13 @@ def _base_ids(context: Context, session: AgentSession) -> tuple[SnapshotId, ...]
     newest = steps[0].snapshot
     if any(gap.time_ns > newest.record.created_at_ns for gap in session.gaps):
         return ()
-    found = [newest.id]
+    base_ids = [newest.id]
     with opened(context, "rewind") as opened_session:
         snapshots = opened_session.store.snapshots.readable(opened_session.root.id)
         later = list(takewhile(lambda item: item.id != newest.id, snapshots))
         for ref in filter(None, map(restored_ref, later)):
             with suppress(NotFound):  # deleted since: more is a conflict than has to be
-                found.append(resolve_in(opened_session, ref).id)
+                base_ids.append(resolve_in(opened_session, ref).id)
     # What an undo went to has what others did since the turn ended.
     unknown = {snapshot.id for snapshot in later}
-    return tuple(base_id for base_id in dict.fromkeys(found) if base_id not in unknown)
+    return tuple(base_id for base_id in dict.fromkeys(base_ids) if base_id not in unknown)

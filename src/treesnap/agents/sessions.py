@@ -48,8 +48,8 @@ def agent_sessions(context: Context) -> tuple[AgentSession, ...]:
     """
     try:
         with opened(context, "look for sessions of agents") as session:
-            found = map(step_of, session.store.snapshots.readable(session.root.id))
-            steps = [step for step in found if step is not None]
+            all_steps = map(step_of, session.store.snapshots.readable(session.root.id))
+            steps = [step for step in all_steps if step is not None]
             gaps = [*gaps_in(session), *filter(None, map(_incomplete, steps))]
     except StoreMissing:
         return ()
@@ -80,9 +80,9 @@ def agent_session(context: Context, session_id: str | None = None) -> AgentSessi
     sessions = agent_sessions(context)
     if session_id is None and sessions:
         return sessions[0]
-    for found in sessions:
-        if found.id == session_id:
-            return found
+    for session in sessions:
+        if session.id == session_id:
+            return session
     which = "an agent" if session_id is None else f"the session {quoted(session_id)} of an agent"
     raise NotFound(
         f"No step of {which} was captured in {quoted(context.root)}",

@@ -100,8 +100,8 @@ class CheckpointManager:
             if _is_checkpoint(item) and step in (None, item.record.step)
         ]
         if commit is not None:
-            found = [item for item in fitting if item.id.startswith(commit)]
-            fitting = found if _HASH.fullmatch(commit) and len(found) == 1 else []
+            matches = [item for item in fitting if item.id.startswith(commit)]
+            fitting = matches if _HASH.fullmatch(commit) and len(matches) == 1 else []
         if not fitting or (step is None and commit is None):
             return False
         request = RestoreRequest(
@@ -120,9 +120,9 @@ class CheckpointManager:
 
     def _checkpoints(self) -> Iterator[Checkpoint]:
         history = self._handle.list()
-        for place, item in enumerate(history):
+        for position, item in enumerate(history):
             if _is_checkpoint(item):
-                yield self._checkpoint(item, _present_checkpoint(history[place + 1 :]))
+                yield self._checkpoint(item, _present_checkpoint(history[position + 1 :]))
 
     def _checkpoint(self, snapshot: Snapshot, base: Snapshot | None) -> Checkpoint:
         if base is None:
@@ -177,15 +177,15 @@ def _present_checkpoint(history: Sequence[Snapshot]) -> Snapshot | None:
     After a restore of a checkpoint it is that checkpoint. After a restore of another snapshot,
     such as an undo, it is the one that was current when that snapshot was taken.
     """
-    place = 0
-    while place < len(history):
-        item = history[place]
+    position = 0
+    while position < len(history):
+        item = history[position]
         if _is_checkpoint(item):
             return item
-        went_to = _target(history, place)
-        place = place + 1 if went_to is None else went_to
+        went_to = _target(history, position)
+        position = position + 1 if went_to is None else went_to
         if went_to is not None and not _is_checkpoint(history[went_to]):
-            place += 1
+            position += 1
     return None
 
 

@@ -156,7 +156,7 @@ class _ListReader:
     def _to_come(self, given: str) -> Iterator[str]:
         """Yields what else in a line looks like a path, beside what exists in it."""
         rest = self._rest(self._below_bases(given))
-        words = [word for found in _BRACES.findall(rest) for word in _expanded(found)]
+        words = [word for braces in _BRACES.findall(rest) for word in _expanded(braces)]
         for word in (*words, *_BETWEEN_WORDS.split(_BRACES.sub(" ", rest))):
             text = _undecorated(_without_brackets(word))
             path = self._path(text, must_be_inside=False) if text and "://" not in text else None
@@ -170,11 +170,13 @@ class _ListReader:
     def _rest(self, text: str) -> str:
         """Returns a text without the paths in it that exist."""
         starts, ends = _boundaries(text)
-        kept, place = list[str](), 0
-        while place < len(text):
-            end, path = self._longest("", text, place, ends) if starts[place] else (place, None)
-            kept.append(" " if path else text[place])
-            place = end if path else place + 1
+        kept, position = list[str](), 0
+        while position < len(text):
+            end, path = (
+                self._longest("", text, position, ends) if starts[position] else (position, None)
+            )
+            kept.append(" " if path else text[position])
+            position = end if path else position + 1
         return "".join(kept)
 
     def _may_come(self, path: str) -> bool:

@@ -210,17 +210,17 @@ class CheckpointManager:
         try:
             refuse_dangerous(self.handle.root, self.handle.store_path)
             check_store(self.handle.store_path)
-            found = compare_with_head(self.handle.context, self._machinery.without)
+            status_result = compare_with_head(self.handle.context, self._machinery.without)
         except (TreesnapError, OSError) as error:
             errors = [status := error_text(error)]
         else:
             errors = [
                 f"{quoted(item.path)} cannot be read"
-                for item in found.skipped
+                for item in status_result.skipped
                 if item.reason == SkipReason.UNREADABLE
             ]
-            status = _status_text(found)
-            has_changes = found.snapshot is None or bool(found.changes)
+            status = _status_text(status_result)
+            has_changes = status_result.snapshot is None or bool(status_result.changes)
             if has_changes:
                 warnings.append("There are uncommitted changes")
         return ValidationResult(
@@ -272,19 +272,19 @@ class CheckpointManager:
         nor has snapshots or a directory below ``.flow/maestro/sessions``.
         """
         session = _checked(session_id, "session")
-        found = self._checkpoints(session)
-        if not found and not self._is_known(session):
+        listed = self._checkpoints(session)
+        if not listed and not self._is_known(session):
             raise NotFound(f"There is no session {session}")
-        return found
+        return listed
 
     @translated()
     def get_checkpoint(self, session_id: str | UUID, checkpoint_id: str | UUID) -> Checkpoint:
         """Returns one checkpoint, or raises FileNotFoundError."""
-        session, wanted = _checked(session_id, "session"), _checked(checkpoint_id, "checkpoint")
-        found = _checkpoints_of(self.handle.list(session=session)).get(wanted)
-        if found is None:
-            raise NotFound(f"Session {session} has no checkpoint {wanted}")
-        return found
+        session, identity = _checked(session_id, "session"), _checked(checkpoint_id, "checkpoint")
+        checkpoint = _checkpoints_of(self.handle.list(session=session)).get(identity)
+        if checkpoint is None:
+            raise NotFound(f"Session {session} has no checkpoint {identity}")
+        return checkpoint
 
     def rollback_to_checkpoint(
         self,
@@ -421,12 +421,12 @@ def _tags_of(
     state: StateSnapshot | None,
 ) -> dict[str, str]:
     """Returns the tags of a checkpoint's snapshot; raises InvalidArgument."""
-    for what, word, known in (
+    for what, word, words in (
         ("phase", phase, list(CheckpointPhase)),
         ("checkpoint type", checkpoint_type, list(CheckpointType)),
     ):
-        if word not in known:
-            raise InvalidArgument(f"The {what} {word!r} is not one of {', '.join(known)}")
+        if word not in words:
+            raise InvalidArgument(f"The {what} {word!r} is not one of {', '.join(words)}")
     counters = asdict(state) if state is not None else {}
     for name, count in counters.items():
         if not isinstance(count, int) or isinstance(count, bool):

@@ -46,11 +46,11 @@ def compare_with_head(context: Context, of_content: OfContent = list) -> StatusR
     snapshot nor changes when nothing was captured yet, but what a capture would leave out.
     """
     check_root(context, force=True)
-    found = status(context)
-    if found.snapshot is None:
-        return found._replace(skipped=uncaptured(context))
-    changes = tuple(change for change in of_content(found.changes) if not is_time_alone(change))
-    return found._replace(changes=changes)
+    result = status(context)
+    if result.snapshot is None:
+        return result._replace(skipped=uncaptured(context))
+    changes = tuple(change for change in of_content(result.changes) if not is_time_alone(change))
+    return result._replace(changes=changes)
 
 
 def mark_position(
@@ -61,17 +61,17 @@ def mark_position(
     Before the first capture there is nothing to differ from: then this captures. What changes
     during the call is in the mark or not as it was at the position.
     """
-    found = compare_with_head(context, of_content)
-    if found.snapshot is None:
+    result = compare_with_head(context, of_content)
+    if result.snapshot is None:
         return create(context, request).snapshot
-    if found.changes:
-        named = first_few(found.changes, lambda change: quoted(change.path or b"."), _SHOWN_MAX)
+    if result.changes:
+        named = first_few(result.changes, lambda change: quoted(change.path or b"."), _SHOWN_MAX)
         raise Refused(
-            f"Not as in snapshot {found.snapshot.id[:12]}: {named}",
+            f"Not as in snapshot {result.snapshot.id[:12]}: {named}",
             code=ErrorCode.UNSAVED_CHANGES,
-            path=found.changes[0].path,
+            path=result.changes[0].path,
         )
-    return mark(context, found.snapshot.id, request)
+    return mark(context, result.snapshot.id, request)
 
 
 def mark(context: Context, ref: str, request: CaptureRequest) -> Snapshot:

@@ -106,8 +106,8 @@ def write_sidecar(
         with open_directory(context.fs, last, dir_fd=chain.open(parent)) as above:
             target = chain.open(directory)
             with _written(context.fs, above, data):
-                found = _content(context.fs, target, name)
-                if found is None or not is_sidecar(found):
+                content_now = _content(context.fs, target, name)
+                if content_now is None or not is_sidecar(content_now):
                     _move_aside(context.fs, target, name)
                 context.fs.rename(_WRITING, name, source_dir_fd=above, target_dir_fd=target)
             context.fs.sync(target)
@@ -177,10 +177,10 @@ def _written(fs: FileSystem, directory: int, data: bytes) -> Iterator[None]:
 def _content(fs: FileSystem, directory: int, name: bytes) -> bytes | None:
     """Returns a small regular file's content, or None for anything else."""
     try:
-        found = fs.lstat(name, dir_fd=directory)
+        status = fs.lstat(name, dir_fd=directory)
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(found.st_mode) or found.st_size > SIZE_BYTES_MAX:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > SIZE_BYTES_MAX:
         return None
     fd = open_for_reading(fs, name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=directory)
     try:

@@ -109,12 +109,12 @@ class _Operations(mfusepy.Operations):
 
     def readdir(self, path: str, _info: Any) -> Iterator[tuple[str, dict[str, int], int]]:
         where = _bytes(path)
-        found = self._answer(where, lambda: list(self._view.names(where)))
+        names = self._answer(where, lambda: list(self._view.names(where)))
         above = where.rpartition(b"/")[0] or b"/"
         for name, directory in ((".", where), ("..", above)):
             node = self._answer(directory, partial(self._view.node, directory))
             yield name, {"st_mode": node.file_type, "st_ino": node.inode}, 0
-        for item in found:
+        for item in names:
             yield _text(item.name), {"st_mode": item.file_type, "st_ino": item.inode}, 0
 
     def readlink(self, path: str) -> str:
@@ -130,9 +130,9 @@ class _Operations(mfusepy.Operations):
 
     def getxattr(self, path: str, name: str, _position: int = 0) -> bytes:
         where = _bytes(path)
-        found = dict(self._answer(where, lambda: self._view.xattrs(where)))
+        attributes = dict(self._answer(where, lambda: self._view.xattrs(where)))
         try:
-            return found[_bytes(name)]
+            return attributes[_bytes(name)]
         except KeyError:
             raise OSError(mfusepy.ENOATTR, os.strerror(mfusepy.ENOATTR)) from None
 

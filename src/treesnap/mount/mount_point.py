@@ -204,8 +204,8 @@ def _check(context: Context, path: str) -> None:
 
 def _refuse_inside(context: Context, path: str) -> None:
     places = {"the root": context.root, "the store": os.path.realpath(context.store_path)}
-    for what, place in places.items():
-        if os.path.commonpath([place, path]) == place:
+    for what, directory in places.items():
+        if os.path.commonpath([directory, path]) == directory:
             raise Refused(
                 f"The directory {quoted(path)} is inside {what}",
                 code=ErrorCode.NOT_MOUNTABLE,

@@ -110,8 +110,8 @@ class SnapshotPaths:
         match path:
             case ():
                 newest = self._newest()
-                found = [(name, None) for name in TOP if name != LATEST]
-                return [*found, (LATEST, newest.id)] if newest is not None else [*found]
+                listed = [(name, None) for name in TOP if name != LATEST]
+                return [*listed, (LATEST, newest.id)] if newest is not None else [*listed]
             case (b"ids",):
                 return [(name.id.encode(), name.id) for name in self._listing]
             case (b"names",):
@@ -162,8 +162,8 @@ class SnapshotPaths:
         whole = self._listing.find(text)
         if whole is not None or len(text) < _DIGITS_MIN:
             return whole, True
-        found = [name for name in self._listing if name.id.startswith(text)]
-        return (found[0] if len(found) == 1 else None), False
+        matches = [name for name in self._listing if name.id.startswith(text)]
+        return (matches[0] if len(matches) == 1 else None), False
 
     def _load(self, name: SnapshotName) -> Snapshot:
         snapshot = self._records.get(name.id)
@@ -230,7 +230,7 @@ class SnapshotPaths:
 
 
 def _with_ids(names: dict[bytes, SnapshotName]) -> list[tuple[bytes, SnapshotId | None]]:
-    return [(name, found.id) for name, found in names.items()]
+    return [(name, snapshot.id) for name, snapshot in names.items()]
 
 
 def file_name(word: str) -> bytes:

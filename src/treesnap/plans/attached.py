@@ -46,18 +46,18 @@ def find_checkpoint(
     Raises InvalidArgument when several begin so.
     """
     beginning = ref.upper()
-    found = {
+    matches = {
         checkpoint_id: snapshot_id
         for protected in protections(session.root)
         for checkpoint_id, snapshot_id in protected.checkpoints.items()
         if checkpoint_id.startswith(beginning)
     }
-    if len(found) > 1:
+    if len(matches) > 1:
         raise InvalidArgument(
-            f"The reference {ref!r} fits {len(found)} checkpoints", code=ErrorCode.AMBIGUOUS_REF
+            f"The reference {ref!r} fits {len(matches)} checkpoints", code=ErrorCode.AMBIGUOUS_REF
         )
     snapshots = session.store.snapshots
-    for snapshot_id in found.values():
+    for snapshot_id in matches.values():
         name = snapshots.listing(session.root.id).find(snapshot_id)
         if name is not None:
             return snapshots.load(session.root.id, name)

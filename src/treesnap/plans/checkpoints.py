@@ -187,17 +187,17 @@ def find_checkpoint(context: Context, plan: Plan, ref: str) -> Checkpoint:
     beginning of its id. Of several with a label or before a step, the newest; the state before
     a roll-back is before no step, as it may hold half of one.
     """
-    found, wanted = available(context, plan), ref.upper()
+    checkpoints, identity = available(context, plan), ref.upper()
     step = _STEP.match(ref)
     ways = (
-        [item for item in found if item.id == wanted],
-        [item for item in found if item.label == ref][:1],
+        [item for item in checkpoints if item.id == identity],
+        [item for item in checkpoints if item.label == ref][:1],
         [
             item
-            for item in found
+            for item in checkpoints
             if step and item.step_index == int(step[1]) and item.reason != BEFORE_ROLLBACK
         ][:1],
-        [item for item in found if may_begin_ulid(ref) and item.id.startswith(wanted)],
+        [item for item in checkpoints if may_begin_ulid(ref) and item.id.startswith(identity)],
     )
     named = next(filter(None, ways), [])
     if len(named) != 1:

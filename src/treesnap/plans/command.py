@@ -215,16 +215,16 @@ def list_plans(invocation: Invocation, *, all_roots: bool) -> None:
     Columns: id, time, state, completed steps, name.
     """
     with _planner(invocation) as plans:
-        found = plans.list(all_roots=all_roots)
-        interrupted = {plan.id for plan in found if _is_interrupted(plans, plan)}
-    if not found:
+        listed = plans.list(all_roots=all_roots)
+        interrupted = {plan.id for plan in listed if _is_interrupted(plans, plan)}
+    if not listed:
         invocation.output.note("No plans")
     invocation.output.result(
         "plan.list",
         lambda: {
-            "plans": [_plan_fields(plan, is_interrupted=plan.id in interrupted) for plan in found]
+            "plans": [_plan_fields(plan, is_interrupted=plan.id in interrupted) for plan in listed]
         },
-        _list_lines(found, interrupted),
+        _list_lines(listed, interrupted),
     )
 
 
@@ -278,9 +278,9 @@ def checkpoints(invocation: Invocation, *, plan_ref: str) -> None:
     snapshot in 'snap show', 'diff', 'pin', 'delete' and every other command with a REF.
     """
     with _planner(invocation) as plans:
-        found = plans.checkpoints(plan_ref)
+        listed = plans.checkpoints(plan_ref)
     invocation.output.result(
-        "plan.checkpoints", lambda: _checkpoints_fields(found), _checkpoint_lines(found)
+        "plan.checkpoints", lambda: _checkpoints_fields(listed), _checkpoint_lines(listed)
     )
 
 
@@ -333,9 +333,9 @@ def rollback(invocation: Invocation, *, plan_ref: str, checkpoint_ref: str | Non
     output = invocation.output
     with _planner(invocation) as plans:
         if checkpoint_ref is None:
-            found = plans.checkpoints(plan_ref)
+            listed = plans.checkpoints(plan_ref)
             output.result(
-                "plan.rollback", lambda: _checkpoints_fields(found), _checkpoint_lines(found)
+                "plan.rollback", lambda: _checkpoints_fields(listed), _checkpoint_lines(listed)
             )
             return
         result = plans.rollback(plan_ref, checkpoint_ref)

@@ -88,9 +88,9 @@ def parse_document(text: str, where: str, defaults: Milestones | None = None) ->
 
 def invalid_document(where: str, line: int | None, problem: str) -> InvalidArgument:
     """Returns the error of a document, with the line if it has one."""
-    place = f"{printable(where)}, line {line}" if line is not None else printable(where)
+    position = f"{printable(where)}, line {line}" if line is not None else printable(where)
     return InvalidArgument(
-        f"The plan in {place} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN, path=where
+        f"The plan in {position} cannot be used: {problem}", code=ErrorCode.INVALID_PLAN, path=where
     )
 
 

@@ -361,8 +361,8 @@ class Plan(Presented):
         leaf = then.leaves[then.failed_index]
         first = max(then.failed_index, self.next_index)  # corrections may have come before it
         names = [(item.path, item.step) for item in self.leaves]
-        wanted = (leaf.path, leaf.step)
-        return names.index(wanted, first) if wanted in names[first:] else None
+        step = (leaf.path, leaf.step)
+        return names.index(step, first) if step in names[first:] else None
 
     def corrected(self, step: Step) -> Plan:
         """Returns the plan with one more step at :attr:`insertion_index`.

@@ -306,15 +306,15 @@ class Planner:
     @contextmanager
     def _opened(self, ref: str, operation: str) -> Iterator[tuple[Context, Plan]]:
         """Yields a plan under the lock of its root, after finishing an interrupted restore."""
-        found = repository.find(self._context, ref)
-        if os.fsencode(self._context.root) != found.root:
-            _refuse_foreign_root(self._context, found)
-            self._monitor.other_root_entered(found)
-        context = self._context_of(found)
+        plan = repository.find(self._context, ref)
+        if os.fsencode(self._context.root) != plan.root:
+            _refuse_foreign_root(self._context, plan)
+            self._monitor.other_root_entered(plan)
+        context = self._context_of(plan)
         with repository.plan_lock(context, operation):
             recover(context)  # an interrupted roll-back moves the plan only now
-            _refuse_interrupted(context, but=found.id)
-            yield context, repository.find(context, found.id)
+            _refuse_interrupted(context, but=plan.id)
+            yield context, repository.find(context, plan.id)
 
     def _context_of(self, plan: Plan) -> Context:
         """Returns a context on the root of a plan; raises Refused if a link has replaced it."""

@@ -193,12 +193,12 @@ class Log:
             data = data[room:]
         if not data:
             return
-        place = self._head_bytes + len(self._marker) + len(self._tail)
+        position = self._head_bytes + len(self._marker) + len(self._tail)
         self._tail += data
         if len(self._tail) > 2 * TAIL_BYTES:
             self._cut()
         else:
-            self._write(data, place)
+            self._write(data, position)
 
     def close(self) -> None:
         """Finishes the file. Its lock ends with the last process that has it open."""

@@ -49,8 +49,8 @@ def _ids(store: Store, root: Root) -> list[PlanId]:
     names: list[str] = []
     with suppress(FileNotFoundError):
         names = store.fs.list_names(store.layout.root_directory(root.id))
-    found = (name.removeprefix(PLAN_PREFIX) for name in names if name.startswith(PLAN_PREFIX))
-    return sorted((PlanId(text) for text in found if is_ulid(text)), reverse=True)
+    texts = (name.removeprefix(PLAN_PREFIX) for name in names if name.startswith(PLAN_PREFIX))
+    return sorted((PlanId(text) for text in texts if is_ulid(text)), reverse=True)
 
 
 @contextmanager
@@ -115,10 +115,10 @@ def all_plans(context: Context, *, recover: bool = True) -> list[Plan]:
     """
     try:
         with opened(context, "list plans", recover=recover) as session:
-            found = [plan for root in _roots(session) for plan in _plans(session, root)]
+            listed = [plan for root in _roots(session) for plan in _plans(session, root)]
     except StoreMissing:
         return []
-    return sorted(found, key=lambda plan: plan.id, reverse=True)
+    return sorted(listed, key=lambda plan: plan.id, reverse=True)
 
 
 def _roots(session: Session) -> Iterator[Root]:
@@ -143,29 +143,29 @@ def find(context: Context, ref: str) -> Plan:
     try:
         with opened(context, "look up a plan") as session:
             roots = [(root, _ids(session.store, root)) for root in _roots(session)]
-            wanted = ref.upper()
+            identity = ref.upper()
             for root, ids in roots:
-                if wanted in ids:
-                    return load(session, root, PlanId(wanted))
+                if identity in ids:
+                    return load(session, root, PlanId(identity))
             here = _ids(session.store, session.root)
             if ref == "latest" and here:
                 return load(session, session.root, here[0])
             for plan in _plans(session, session.root):
                 if plan.name == ref:
                     return plan
-            found = [
+            matches = [
                 (root, plan_id)
                 for root, ids in roots
                 for plan_id in ids
-                if may_begin_ulid(ref) and plan_id.startswith(wanted)
+                if may_begin_ulid(ref) and plan_id.startswith(identity)
             ]
-            if len(found) > 1:
+            if len(matches) > 1:
                 raise InvalidArgument(
-                    f"{len(found)} plans have ids that begin with {ref!r}",
+                    f"{len(matches)} plans have ids that begin with {ref!r}",
                     code=ErrorCode.AMBIGUOUS_REF,
                 )
-            if found:
-                return load(session, *found[0])
+            if matches:
+                return load(session, *matches[0])
     except StoreMissing as error:
         raise _unknown(ref) from error
     raise _unknown(ref)

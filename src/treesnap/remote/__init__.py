@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         for home in _HOMES:
-            found = vars(import_module(f"{__name__}.{home}"))
-            if name in found:
-                return found[name]
+            names = vars(import_module(f"{__name__}.{home}"))
+            if name in names:
+                return names[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

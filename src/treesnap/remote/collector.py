@@ -151,8 +151,8 @@ class Collector:
 
         A row proves nothing: a pack may be damaged, or hold nothing of what its writer says.
         """
-        found = _read(RemoteObjects(self._files, view, packs), packs)
-        return {object_id for _, object_id, data in found if data is None}
+        contents = _read(RemoteObjects(self._files, view, packs), packs)
+        return {object_id for _, object_id, data in contents if data is None}
 
     def _copy(
         self, view: View, entries: Sequence[IndexEntry]

@@ -218,10 +218,10 @@ class Connection:
     def slots(self) -> list[KeyInfo]:
         """Returns the key slots; raises Refused for a remote that is not encrypted."""
         opened = self._require_keys()
-        found = []
+        listed = []
         for name, data in _slots(self._blobs).items():
             header = slot_header(name, data)
-            found.append(
+            listed.append(
                 KeyInfo(
                     name.removeprefix(_SLOTS),
                     header.kind.words,
@@ -229,7 +229,7 @@ class Connection:
                     name == opened.name,
                 )
             )
-        return sorted(found)
+        return sorted(listed)
 
     def add_slot(self, source: SecretSource) -> KeyInfo:
         """Writes a key slot for another secret, durably; raises Refused before it asks for one."""

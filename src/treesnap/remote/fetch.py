@@ -118,17 +118,17 @@ class _Attempt:
             nearest = _NearestObjects(writer, store, self._objects)
             payloads = [self._narrowed(payload, nearest) for payload in self._payloads]
             ids = tuple(map(snapshot_id, payloads))
-            wanted = [item for item in payloads if snapshot_id(item) not in listing]
-            missing = self._missing_references(writer, nearest, wanted)
+            unknown = [item for item in payloads if snapshot_id(item) not in listing]
+            missing = self._missing_references(writer, nearest, unknown)
             for count, size in self._store(writer, (item.id for item in missing)):
                 objects += count
                 size_bytes += size
                 self._session.monitor.advance(count, size)
-            if wanted and history_at(root.path) is None:
-                root.note_from_elsewhere(sequence + len(wanted) - 1)
-            for number, payload in enumerate(wanted):
+            if unknown and history_at(root.path) is None:
+                root.note_from_elsewhere(sequence + len(unknown) - 1)
+            for number, payload in enumerate(unknown):
                 writer.publish_payload(payload, root.id, sequence + number)
-        return Fetched(ids, len(wanted), objects, size_bytes)
+        return Fetched(ids, len(unknown), objects, size_bytes)
 
     def _narrowed(self, payload: bytes, objects: _NearestObjects) -> bytes:
         """Returns the payload of a snapshot of the wanted paths alone."""
@@ -145,15 +145,15 @@ class _Attempt:
         A block that is wanted whole is taken as it is.
         """
         tell_totals = partial(self._session.monitor.begin, Phase.FETCH)
-        for found in self._objects.blocks(wanted, self._jobs, tell_totals):
-            if found.whole is not None:
-                writer.put_block(found.whole)
-                yield len(found.ids), found.whole.table.block.raw_size - len(found.ids)
+        for block in self._objects.blocks(wanted, self._jobs, tell_totals):
+            if block.whole is not None:
+                writer.put_block(block.whole)
+                yield len(block.ids), block.whole.table.block.raw_size - len(block.ids)
                 continue
-            for object_id in found.ids:
+            for object_id in block.ids:
                 _, entry = self._objects.place(object_id)
                 kind = ObjectKind(entry.kind)
-                data = self._object(kind, entry, found.opened)
+                data = self._object(kind, entry, block.opened)
                 writer.put(kind, data)
                 yield 1, len(data)
 

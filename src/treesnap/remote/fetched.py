@@ -36,7 +36,7 @@ def name_and_ref(words: str) -> Iterator[tuple[str, str | None]]:
 def fetched_histories(store: Store) -> list[FetchedHistory]:
     """Returns the histories that were fetched, by path. Reads the records of all roots."""
     records = registered_records(store.fs, store.layout)
-    return [found for record in records if (found := history_at(record.path)) is not None]
+    return [history for record in records if (history := history_at(record.path)) is not None]
 
 
 def fetched_root(store: Store, remote: str, name: str, history_id: str) -> Root:
@@ -59,13 +59,13 @@ def find_fetched(
     remote, _, words = ref.partition("/")
     histories = [each for each in fetched_histories(session.store) if each.remote == remote]
     for name, inner in name_and_ref(words):
-        found = [each for each in histories if is_meant_by(name, each.name, each.id)]
-        if len(found) > 1:
-            names = ", ".join(f"{history.name} ({history.id[:12]})" for history in found)
+        matches = [each for each in histories if is_meant_by(name, each.name, each.id)]
+        if len(matches) > 1:
+            names = ", ".join(f"{history.name} ({history.id[:12]})" for history in matches)
             raise InvalidArgument(
                 f"Several histories are possible: {names}", code=ErrorCode.AMBIGUOUS_REF
             )
-        if found:
-            there = session._replace(root=session.store.root(found[0].path))
+        if matches:
+            there = session._replace(root=session.store.root(matches[0].path))
             return resolve_in(there, inner or "latest", wanted=wanted, paths=paths)
     return None

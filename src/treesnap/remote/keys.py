@@ -431,12 +431,12 @@ def _require_remote_id(remote_id: bytes) -> None:
 def _is_valid(rows: bytes) -> bool:
     if not rows or len(rows) % _ROW.size:
         return False
-    found = [(generation, algorithm) for generation, algorithm, _ in _ROW.iter_unpack(rows)]
-    generations = [generation for generation, _ in found]
+    pairs = [(generation, algorithm) for generation, algorithm, _ in _ROW.iter_unpack(rows)]
+    generations = [generation for generation, _ in pairs]
     return (
         generations[0] > 0
         and generations == sorted(set(generations))
-        and {algorithm for _, algorithm in found} <= set(Algorithm)
+        and {algorithm for _, algorithm in pairs} <= set(Algorithm)
     )
 
 
@@ -490,8 +490,8 @@ def decode_header(data: bytes) -> SlotHeader:
     fields = Fields(unpack(data, what), what)
     number = fields.get("kind", int)
     if number not in (SecretKind.PASSPHRASE, SecretKind.RAW_KEY, SecretKind.KEY_FILE):
-        known = SecretKind(number).words if number in set(SecretKind) else f"kind {number}"
-        raise UnsupportedFormat(f"A key slot is for {known}, which this treesnap does not read")
+        what_for = SecretKind(number).words if number in set(SecretKind) else f"kind {number}"
+        raise UnsupportedFormat(f"A key slot is for {what_for}, which this treesnap does not read")
     kind = SecretKind(number)
     header = SlotHeader(
         kind,

@@ -45,8 +45,8 @@ def merge_bases(session: Session, there: Root, there_name: str) -> list[Snapshot
         pulled = None
     elif pulled is not None and other is not None and age[pulled.id] <= age[other.id]:
         given = None
-    found = (shared, pulled, given)
-    bases = {item.id: item for item in found if item is not None and item.record.scope is None}
+    candidates = (shared, pulled, given)
+    bases = {item.id: item for item in candidates if item is not None and item.record.scope is None}
     if not bases:
         raise Refused(
             f"The root and {quoted(there_name)} have no snapshot in common",
@@ -74,14 +74,14 @@ def _restored(session: Session) -> Iterator[SnapshotId]:
     log, root = session.store.snapshots, session.root
     own = {name.id: name for name in log.listing(root.id)}
     for moment in reversed(load_history(root).undo):
-        found = [moment.snapshot_id] if moment.snapshot_id in own else []
-        safety = log.load(root.id, own[found[0]]) if found else None
+        ids = [moment.snapshot_id] if moment.snapshot_id in own else []
+        safety = log.load(root.id, own[ids[0]]) if ids else None
         # A redo goes to the state before the undo, which went to the state before the restore.
         is_redo = safety is not None and (safety.record.label or "").startswith("before redo to ")
         for _ in range(3 if is_redo else 1):
-            ref = restored_ref(log.load(root.id, own[found[0]])) if found else None
-            found = [item for item in own if ref is not None and item.startswith(ref)]
-        yield from found
+            ref = restored_ref(log.load(root.id, own[ids[0]])) if ids else None
+            ids = [item for item in own if ref is not None and item.startswith(ref)]
+        yield from ids
 
 
 def merges_without_effect(session: Session, merges: Container[SnapshotId]) -> set[SnapshotId]:

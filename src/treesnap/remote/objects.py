@@ -157,7 +157,7 @@ class RemoteObjects:
 
         for number, wanted in enumerate(in_blocks(places(), OBJECTS_AT_ONCE)):
             if number == 0 and are_all_known and tell_totals is not None:
-                ids = [object_id for found in wanted.values() for object_id in found]
+                ids = [object_id for of_block in wanted.values() for object_id in of_block]
                 tell_totals(len(ids), sum(self.place(item)[1].raw_size for item in ids))
             yield from self._blocks_of(wanted, jobs)
 

@@ -81,21 +81,21 @@ def role_policies(
 
     if "://" not in url:
         return tuple(RolePolicy(role, _ALLOWS[role], None, _OF_DIRECTORIES[role]) for role in roles)
-    place = parse_bucket_url(url)
-    if place.scheme == "s3":
+    bucket = parse_bucket_url(url)
+    if bucket.scheme == "s3":
         return tuple(
             RolePolicy(
                 role,
                 _ALLOWS[role],
-                _document(place, role, appends_only=appends_only),
+                _document(bucket, role, appends_only=appends_only),
                 () if appends_only else _OF_S3[role],
             )
             for role in roles
         )
-    advice = _OF_GOOGLE if place.scheme == "gs" else _OF_AZURE
+    advice = _OF_GOOGLE if bucket.scheme == "gs" else _OF_AZURE
     return tuple(
         RolePolicy(
-            role, _ALLOWS[role], None, tuple(line.format(place=place) for line in advice[role])
+            role, _ALLOWS[role], None, tuple(line.format(place=bucket) for line in advice[role])
         )
         for role in roles
     )

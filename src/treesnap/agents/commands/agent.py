@@ -136,8 +136,8 @@ def status(invocation: Invocation, *, hosts: Sequence[str]) -> None:
             newest_ns = newest_by_host(handle.context)
         except TreesnapError as error:
             invocation.output.note(f"When events came is not known: {error.message}")
-    found = host_statuses(_once(hosts or HOSTS), home, project, newest_ns)
-    invocation.output.result("agent.status", lambda: {"hosts": found}, _status_lines(found))
+    statuses = host_statuses(_once(hosts or HOSTS), home, project, newest_ns)
+    invocation.output.result("agent.status", lambda: {"hosts": statuses}, _status_lines(statuses))
 
 
 def _place(invocation: Invocation, *, for_user: bool, for_project: bool) -> SettingsPlace:

@@ -191,8 +191,8 @@ def carry_out(context: Context, request: bytes) -> bytes:
         event = host.parse(payload)
         problem = None
         if event is not None and event.phase is not EventPhase.POST and not event.is_read_only:
-            found = root or find_root(event.root, context.store_path)
-            is_here = os.path.realpath(found) == context.root
+            root_path = root or find_root(event.root, context.store_path)
+            is_here = os.path.realpath(root_path) == context.root
             if not is_here or event.phase not in (EventPhase.PRE, EventPhase.END):
                 return b""
             silent = context._replace(monitor=NullMonitor(), wait_s=_WATCHER_WAIT_S)

@@ -95,11 +95,11 @@ def _restored(
 
 def _snapshot_id(states: Sequence[StateSnapshot], checkpoint_id: str | None) -> str:
     """Returns the snapshot of a checkpoint, or of the newest one, from a thread's history."""
-    found = next((item for item in states if checkpoint_id in (None, _id(item.config))), None)
-    while found is not None and not _CAPTURING.isdisjoint(found.next):
-        children = [item for item in states if _id(item.parent_config) == _id(found.config)]
-        found = children[-1] if children else None  # the first run from there, before any fork
-    snapshot_id = found.values.get(KEY) if found is not None else None
+    state = next((item for item in states if checkpoint_id in (None, _id(item.config))), None)
+    while state is not None and not _CAPTURING.isdisjoint(state.next):
+        children = [item for item in states if _id(item.parent_config) == _id(state.config)]
+        state = children[-1] if children else None  # the first run from there, before any fork
+    snapshot_id = state.values.get(KEY) if state is not None else None
     if not snapshot_id:
         which = "the thread" if checkpoint_id is None else f"the checkpoint {quoted(checkpoint_id)}"
         raise NotFound(f"The files at {which} were not captured")

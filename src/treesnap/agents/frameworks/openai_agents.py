@@ -92,6 +92,6 @@ def _field(item: Any, name: str) -> Any:
 def _object(text: str) -> Mapping[str, Any]:
     """Returns the arguments of a call, or none where a model wrote something else."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(text)
-        return found if isinstance(found, dict) else {}
+        value = json.loads(text)
+        return value if isinstance(value, dict) else {}
     return {}

@@ -43,8 +43,8 @@ class Claude(Host):
             return super().parse(payload)
         if not super().prompt(payload).startswith(_PREFIX):
             return None  # its own prompt follows
-        found = super().parse(payload)
-        return found._replace(key="") if found is not None else None
+        event = super().parse(payload)
+        return event._replace(key="") if event is not None else None
 
     def prompt(self, payload: Payload) -> str:
         """Returns what the user wrote, or the command that a slash command stands for."""
@@ -210,9 +210,9 @@ class Cline(Host):
 
     def parse(self, payload: Payload) -> Event | None:
         """Returns the event; an agent that another one started has no prompts and turns."""
-        found = super().parse(payload)
-        is_of_tool = found is not None and found.tool is not None
-        return found if is_of_tool or payload.text("parent_agent_id") is None else None
+        event = super().parse(payload)
+        is_of_tool = event is not None and event.tool is not None
+        return event if is_of_tool or payload.text("parent_agent_id") is None else None
 
 
 class Cursor(Host):

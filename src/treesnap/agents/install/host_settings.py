@@ -203,7 +203,7 @@ def paths_of(host: str, path: str) -> list[str]:
 def entries(host: str, words: Sequence[str], *, is_strict: bool) -> list[HookEntry]:
     """Returns what belongs into a host's settings; ``words`` call ``snap``."""
     contract = CONTRACTS[host]
-    found = []
+    listed = []
     for event in contract.events:
         line = hook_line(host, words, event, is_strict=is_strict)
         value = filled(contract.entry, line=line, event=event)
@@ -211,8 +211,8 @@ def entries(host: str, words: Sequence[str], *, is_strict: bool) -> list[HookEnt
         if contract.form is Form.GROUPS:
             value = {"hooks": [value]}
         path = ("hooks",) if contract.form is Form.TRIGGERS else ("hooks", event)
-        found.append(HookEntry(path, value))
-    return found
+        listed.append(HookEntry(path, value))
+    return listed
 
 
 def programs(
@@ -340,9 +340,9 @@ def line_in_program(content: bytes) -> str | None:
     text = content.decode("utf-8", "replace")
     if not is_marked(content):
         return None
-    found = re.search(r"^const LINE = (\[.+\])$", text, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^const LINE = (\[.+\])$", text, re.MULTILINE)
+    if match is None:
         return text.splitlines()[-1]
     with suppress(ValueError, TypeError):
-        return shlex.join(json.loads(found[1]))
+        return shlex.join(json.loads(match[1]))
     return None

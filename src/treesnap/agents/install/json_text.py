@@ -56,8 +56,8 @@ class Node(NamedTuple):
     @property
     def parts(self) -> list[Node]:
         """The values in it, in the order of the text."""
-        found = self.content.values() if isinstance(self.content, dict) else self.content
-        return list(found) if isinstance(self.content, dict | list) else []
+        nodes = self.content.values() if isinstance(self.content, dict) else self.content
+        return list(nodes) if isinstance(self.content, dict | list) else []
 
     @property
     def value(self) -> Any:
@@ -159,9 +159,9 @@ class JsonText:
                 comma = parts[-1].end
                 self._put(comma, ",")
             position = comma + 1
-            found = _REST_OF_LINE.match(self.text, position)
-            assert found is not None
-            comments, position = found.group(), found.end()
+            match = _REST_OF_LINE.match(self.text, position)
+            assert match is not None
+            comments, position = match.group(), match.end()
         else:
             comments = self.text[position : node.end - 1].rstrip(_BLANK)
             position += len(comments)

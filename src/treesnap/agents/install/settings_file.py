@@ -104,8 +104,8 @@ def replace(fs: FileSystem, found: HostFile, content: bytes, *, executable: bool
         try:
             _make_directories(fs, missing)
             with opened_real(fs, directory) as fd:
-                place = pinned(fs, directory, fd)
-                _publish(place, directory, found, content, executable=executable)
+                fixed = pinned(fs, directory, fd)
+                _publish(fixed, directory, found, content, executable=executable)
         except BaseException:
             with suppress(OSError):
                 remove_directories(fs, missing)
@@ -117,10 +117,10 @@ def remove(fs: FileSystem, found: HostFile) -> None:
     with reported("remove the hooks of a host"):
         directory = os.path.dirname(found.path)
         with opened_real(fs, directory) as fd:
-            place = pinned(fs, directory, fd)
-            _require_unchanged(place, found)
-            place.unlink(found.path)
-            place.sync(fd)
+            fixed = pinned(fs, directory, fd)
+            _require_unchanged(fixed, found)
+            fixed.unlink(found.path)
+            fixed.sync(fd)
 
 
 def remove_directories(fs: FileSystem, made: Iterable[str]) -> list[str]:

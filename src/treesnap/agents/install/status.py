@@ -152,7 +152,7 @@ def _status(
             hooks += _installed(host, place)
         except TreesnapError as error:
             problems.append(error.message)
-    packaged = [found for place in (home, project) for found in _packaged(host, place)]
+    packaged = [hook for place in (home, project) for hook in _packaged(host, place)]
     is_known = contract.is_tried and program is not None and bool(hooks)
     hooks += packaged
     runs: bool | None = None

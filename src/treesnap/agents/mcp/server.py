@@ -279,10 +279,10 @@ def _request_id(message: object) -> int | str | None:
             return None
     if not isinstance(message, dict) or message.keys() & {"result", "error"}:
         return None
-    found = message.get("id")
-    if isinstance(found, str):
-        return found if found.isprintable() else None  # a lone surrogate is not
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    request_id = message.get("id")
+    if isinstance(request_id, str):
+        return request_id if request_id.isprintable() else None  # a lone surrogate is not
+    return request_id if isinstance(request_id, int) and not isinstance(request_id, bool) else None
 
 
 def _texts(answer: str, warnings: Iterable[str]) -> list[ContentBlock]:

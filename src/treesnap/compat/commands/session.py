@@ -111,11 +111,11 @@ def create(
     Exits 3 and makes none when something cannot be read or, with --no-commit-first,
     when something changed since the last capture or rollback.
     """
-    known = [item.name for item in fields(StateSnapshot)]
+    names = [item.name for item in fields(StateSnapshot)]
     for name in state:
-        if name not in known:
+        if name not in names:
             raise click.BadParameter(
-                f"{name!r} is not one of {', '.join(known)}", param_hint="'--state'"
+                f"{name!r} is not one of {', '.join(names)}", param_hint="'--state'"
             )
     with _manager(invocation, keep_log=write_log, makes_store=True) as checkpoints:
         checkpoint = checkpoints.create_checkpoint(
@@ -154,13 +154,13 @@ def list_checkpoints(
 ) -> None:
     """List the checkpoints of a session, newest first."""
     with _manager(invocation) as checkpoints:
-        found = checkpoints.list_checkpoints(session_id)
+        listed = checkpoints.list_checkpoints(session_id)
         log = checkpoints.checkpoint_log(session_id)
         if write_log:
             checkpoints.write_log(session_id)
-    if not found:
+    if not listed:
         invocation.output.note("No checkpoints")
-    lines = _list_lines(found) if output == "pretty" else [json.dumps(log, indent=2)]
+    lines = _list_lines(listed) if output == "pretty" else [json.dumps(log, indent=2)]
     invocation.output.result("session.list", lambda: log, lines)
 
 
@@ -199,11 +199,11 @@ def _facts(checkpoint: Checkpoint) -> Iterator[str]:
 def get(invocation: Invocation, *, session_id: str, checkpoint_id: str) -> None:
     """Show one checkpoint."""
     with _manager(invocation) as checkpoints:
-        found = checkpoints.get_checkpoint(session_id, checkpoint_id)
+        checkpoint = checkpoints.get_checkpoint(session_id, checkpoint_id)
     invocation.output.result(
         "session.get",
-        lambda: checkpoint_fields(found),
-        [printable(found.description), *_facts(found)],
+        lambda: checkpoint_fields(checkpoint),
+        [printable(checkpoint.description), *_facts(checkpoint)],
     )
 
 
@@ -266,10 +266,10 @@ def validate(invocation: Invocation, *, test_command: str | None) -> None:
     """
     with _manager(invocation, makes_store=True, test_command=test_command) as checkpoints:
         result = checkpoints.validate_checkpoint_state()
-    found = [{"code": "validation", "message": text, "hint": None} for text in result.warnings]
+    warnings = [{"code": "validation", "message": text, "hint": None} for text in result.warnings]
     invocation.output.result(
         "session.validate",
-        lambda: {**asdict(result), "warnings": found},
+        lambda: {**asdict(result), "warnings": warnings},
         _validation_lines(result),
     )
     if not result.is_valid:

@@ -313,12 +313,12 @@ def _diagnose_connection(said: str, structure: str) -> Diagnosis:
 
 def _diagnose_answer(status: int | None, said: str) -> Diagnosis:
     """Returns what an answer of the server means."""
-    found = _SERVER_CODE.search(said)
-    server_code = next(filter(None, found.groups())) if found else ""
+    match = _SERVER_CODE.search(said)
+    server_code = next(filter(None, match.groups())) if match else ""
     if status is None and server_code.isdigit():
         status = int(server_code)  # Azure's, for one of several blobs
-    found = _SERVER_MESSAGE.search(said)
-    message = printable(next(filter(None, found.groups()))).rstrip(". ") if found else ""
+    match = _SERVER_MESSAGE.search(said)
+    message = printable(next(filter(None, match.groups()))).rstrip(". ") if match else ""
     code = _MEANING.get(server_code) or _STATUS_MEANING.get(status or 0, ErrorCode.REMOTE_FAILED)
     if server_code == "AuthorizationHeaderMalformed":
         code = ErrorCode.REMOTE_CREDENTIALS

@@ -245,7 +245,7 @@ class DirectoryBlobs:
         """Yields the blobs whose names begin with ``prefix``, as they were at the call."""
         check_listing(prefix, after)
         kind, start = _split(prefix)
-        found = []
+        blobs = []
         with (
             self._reported(f"list {prefix!r}"),
             suppress(FileNotFoundError),
@@ -258,8 +258,8 @@ class DirectoryBlobs:
                         status = self._fs.lstat(base, dir_fd=directory)
                         if stat_module.S_ISREG(status.st_mode):
                             tag = f"{status.st_ino}-{status.st_ctime_ns}"
-                            found.append(BlobInfo(name, status.st_size, tag))
-        return iter(found)
+                            blobs.append(BlobInfo(name, status.st_size, tag))
+        return iter(blobs)
 
     @contextmanager
     def _blob_opened(self, name: str) -> Iterator[tuple[int, int]]:
@@ -474,11 +474,11 @@ class _Unfinished:
 
     def _has_name(self, base: str) -> bool:
         try:
-            found = self._fs.lstat(base, dir_fd=self.directory)
+            status = self._fs.lstat(base, dir_fd=self.directory)
             own = self._fs.fstat(self.fd)
         except OSError:
             return False
-        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+        return (status.st_dev, status.st_ino) == (own.st_dev, own.st_ino)
 
     def discard(self) -> None:
         """Removes the temporary name, or leaves it to a sweep, and closes the file."""

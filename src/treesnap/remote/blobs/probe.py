@@ -329,10 +329,10 @@ def _race(writers: Sequence[Blobs], reader: Blobs, name: str, bodies: Sequence[m
     with ThreadPoolExecutor(len(writers)) as threads:
         outcomes = tuple(threads.map(write, writers, bodies))
     try:
-        found = reader.get(name)
+        stored_body = reader.get(name)
     except BlobMissing:
         return Race(outcomes, None)
-    stored = (number for number, body in enumerate(bodies) if bytes(body) == found)
+    stored = (number for number, body in enumerate(bodies) if bytes(body) == stored_body)
     return Race(outcomes, next(stored, MIXED))
 
 
@@ -351,9 +351,9 @@ def _has_ranges(writer: Blobs, reader: Blobs, name: str) -> bool:
     writer.put(name, body)
     ranges = [(0, 3), (40_000, 5), (len(body) - 7, 100)]
     try:
-        found = reader.get_ranges(name, ranges)
+        parts = reader.get_ranges(name, ranges)
     except RemoteFailed as error:
         if error.code not in _INCONCLUSIVE:
             raise
         return False
-    return list(found) == [body[start : start + size] for start, size in ranges]
+    return list(parts) == [body[start : start + size] for start, size in ranges]

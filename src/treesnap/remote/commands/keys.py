@@ -29,11 +29,11 @@ def list_keys(invocation: Invocation, *, name: str | None) -> None:
     Columns: id, what opens it, and whether it is the one in use.
     """
     with invocation.open(progress=False, needs_root=False) as handle:
-        found = remotes_of(handle).keys(name)
+        keys = remotes_of(handle).keys(name)
     lines = [
-        f"{item.id[:12]}  {item.kind}" + ("  (in use)" if item.is_used else "") for item in found
+        f"{item.id[:12]}  {item.kind}" + ("  (in use)" if item.is_used else "") for item in keys
     ]
-    invocation.output.result("remote.key.list", lambda: {"keys": found}, lines)
+    invocation.output.result("remote.key.list", lambda: {"keys": keys}, lines)
 
 
 @key.command(

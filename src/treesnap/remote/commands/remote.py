@@ -111,10 +111,10 @@ def add(
 def list_remotes(invocation: Invocation) -> None:
     """List the remotes that the store knows."""
     with invocation.open(progress=False, needs_root=False) as handle:
-        found = remotes_of(handle).list()
-    if not found:
+        remotes = remotes_of(handle).list()
+    if not remotes:
         invocation.output.note("No remotes")
-    invocation.output.result("remote.list", lambda: {"remotes": found}, _remote_lines(found))
+    invocation.output.result("remote.list", lambda: {"remotes": remotes}, _remote_lines(remotes))
 
 
 @remote.command("show", prints_only=True, examples=["snap remote show backup"])
@@ -127,10 +127,12 @@ def show(invocation: Invocation, *, name: str | None) -> None:
     out where there is only one remote.
     """
     with invocation.open(progress=False, needs_root=False) as handle:
-        found = remotes_of(handle).histories(name)
-    if not found:
+        histories = remotes_of(handle).histories(name)
+    if not histories:
         invocation.output.note("No histories")
-    invocation.output.result("remote.show", lambda: {"histories": found}, _history_lines(found))
+    invocation.output.result(
+        "remote.show", lambda: {"histories": histories}, _history_lines(histories)
+    )
 
 
 @remote.command(
@@ -154,8 +156,8 @@ def list_snapshots(invocation: Invocation, /, *, place: str | None, **filters: A
     name, _, history = (place or "").partition("/")
     with invocation.open(progress=False) as handle:
         selection = Selection(handle, **filters)
-        found = remotes_of(handle).snapshots(name or None, history or None)
-    snapshots = list(selection.of(found))
+        listed = remotes_of(handle).snapshots(name or None, history or None)
+    snapshots = list(selection.of(listed))
     if not snapshots:
         where = printable(place) if place is not None else "the remote"
         invocation.output.note(f"{selection.none_found()} on {where}")
@@ -284,9 +286,9 @@ def check(invocation: Invocation, *, name: str | None) -> None:
     may be left out where there is only one remote.
     """
     with invocation.open(progress=False, needs_root=False) as handle:
-        found = remotes_of(handle).check(name)
-    invocation.output.result("remote.check", found.fields, check_lines(found))
-    if not found.is_reliable:
+        report = remotes_of(handle).check(name)
+    invocation.output.result("remote.check", report.fields, check_lines(report))
+    if not report.is_reliable:
         click.get_current_context().exit(ExitCode.REFUSED)
 
 
@@ -311,9 +313,9 @@ def policy(invocation: Invocation, *, name: str | None, role: str | None) -> Non
     from treesnap.remote import Role
 
     with invocation.open(progress=False, needs_root=False) as handle:
-        found = remotes_of(handle).policy(name, Role(role) if role is not None else None)
-    invocation.output.result("remote.policy", found._asdict, _policy_lines(found.roles))
-    for item in found.roles:
+        policies = remotes_of(handle).policy(name, Role(role) if role is not None else None)
+    invocation.output.result("remote.policy", policies._asdict, _policy_lines(policies.roles))
+    for item in policies.roles:
         if item.policy is not None:
             for sentence in item.advice:
                 invocation.output.note(sentence)

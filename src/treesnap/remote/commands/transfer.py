@@ -178,8 +178,8 @@ def clone(
         result = remotes.clone(
             where, fragment or None, paths=paths, lazy=lazy, privileged=privileged
         )
-        known = {name for info in remotes.list() for name in (info.name, info.url)}
-        is_known = not known.isdisjoint({where, os.path.abspath(where)})
+        names = {name for info in remotes.list() for name in (info.name, info.url)}
+        is_known = not names.isdisjoint({where, os.path.abspath(where)})
     line = (
         f"Cloned {short_id(result.snapshot_id)} into {printable(result.root)}: "
         f"{count_text(len(result.fetched.ids), 'snapshot')}"
@@ -363,16 +363,16 @@ def fetched_ref(invocation: Invocation, handle: Handle, ref: str, paths: Sequenc
     if all(item.name != remote for item in remotes.list()):
         return ref
     with suppress(NotFound, InvalidArgument):
-        found = handle.resolve(ref, paths=paths or None)
-        if found.name == ref:
-            return found.id
+        snapshot = handle.resolve(ref, paths=paths or None)
+        if snapshot.name == ref:
+            return snapshot.id
     try:
         return remotes.fetch(remote, history, "latest", paths).ref
     except RemoteFailed as error:
         with suppress(NotFound):
-            found = handle.resolve(ref, paths=paths or None)
+            snapshot = handle.resolve(ref, paths=paths or None)
             invocation.output.note(f"{error.message}: what was fetched before is used")
-            return found.id
+            return snapshot.id
         raise
 
 
