@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from state import differences, tree_state
-from treesnap.core.model.errors import OperationFailed, TreesnapError
+from treesnap.core.model.errors import ErrorCode, OperationFailed, TreesnapError
 from treesnap.testing.children import killed
-from treesnap.testing.doubles import Fault, FaultyFileSystem, UnreachableFileSystem
+from treesnap.testing.doubles import (
+    Fault,
+    FaultyFileSystem,
+    UnreachableFileSystem,
+    WrappedFileSystem,
+)
 
 STAGED = Fault(
     methods=frozenset({"write_at"}), where=lambda call: "/.treesnap-restore-" in call.path
@@ -104,3 +109,28 @@ def test_a_root_whose_time_cannot_be_put_back_waits_for_the_next_command(
 
     assert handle.recover().startswith("removed what an interrupted restore had prepared")
     assert differences(tree_state(root), after) == []
+
+
+class BrokenAfterCommit(WrappedFileSystem):
+    """A disk that takes nothing any more once the journal that commits a restore has its name."""
+
+    journals = 0
+
+    def around(self, call):
+        if self.journals == 2 and call.method in {"write", "sync", "sync_data", "rename"}:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        result = call.proceed()
+        self.journals += call.method == "rename" and call.paths[-1].endswith("/journal")
+        return result
+
+
+def test_a_restore_that_may_be_committed_is_not_said_to_have_failed_alone(
+    make_handle, root, before
+):
+    with pytest.raises(OperationFailed, match="the next command on this root") as failed:
+        make_handle(fs=BrokenAfterCommit()).restore("before")
+
+    assert failed.value.code == ErrorCode.RESTORE_INTERRUPTED
+    assert (root / "one").read_bytes() == b"changed"
+    make_handle().recover()
+    assert differences(before, tree_state(root)) == []

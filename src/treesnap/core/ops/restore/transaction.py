@@ -332,15 +332,25 @@ class Transaction:
         Raises NotFound where the snapshot to go to is gone: from then on it stays.
 
         When that fails, it is unknown which journal a power cut would leave, so the
-        one that undoes everything is written again before anything is removed.
+        one that undoes everything is written again before anything is removed. Where not even that
+        is possible, the next command decides by the journal that is there.
         """
         staging = self._open_journal
         try:
             with self._staying(source):
                 self._write(journal)
-        except BaseException:
+        except BaseException as error:
             self._journal = None
-            self._write(staging)
+            try:
+                self._write(staging)
+            except OSError as second:
+                why = error_text(error) if isinstance(error, Exception) else "interrupted"
+                raise OperationFailed(
+                    f"The restore failed ({why}), and it could not be noted that it did "
+                    f"({error_text(second)}); the next command on this root finishes or undoes it",
+                    code=ErrorCode.RESTORE_INTERRUPTED,
+                    path=self._root,
+                ) from error
             raise
 
     @contextmanager
