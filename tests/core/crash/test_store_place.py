@@ -117,6 +117,30 @@ def test_a_copy_that_is_killed_is_whole_or_absent_and_the_next_one_needs_no_help
             return
 
 
+@pytest.mark.parametrize("is_move", [False, True], ids=["copy", "move"])
+def test_a_store_is_whole_of_which_a_root_was_being_forgotten(world, is_move):
+    """The pin of a snapshot that goes, which a fork has, is no damage of the copy."""
+    other = world.root.with_name("other")
+    world.kept.rename(world.store)
+    treesnap.open(world.root, world.store).fork("one", [other])
+    world.store.rename(world.kept)
+    for number in count(1, 2):
+        world.reset()
+        handle, fs = world.handle(kill_at(number))
+        with contextlib.suppress(Killed):
+            handle.root_forget(other, force=True)
+        again, _ = world.handle(*([OTHER_FILE_SYSTEM] if is_move else []))
+        if is_move:
+            again.store_move(world.new)
+        else:
+            assert again.store_copy(world.new).verified.ok, number
+        assert treesnap.open(world.root, world.new).verify(read_data=True).ok, number
+        world.assert_whole(world.new)
+        if not fs.is_dead:
+            assert number > 3
+            return
+
+
 class TestRemains:
     """A directory in the place of a copy that is not whole: only what is proven goes."""
 

@@ -86,6 +86,7 @@ from treesnap.core.store.lock import MOVE, closed_gate, is_held
 from treesnap.core.store.moving import WAITING, NotedMove, note_move
 from treesnap.core.store.ownership import WRITABLE_BY_OTHERS, is_controlled, note_made_here
 from treesnap.core.store.roots import registered_records
+from treesnap.core.store.snapshots import SnapshotListing
 from treesnap.core.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store, store_id
 from treesnap.core.worktree.apply.removal import remove_directories, remove_paths
 from treesnap.core.worktree.directory import NO_DIRECTORY
@@ -643,6 +644,7 @@ class _Copier:
         self._fs = partial.fs
         self._monitor = session.monitor
         self._source = session.store.layout.path
+        self._snapshots = session.store.snapshots
         self._partial = partial
         self._target = partial.path
         self.files = self.size_bytes = 0
@@ -658,6 +660,14 @@ class _Copier:
             with suppress(FileExistsError):
                 self._fs.make_directory(path)
             self._give(path, status)
+
+    def going(self) -> set[str]:
+        """Returns the ids of the snapshots of roots that are being forgotten.
+
+        What a killed ``root forget`` left of these is not copied, so neither are their states:
+        the copy would miss snapshots that it is said to hold.
+        """
+        return {item.id for _, names in self._snapshots.forgotten() for item in names}
 
     def names(self, name: str) -> list[str]:
         """Returns the names in a directory; none in what is absent, or none.
@@ -912,12 +922,17 @@ def _copy_small_files(copier: _Copier, *, with_caches: bool) -> None:
 
 def _metadata(copier: _Copier, *, with_caches: bool) -> Iterator[str]:
     """Yields all files but packs and index parts: snapshots first, and makes directories."""
+    copied: set[str] = set()
     for root_id in copier.names("snapshots"):
         if is_hex(root_id, 32):
             inner = os.path.join("snapshots", root_id)
             copier.directory(inner)
-            yield from (os.path.join(inner, name) for name in copier.names(inner))
-    yield from (os.path.join("states", name) for name in copier.names("states"))
+            names = copier.names(inner)
+            copied.update(item.id for item in SnapshotListing(names))
+            yield from (os.path.join(inner, name) for name in names)
+    going = copier.going() - copied
+    states = (name for name in copier.names("states") if name not in going)
+    yield from (os.path.join("states", name) for name in states)
     yield "config.toml"
     caches = {"cache", "cache-recent"} if with_caches else set()
     for name in copier.names("roots"):
