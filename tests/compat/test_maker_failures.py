@@ -165,7 +165,7 @@ def test_a_damaged_list_of_files_is_corruption(root, store, run, listed):
         name="one",
         session="task",
         step=4,
-        paths=(b"sub/file",),
+        scope=(b"sub/file",),
         tags=fact_tags(source_tool="maker", files=listed),
     )
     create(treesnap.open(root, store).context, request)
