@@ -96,7 +96,7 @@ def test_usage_error_says_where_help_is(snap):
 
 
 def test_path_of_an_error_that_is_not_utf8_is_given_as_bytes_too():
-    from treesnap.cli.output.as_json import failure_fields
+    from treesnap.cli.failure import failure_fields
 
     described = failure.from_error(errors.NotFound("Gone", path=b"a\xff"))
 

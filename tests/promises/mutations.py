@@ -431,7 +431,7 @@ MUTATIONS = (
     # ------------------------------------------------------------------ honest
     Mutation(
         "an error in JSON lacks its exit code",
-        "cli/output/as_json.py",
+        "cli/failure.py",
         (('        "exit_code": failure.exit_code,\n', ""),),
         {"P10": ("cli/test_failure.py",)},
     ),

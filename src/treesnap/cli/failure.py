@@ -6,7 +6,7 @@ Nothing here prints, and nothing here imports the operations.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -310,6 +310,21 @@ class Failure(NamedTuple):
     """The path that it is about, or None."""
     paths: tuple[bytes, ...] = ()
     """Of a merge that was refused: all paths in conflict."""
+
+
+def failure_fields(failure: Failure) -> dict[str, Any]:
+    """Returns an error as JSON."""
+    from treesnap.core.model.presentation import json_value, path_fields
+
+    path = {"path": None} if failure.path is None else path_fields(failure.path)
+    return {
+        "code": failure.code,
+        "message": printable(failure.message),
+        "hint": failure.hint,
+        "exit_code": failure.exit_code,
+        **path,
+        **({"paths": json_value(failure.paths)} if failure.paths else {}),
+    }
 
 
 def advised(error: _Error, hint: str) -> _Error:

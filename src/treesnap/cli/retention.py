@@ -15,7 +15,7 @@ from treesnap.core.model.results import PolicySource
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
-    from treesnap.cli.output.as_json import Fields
+    from treesnap.core.model.presentation import Fields
     from treesnap.core.model.results import PrunePolicy, PruneResult
 
 

@@ -10,8 +10,8 @@ import click
 
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.output.as_json import path_fields
 from treesnap.core.model.errors import printable
+from treesnap.core.model.presentation import path_fields
 
 if TYPE_CHECKING:
     from treesnap.mount import MountedHistory

@@ -16,12 +16,12 @@ import click
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.output.as_json import Fields
 from treesnap.cli.output.as_text import missing_lines, path_text, short_id, skipped_lines
 from treesnap.cli.output.terminal import time_text
 from treesnap.cli.parameters import WholeNumber
 from treesnap.core.ending_signals import ENDING, signal_name
 from treesnap.core.model.errors import printable, quoted
+from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import count_text
 from treesnap.plans import (
     Attempt,

@@ -15,7 +15,6 @@ from damages import ALL, FILLING, LARGE_SIZE, MOUNTING, Damage, build, parameter
 from mounting import mounting
 from oracle import difference, record
 from privileges import as_nobody
-from treesnap.cli.output import as_json
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.run.checkpoint import go_back
@@ -197,7 +196,7 @@ def test_way_back_says_what_it_could_not_keep(tmp_path: Path, place: str):
             assert "No space left on device" in result.restore.not_kept
             lost = "What the failed step left is not kept: there was no room for it"
             assert lost in monitor.warnings
-            assert as_json.restore_fields(result.restore)["not_kept"] is not None
+            assert result.restore.to_dict()["not_kept"] is not None
 
 
 def test_plain_restore_keeps_refusing_what_it_could_not_undo(tmp_path: Path):

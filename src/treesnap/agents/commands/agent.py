@@ -11,10 +11,10 @@ import click
 from treesnap.agents.hosts.table import HOSTS
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.output.as_json import Fields, path_fields
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.diff.texts import hunks
 from treesnap.core.model.errors import TreesnapError, printable
+from treesnap.core.model.presentation import Fields, path_fields
 from treesnap.core.own_program import program_words
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from treesnap.cli.command import command, pass_invocation
-from treesnap.cli.failure import from_error
+from treesnap.cli.failure import failure_fields, from_error
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.output.as_json import Fields, failure_fields
 from treesnap.core.model.errors import OperationFailed
+from treesnap.core.model.presentation import Fields
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle

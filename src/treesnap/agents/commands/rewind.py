@@ -10,7 +10,6 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import dry_run_option, session_option
-from treesnap.cli.output.as_json import restore_fields
 from treesnap.cli.output.as_text import change_lines, gap_text, restore_line, restore_notes
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.errors import printable
@@ -59,7 +58,7 @@ def rewind(invocation: Invocation, *, where: str, dry_run: bool, theirs: bool, m
     invocation.output.result(
         "rewind",
         lambda: {
-            **restore_fields(result.restore),
+            **result.restore.to_dict(),
             "host": result.session.host,
             "session": result.session.id,
             "step": None if result.step is None else result.step.number,

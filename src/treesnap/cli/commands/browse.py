@@ -13,7 +13,6 @@ from treesnap.cli.hints import advising_on_paths
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.listing import Selection, snapshot_lines
 from treesnap.cli.options import filter_options, session_option
-from treesnap.cli.output.as_json import Fields, entry_fields, path_fields, snapshot_fields
 from treesnap.cli.output.as_text import (
     gap_text,
     others_text,
@@ -25,6 +24,7 @@ from treesnap.cli.output.as_text import (
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.model.errors import printable
+from treesnap.core.model.presentation import Fields, path_fields
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.reserved_tags import (
     TEXTS,
@@ -134,7 +134,7 @@ def show(invocation: Invocation, *, ref: str) -> None:
 def _show_fields(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Fields:
     shown = ("parent", "host", "totals", "rules", "unstable")
     more = {name: getattr(snapshot.record, name) for name in shown}
-    return {**snapshot_fields(snapshot), **more, "skipped": skipped}
+    return {**snapshot.to_dict(), **more, "skipped": skipped}
 
 
 def _show_lines(snapshot: Snapshot, skipped: Iterable[Skipped]) -> Iterator[str]:
@@ -224,7 +224,7 @@ def ls(
         "ls",
         lambda: {
             "id": snapshot.id,
-            "entries": [{**path_fields(entry.name), **entry_fields(entry)} for entry in entries],
+            "entries": [entry.to_dict() for entry in entries],
         },
         _long_lines(entries) if long else _short_lines(entries),
     )

@@ -12,7 +12,6 @@ from treesnap.cli.command import SnapCommand, command, pass_invocation, warn_of_
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import session_option, text_option
-from treesnap.cli.output.as_json import Fields
 from treesnap.cli.output.as_text import (
     change_lines,
     privilege_lines,
@@ -26,6 +25,7 @@ from treesnap.cli.parameters import SIZE
 from treesnap.core.model.entries import CONTENT_SIZE_MAX, SkipReason
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import format_size
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from treesnap.cli.failure import ExitCode, hint_of
 from treesnap.cli.hints import advising_on_paths
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import read_data_option, session_option
-from treesnap.cli.output.as_json import Fields
 from treesnap.cli.output.as_text import added_text, aligned, short_id, title_of
 from treesnap.cli.output.terminal import Cell, Terminal, table
 from treesnap.cli.parameters import SamplePart, WholeNumber
 from treesnap.core import features
 from treesnap.core.model.errors import ErrorCode, WarningCode, printable, quoted
+from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.results import DoctorResult, UnfinishedWork
 

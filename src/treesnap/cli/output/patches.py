@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from treesnap.cli.output.as_json import Fields
 from treesnap.cli.output.as_text import path_text
 from treesnap.cli.output.coloured_patch import coloured_hunks, without_controls
 from treesnap.cli.output.terminal import Style, styled, time_text
@@ -13,6 +12,7 @@ from treesnap.core.diff.texts import LineCounts, count_lines, hunks, is_binary
 from treesnap.core.model.entries import CONTENT_SIZE_MAX, Change, ChangeKind, Entry, EntryKind
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import count_text, size_text
 
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ class Output:
         """
         text = ""
         if self.as_json:
-            from treesnap.cli.output.as_json import failure_fields
+            from treesnap.cli.failure import failure_fields
 
             text = self._object_text("error", failure_fields(failure))
         else:
@@ -201,7 +201,7 @@ class Output:
     def _object_text(self, command: str, fields: Mapping[str, Any]) -> str:
         import json
 
-        from treesnap.cli.output.as_json import json_fields
+        from treesnap.core.model.presentation import json_fields
 
         document: dict[str, Any] = {"schema": f"treesnap.{command}/{FORMAT_VERSION}"}
         if self.place is not None and command != "error":

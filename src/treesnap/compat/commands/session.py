@@ -13,7 +13,6 @@ import click
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.output.as_json import restore_fields
 from treesnap.cli.output.as_text import restore_line, restore_notes, short_id
 from treesnap.cli.parameters import COUNTER, by_key
 from treesnap.compat.maestro import (
@@ -243,7 +242,7 @@ def rollback(
             "commit_sha": result.snapshot.id,
             "position": result.position.id,
             "hard_reset": hard_reset,
-            "restore": None if restored is None else restore_fields(restored),
+            "restore": None if restored is None else restored.to_dict(),
         },
         [line if restored is None else restore_line(restored)],
     )

@@ -14,7 +14,6 @@ import treesnap
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import privileged_option, several_options
-from treesnap.cli.output.as_json import restore_fields
 from treesnap.cli.output.as_text import (
     path_text,
     privilege_lines,
@@ -305,7 +304,7 @@ def pull(
         lambda: {
             **_fetch_fields(result.fetch),
             "conflicts": result.conflicts,
-            "restore": None if restored is None else restore_fields(restored),
+            "restore": None if restored is None else restored.to_dict(),
             "left_out": result.left_out,
         },
         list(_pull_lines(result)),
