@@ -53,7 +53,6 @@ class Scene:
         """Goes back to what was kept."""
         shutil.rmtree(self.directory / "case", ignore_errors=True)
         self._copy(name, "case")
-        trust_stores(self.directory / "case")
 
     def _copy(self, source: str, target: str) -> None:
         paths = [self.directory / source, self.directory / target]
