@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from garbage import pack_files, use_new_pack
 from treesnap.core.handle import Handle
-from treesnap.core.model.errors import Busy, NotFound, OperationFailed, Refused, TreesnapError
+from treesnap.core.model.errors import Busy, Corrupt, NotFound, Refused, TreesnapError
 from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import context_at
 from treesnap.core.store.maintenance.retention import Policy
@@ -225,7 +225,7 @@ def _move_far(scene: Scene, fs: WrappedFileSystem | None) -> None:
     """Moves by a copy; a store with damage is declined and stays where it is."""
     try:
         scene.move(far(fs))
-    except OperationFailed as error:
+    except Corrupt as error:
         if not scene.is_damaged or "the store was not moved" not in error.message:
             raise
         raise Refused(error.message) from error

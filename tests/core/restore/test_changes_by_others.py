@@ -465,7 +465,7 @@ def test_a_linked_file_is_put_once_where_another_name_has_no_place(tmp_path):
     ("options", "error", "words"),
     [
         ({"base": "base", "conflicts": "merge"}, InvalidArgument, "'keep' or 'overwrite'"),
-        ({"base": "base", "to": "elsewhere"}, InvalidArgument, "excludes to"),
+        ({"base": "base", "to": "elsewhere"}, InvalidArgument, "cannot be combined with to"),
         ({"base": "unknown"}, NotFound, "no snapshot 'unknown'"),
     ],
 )
