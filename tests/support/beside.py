@@ -226,7 +226,7 @@ def _move_far(scene: Scene, fs: WrappedFileSystem | None) -> None:
     try:
         scene.move(far(fs))
     except Corrupt as error:
-        if not scene.is_damaged or "the store was not moved" not in error.message:
+        if not scene.is_damaged or "was not moved" not in error.message:
             raise
         raise Refused(error.message) from error
 
