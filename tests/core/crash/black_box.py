@@ -30,7 +30,7 @@ FAILED, UNFINISHED, NO_SNAPSHOT, NO_SPACE = 1, 3, 5, 8
 """Exit codes of ``snap``."""
 DEGRADED = "could not be put back"
 """What a restore says of metadata that it was not permitted to set."""
-TO_BE_FINISHED = "could not be undone yet"
+TO_BE_FINISHED = ("could not be undone yet", "the next command on this root finishes or undoes it")
 """What a restore says when the next command has to go on with it."""
 NEEDED = frozenset({OPEN, "write"})
 """Calls without which no command could say what went wrong."""
@@ -145,7 +145,7 @@ def after_error(
 def message_problems(ended: Ended, number: int, *, lasting: bool) -> list[str]:
     """Returns what is wrong with how a command told of an error."""
     codes = (0, NO_SPACE if number in FULL else FAILED)
-    if lasting and TO_BE_FINISHED in ended.err:
+    if lasting and any(words in ended.err for words in TO_BE_FINISHED):
         codes = (UNFINISHED,)
     problems = said_problems(ended, *codes)
     if ended.code != 0 and os.strerror(number) not in ended.err:
