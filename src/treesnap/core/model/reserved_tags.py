@@ -50,7 +50,9 @@ COUNTER = "counter."
 """The prefix of counters, such as ``counter.tests_passing``."""
 
 TEXTS = ("step_name", "phase", "type", "reason", "source_tool")
-"""The facts that are shown and searched for as text."""
+"""The facts that are text: each is an option of ``snap create`` and a field of a snapshot's JSON.
+
+``snap show`` leaves them out of the other tags, so it has to print a line for each."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _NUMBER_MAX = (1 << 63) - 1
