@@ -23,7 +23,12 @@ from sampling import sized
 from state import tree_state
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.errors import Refused
+from treesnap.core.model.errors import Refused, WarningCode
+from treesnap.core.model.events import CollectingMonitor
+from treesnap.core.model.requests import CaptureRequest
+from treesnap.core.model.snapshots import IgnoreRules
+from treesnap.core.ops.access import locked_root, opened
+from treesnap.core.ops.capture import Capture
 from treesnap.core.ops.context import context_at
 from treesnap.core.worktree.scan import row_differences, scanner
 from treesnap.core.worktree.scan.listing import list_directory
@@ -247,3 +252,47 @@ def test_a_directory_in_the_place_of_another_is_walked_whole(root, tmp_path):
     found = handle_of(root, tmp_path / "store").create()
 
     assert found.root_hash == handle_of(root, tmp_path / "whole").create().root_hash
+
+
+@pytest.fixture
+def old(root, tmp_path):
+    """A snapshot with an ignore file in a directory, which the newest one does not have."""
+    ignore_file = root / "top-3" / "inner-1" / ".snapignore"
+    ignore_file.write_text("file-9\n")
+    made = handle_of(root, tmp_path / "store").create()
+    ignore_file.unlink()
+    handle_of(root, tmp_path / "store").create()
+    return made
+
+
+def test_a_directory_that_rules_are_given_for_is_entered(root, tmp_path, old):
+    found = handle_of(root, tmp_path / "store").status(old.id)
+
+    assert [item.path for item in found.skipped] == [b"top-3/inner-1/file-9"]
+
+
+@pytest.mark.usefixtures("old")
+def test_rules_that_were_given_for_a_directory_hide_nothing_later(root, tmp_path):
+    handle = handle_of(root, tmp_path / "store")
+    request = CaptureRequest(rules=(IgnoreRules(b"top-3/inner-1", ("file-9",)),))
+    with (
+        opened(handle.context, "capture", writing=True) as session,
+        locked_root(session, "create"),
+        Capture(session, request) as capture,
+    ):
+        capture.publish(capture.record())
+
+    found = handle_of(root, tmp_path / "store").create()
+
+    assert found.skipped == ()
+    assert found.root_hash == handle_of(root, tmp_path / "whole").create().root_hash
+
+
+def test_warns_of_an_ignore_file_that_excludes_nothing_each_time(root, tmp_path):
+    (root / "top-3" / ".snapignore").write_text("!\n")
+    handle_of(root, tmp_path / "store").create()
+
+    monitor = CollectingMonitor()
+    Handle(context_at(root=root, store_path=str(tmp_path / "store"), monitor=monitor)).create()
+
+    assert monitor.codes == [WarningCode.RULE_SKIPPED]

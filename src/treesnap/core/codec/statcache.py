@@ -115,11 +115,11 @@ def unframe(data: memoryview, offset: int) -> memoryview | None:
     return payload
 
 
-def encode_row(row: Row) -> bytes:
-    """Returns the payload of a row."""
+def encode_row(row: Row, *, is_listed: bool = False) -> bytes:
+    """Returns the payload of a row; with ``is_listed`` its directory is looked at in any case."""
     fields = (row.tree_id, row.totals, row.rules, row.racy, row.linked, row.skipped)
     hidden = b"".join(_HIDDEN.pack(kind, len(name)) + name for name, kind in row.hidden)
-    flags = _MUST_BE_LOOKED_AT * bool(row.racy or row.linked)
+    flags = _MUST_BE_LOOKED_AT * bool(row.racy or row.linked or is_listed)
     head = _HEAD.pack(flags, len(row.path), len(row.observations), len(hidden))
     return b"".join((head, row.path, row.observations, hidden, pack(fields)))
 

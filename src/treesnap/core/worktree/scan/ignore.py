@@ -95,6 +95,10 @@ class Exclusions:
         """Returns the rules for a directory that is excluded with everything in it."""
         return Exclusions([IgnoreRules(directory, EVERYTHING)], heeds_files=False)
 
+    def are_given_for(self, directory: bytes) -> bool:
+        """Returns whether rules were given for just this directory."""
+        return directory in self._given
+
     def at(self, directory: bytes) -> Exclusions:
         """Returns these rules and those that were given for a directory."""
         given_here = self._given.get(directory)

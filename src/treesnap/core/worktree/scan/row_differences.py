@@ -174,7 +174,7 @@ def _looked(
             yield _WHOLE, path
             continue
         observations = listing.observations
-        if row.linked or listing.linked:
+        if row.linked or listing.linked or listing.warnings:
             yield _NAMES, path
         else:
             names = names_of(mapped, observations)

@@ -213,6 +213,7 @@ class Scanner:
             if self.settings.known.mapped is None:
                 self.mapped = mapped_now(self.fs, self.settings.root).inodes
             self._look_ahead(root_fd)
+            self._enter_where_rules_are_given()
             with DirectoryChain(self.fs, root_fd) as chain:
                 root, totals = self.walk(chain, root_fd)
         finally:
@@ -248,6 +249,12 @@ class Scanner:
         )
         if self._changed is not None and self.builder is not None:
             self.builder.keep_unseen()
+
+    def _enter_where_rules_are_given(self) -> None:
+        """Has the walk enter each directory that rules are given for: its row may lack them."""
+        if self._changed is not None:
+            for rule in self.settings.request.rules:
+                self._changed.at(rule.directory)
 
     def walk(self, chain: DirectoryChain, root_fd: int) -> tuple[Entry, Totals]:
         """Walks the open root and returns its entry and totals; raises OSError."""
@@ -864,7 +871,8 @@ class Directory:
                     observations=self._packed,
                     hidden=self._hidden,
                 ),
-                is_listed=bool(self._mapped),
+                # Rules that were given for it need not be given next time.
+                is_listed=bool(self._mapped) or self.exclusions.are_given_for(self.path),
             )
         if row is None:
             return Stored(tree_id, totals, is_new=True, totals_before=None)

@@ -248,7 +248,7 @@ class StatCacheBuilder:
         else:
             self._note_if_listed(row)
         self._table.append((path_hash(row.path), self._position))
-        self._write(frame(encode_row(row)))
+        self._write(frame(encode_row(row, is_listed=is_listed)))
 
     def _note_if_listed(self, row: Row) -> None:
         if row.linked or any(reason == SkipReason.UNREADABLE for _, reason in row.skipped):
