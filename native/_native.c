@@ -142,12 +142,12 @@ typedef struct {
 
 /* What one thread works with; of use again for the next directory. */
 typedef struct {
+    char listing[LISTING_SIZE]; /* first, so that what it holds is aligned */
     Buffer names;            /* as the directory lists them, each ended by a zero */
     Buffer sorted;           /* pointers to them; in the end those to directories come first */
     Buffer packed;           /* the observations, from `begin` on */
     size_t begin, directory_count;
     int has_ignore_file;
-    char listing[LISTING_SIZE];
 } Scratch;
 
 static void free_scratch(Scratch *scratch) {
@@ -226,7 +226,7 @@ static int list_names(int fd, Scratch *scratch, size_t *count) {
         return -1;
     while ((size = syscall(SYS_getdents64, fd, scratch->listing, LISTING_SIZE)) > 0)
         for (long at = 0; at < size;) {
-            const struct dirent64 *entry = (const struct dirent64 *)(scratch->listing + at);
+            const struct dirent *entry = (const struct dirent *)(scratch->listing + at);
             const char *name = entry->d_name;
             at += entry->d_reclen;
             if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
@@ -433,11 +433,13 @@ static void visit(Comparison *comparison, Node *node, Scratch *scratch) {
     int kind = WHOLE, is_short = 0;
     Node *parent = node->parent, *below = NULL;
     const char *name = parent != NULL ? node->path + node->name_at : ".";
-    int fd = openat(parent != NULL ? parent->fd : comparison->root_fd, name,
-                    O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    /* What has no row is not opened: it may be a mount point, and none is to be mounted now. */
+    int has_row = find_row(&comparison->files[0], node->path, node->path_size, &row) ||
+                  find_row(&comparison->files[1], node->path, node->path_size, &row);
+    int fd = !has_row ? -1 : openat(parent != NULL ? parent->fd : comparison->root_fd, name,
+                                    O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     scratch->directory_count = 0;
-    if (fd >= 0 && (find_row(&comparison->files[0], node->path, node->path_size, &row) ||
-                    find_row(&comparison->files[1], node->path, node->path_size, &row))) {
+    if (fd >= 0) {
         kind = look(fd, &comparison->rules, &row, scratch);
         if (kind < 0)
             kind = WHOLE;

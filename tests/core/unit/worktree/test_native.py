@@ -5,6 +5,7 @@ Its promise has one side: what it does not report is as Python would find it.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
@@ -394,6 +395,22 @@ def test_no_bytes_crash_it(data, table, count):
         assert by_path(reports) == {b"": WHOLE}
     except ValueError:
         assert table > len(data) or count > (len(data) - table) // 16
+    finally:
+        os.close(fd)
+
+
+def test_what_has_no_row_is_not_opened(compared):
+    """It may be a mount point: opening one mounts what is to be there, or waits for a server."""
+    rows = compared.rows()
+    del rows[b"d1"]
+    compared.write(rows)
+    library, on_open = ctypes.CDLL(None), 0x20
+    fd = library.inotify_init1(os.O_NONBLOCK)
+    try:
+        library.inotify_add_watch(fd, os.fsencode(compared.root / "d1"), on_open)
+        assert compared.reported() == {b"d1": WHOLE}
+        with pytest.raises(BlockingIOError):
+            os.read(fd, 4096)
     finally:
         os.close(fd)
 
