@@ -564,3 +564,16 @@ class TestUselessPatterns:
 
         with pytest.raises(treesnap.InvalidArgument):
             handle.create(options=treesnap.CreateOptions(exclude=["kept", pattern]))
+
+
+def test_a_restore_leaves_alone_what_the_settings_exclude_since(root, handle):
+    make(root, "kept")
+    before = handle.create().snapshot
+    handle.config("exclude", "*.bin")
+    make(root, "excluded.bin")
+    handle.create()
+
+    result = handle.restore(before.id)
+
+    assert names(root) == {"kept", "excluded.bin"}
+    assert [item.path for item in result.untouched] == [b"excluded.bin"]

@@ -24,7 +24,7 @@ from treesnap.core.ops.access import locked_root, opened, recover, tell_other_st
 from treesnap.core.ops.checkpoint_locks import when_alone
 from treesnap.core.ops.context import Context, Session, refuse_dangerous
 from treesnap.core.ops.history.listing import count_rollback
-from treesnap.core.ops.maintenance.space import maintain, with_room
+from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults, with_room
 from treesnap.core.ops.references import reading, resolve_in
 from treesnap.core.ops.restore.attempt import dry_run, restore_to
 from treesnap.core.ops.restore.export import export
@@ -63,7 +63,7 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
 
     def restore_alone() -> RestoreResult:
         with opened(context, "restore", recover=False) as session:
-            goal = goal_of(session, request)
+            goal = _goal_in_root(session, request)
         spared = frozenset(item.id for item in (goal.snapshot, *goal.bases))
         return with_room(context, restore_once, spared)
 
@@ -71,7 +71,7 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
         with opened(context, "restore", writing=True, recover=False, tells_steps=False) as session:
             refuse_dangerous_restore(context, force=request.force)
             with locked_root(session, "restore"):
-                goal = goal_of(session, request)
+                goal = _goal_in_root(session, request)
                 tell_other_steps(session, goal.snapshot, goal.scope)
                 result = restore_to(session, goal)
                 if not request.paths:
@@ -88,13 +88,24 @@ def _restore_elsewhere(context: Context, request: RestoreRequest) -> RestoreResu
     if request.dry_run:
         recover(context)
     with opened(context, "restore", writing=True) as session:
-        goal = goal_of(session, request)
+        is_elsewhere = request.to is not None
+        goal = goal_of(session, request) if is_elsewhere else _goal_in_root(session, request)
         with ExitStack() as stack:
             for snapshot in (goal.snapshot, *goal.bases):
                 stack.enter_context(reading(session, snapshot))
             if request.to is not None:
                 return export(session, goal, request.to, dry_run=request.dry_run)
             return dry_run(session, goal)
+
+
+def _goal_in_root(session: Session, request: RestoreRequest) -> Goal:
+    """Returns what a restore of the root's own files goes to.
+
+    What the settings exclude by now is left alone, as what ignore files exclude.
+    """
+    settings = settings_or_defaults(session)
+    excluded = settings.excluded if settings is not None else ()
+    return goal_of(session, request._replace(exclude=(*excluded, *request.exclude)))
 
 
 def _check(request: RestoreRequest) -> None:
