@@ -43,6 +43,15 @@ class TestHardReset:
         assert tree_state(root) == state
         assert differing() == []
 
+    def test_leaves_alone_what_the_settings_exclude_since(self, root, make, manager, session_id):
+        first = make("a")
+        treesnap.open(root).config("exclude", "*.bin")
+        (root / "model.bin").write_text("excluded")
+
+        manager.rollback_to_checkpoint(session_id, first.checkpoint_id, hard_reset=True)
+
+        assert (root / "model.bin").read_text() == "excluded"
+
     def test_can_be_undone(self, root, make, manager, session_id):
         first = make("a")
         (root / "code.py").write_text("never captured")

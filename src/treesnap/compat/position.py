@@ -29,8 +29,8 @@ from treesnap.core.ops.history.listing import count_rollback
 from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults
 from treesnap.core.ops.references import position, resolve_in, unknown
 from treesnap.core.ops.restore.attempt import restore_to
-from treesnap.core.ops.restore.plan import RestoreRequest, goal_of
-from treesnap.core.ops.undo import refuse_dangerous_restore
+from treesnap.core.ops.restore.plan import RestoreRequest
+from treesnap.core.ops.undo import goal_in_root, refuse_dangerous_restore
 from treesnap.core.worktree.scan.ignore import given
 
 _SHOWN_MAX = 3
@@ -135,7 +135,7 @@ def _rolled_back(
         opened(context, "roll back", writing=True, recover=False) as session,
         locked_root(session, "rollback"),
     ):
-        goal = goal_of(session, RestoreRequest(ref=ref))
+        goal = goal_in_root(session, RestoreRequest(ref=ref))
         if goal.snapshot.record.scope is not None:
             raise InvalidArgument(f"Snapshot {goal.snapshot.id[:12]} holds only some paths")
         restored = None if keep_files else restore_to(session, goal)

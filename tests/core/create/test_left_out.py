@@ -577,3 +577,19 @@ def test_a_restore_leaves_alone_what_the_settings_exclude_since(root, handle):
 
     assert names(root) == {"kept", "excluded.bin"}
     assert [item.path for item in result.untouched] == [b"excluded.bin"]
+
+
+def test_a_roll_back_heeds_no_exclusion_that_the_step_set(root, handle):
+    make(root, "old.bin")
+
+    def step():
+        (root / "old.bin").write_text("changed")
+        make(root, "new.bin")
+        handle.config("exclude", "*.bin")
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError), handle.rollback_on_error("step"):
+        step()
+
+    assert names(root) == {"old.bin"}
+    assert (root / "old.bin").read_text() != "changed"

@@ -63,7 +63,7 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
 
     def restore_alone() -> RestoreResult:
         with opened(context, "restore", recover=False) as session:
-            goal = _goal_in_root(session, request)
+            goal = goal_in_root(session, request)
         spared = frozenset(item.id for item in (goal.snapshot, *goal.bases))
         return with_room(context, restore_once, spared)
 
@@ -71,7 +71,7 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
         with opened(context, "restore", writing=True, recover=False, tells_steps=False) as session:
             refuse_dangerous_restore(context, force=request.force)
             with locked_root(session, "restore"):
-                goal = _goal_in_root(session, request)
+                goal = goal_in_root(session, request)
                 tell_other_steps(session, goal.snapshot, goal.scope)
                 result = restore_to(session, goal)
                 if not request.paths:
@@ -89,7 +89,7 @@ def _restore_elsewhere(context: Context, request: RestoreRequest) -> RestoreResu
         recover(context)
     with opened(context, "restore", writing=True) as session:
         is_elsewhere = request.to is not None
-        goal = goal_of(session, request) if is_elsewhere else _goal_in_root(session, request)
+        goal = goal_of(session, request) if is_elsewhere else goal_in_root(session, request)
         with ExitStack() as stack:
             for snapshot in (goal.snapshot, *goal.bases):
                 stack.enter_context(reading(session, snapshot))
@@ -98,11 +98,14 @@ def _restore_elsewhere(context: Context, request: RestoreRequest) -> RestoreResu
             return dry_run(session, goal)
 
 
-def _goal_in_root(session: Session, request: RestoreRequest) -> Goal:
+def goal_in_root(session: Session, request: RestoreRequest) -> Goal:
     """Returns what a restore of the root's own files goes to.
 
-    What the settings exclude by now is left alone, as what ignore files exclude.
+    What the settings exclude by now is left alone, as what ignore files exclude; not in a
+    roll-back, in which only the checkpoint's exclusions count: its step may have changed both.
     """
+    if request.way_back is not None:
+        return goal_of(session, request)
     settings = settings_or_defaults(session)
     excluded = settings.excluded if settings is not None else ()
     return goal_of(session, request._replace(exclude=(*excluded, *request.exclude)))
