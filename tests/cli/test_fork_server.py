@@ -38,6 +38,7 @@ from serving import (
     status_of,
 )
 from treesnap import __version__
+from treesnap.cli import fork_server
 from treesnap.cli.fork_client import READY, identity
 from treesnap.cli.start import store_for_server
 from treesnap.core.companion.channel import HELLO, encode_call, send
@@ -697,6 +698,22 @@ def test_nothing_is_left_to_import_when_the_server_forks(place):
     )
 
     assert done.stderr.splitlines()[-1] == "1 set()"
+
+
+def test_commands_that_it_does_not_run_are_not_imported():
+    program = (
+        "import sys; from treesnap.cli import fork_server; fork_server.preload(); "
+        "print(*fork_server.unserved_modules() & sys.modules.keys())"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == []
+    assert {"treesnap.cli.commands.maintenance", "treesnap.cli.commands.watch"} <= (
+        fork_server.unserved_modules()
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from typing import NoReturn
 
 import treesnap
 from treesnap.cli.fork_client import GO, READY, STATUS_BYTES, STREAMS, identity
-from treesnap.cli.main import execute, prepare_process, snap
+from treesnap.cli.main import COMMANDS, execute, prepare_process, snap
 from treesnap.cli.output import streams
 from treesnap.cli.start import INTERRUPTED, SERVED
 from treesnap.core.companion import channel
@@ -44,8 +44,6 @@ CHILDREN_MAX = 16
 """Commands that it runs at once; further clients do theirs themselves."""
 
 _PACKAGES = ("cli", "core.codec", "core.fs", "core.ops", "core.store", "core.worktree")
-_SELDOM = {f"treesnap.cli.commands.{name}" for name in ("doctor", "watch")}
-"""Modules of these packages that none of its commands needs."""
 _LIBRARIES = (
     "ctypes",
     "difflib",
@@ -99,10 +97,11 @@ def serve(store_path: str, idle_s: float) -> None:
 
 def preload() -> None:
     """Imports and makes what the commands import and make first, so that children share it."""
+    unserved = unserved_modules()
     for package in _PACKAGES:
         found = import_module(f"treesnap.{package}")
         for module in walk_packages(found.__path__, f"treesnap.{package}."):
-            if module.name not in _SELDOM:
+            if module.name not in unserved:
                 import_module(module.name)
     for name in _LIBRARIES:
         import_module(name)
@@ -112,6 +111,13 @@ def preload() -> None:
             command = snap.get_command(context, name)
             assert command is not None
             command.make_context(name, [], parent=context, resilient_parsing=True).close()
+
+
+def unserved_modules() -> set[str]:
+    """Returns the modules of commands that a server runs none of."""
+    commands = [entry for listed in COMMANDS.values() for entry in listed.items()]
+    served = {module for name, (module, _) in commands if name in SERVED}
+    return {module for _, (module, _) in commands} - served
 
 
 class Program:
