@@ -19,6 +19,7 @@ from treesnap.core.features import functions_by_command
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.presentation import Fields, path_fields
 from treesnap.core.model.quantities import count_text
+from treesnap.core.model.requests import WatchRequest
 from treesnap.core.model.results import FollowStatus, WatchStatus
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def watch(
     stop: bool,
     detached: bool,
     then: str | None,
-    **wanted: Any,
+    **asked: Any,
 ) -> None:
     """Watch the root for changes, and make automatic snapshots if asked.
 
@@ -85,9 +86,10 @@ def watch(
     """
     if detach + status + stop > 1:
         raise click.UsageError("--detach, --status and --stop exclude each other")
-    if (status or stop) and (then is not None or any(wanted.values())):
+    request = WatchRequest(**asked)
+    if (status or stop) and (then is not None or any(request)):
         raise click.UsageError("--status and --stop take no other option")
-    if then is not None and not (wanted["every_s"] or wanted["on_change"]):
+    if then is not None and not (request.every_s or request.on_change):
         raise click.UsageError("--then needs --every or --on-change")
     if then is not None and not then.strip():
         raise click.UsageError("--then is empty, so it would do nothing")
@@ -99,23 +101,23 @@ def watch(
             found = control.stop(handle.context) if stop else control.status(handle.context)
             _show(invocation, handle, found, is_stopped=stop)
         elif detach:
-            options = ["--every", str(wanted["every_s"])] if wanted["every_s"] else []
-            options += ["--idle", str(wanted["idle_s"])] if wanted["idle_s"] else []
-            options += ["--on-change"] if wanted["on_change"] else []
-            options += ["--force"] if wanted["force"] else []
+            options = ["--every", str(request.every_s)] if request.every_s else []
+            options += ["--idle", str(request.idle_s)] if request.idle_s else []
+            options += ["--on-change"] if request.on_change else []
+            options += ["--force"] if request.force else []
             options += [f"--then={then}"] if then is not None else []
             _show(invocation, handle, control.start(handle.context, options))
         else:
-            _watch(invocation, handle, is_detached=detached, then=then, **wanted)
+            _watch(invocation, handle, request, is_detached=detached, then=then)
 
 
 def _watch(
     invocation: Invocation,
     handle: Handle,
+    request: WatchRequest,
     *,
     is_detached: bool,
     then: str | None,
-    **wanted: Any,
 ) -> None:
     from treesnap.core.watch.follower import Follower
     from treesnap.core.watch.service import WatchService
@@ -134,7 +136,7 @@ def _watch(
 
     service = WatchService(
         handle.context,
-        **wanted,
+        request,
         on_snapshot=made,
         on_error=output.note,
         follower=Follower(handle.context, then, output.note) if then is not None else None,

@@ -1,4 +1,4 @@
-"""What a caller asks a capture for: one record from the command line down to the walk."""
+"""What a caller asks for: one record from the command line down to where it is done."""
 
 from __future__ import annotations
 
@@ -83,3 +83,16 @@ class CaptureRequest(NamedTuple):
 
 
 WHOLE_ROOT = CaptureRequest()
+
+
+class WatchRequest(NamedTuple):
+    """When a watch makes snapshots, and when it ends. Without any field it makes none."""
+
+    every_s: float | None = None
+    """How often a snapshot is made, if anything changed."""
+    on_change: bool = False
+    """Whether a snapshot is made soon after a change."""
+    idle_s: float | None = None
+    """After how long the watch ends if no process asks it for changes."""
+    force: bool = False
+    """Whether a dangerous root may be watched, such as ``/`` or the home directory."""

@@ -31,7 +31,7 @@ from treesnap.core.companion.listener import Listener
 from treesnap.core.fs.notifier import change_hints, has_inotify
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.errors import Corrupt, TreesnapError, printable, quoted
-from treesnap.core.model.requests import CaptureRequest
+from treesnap.core.model.requests import CaptureRequest, WatchRequest
 from treesnap.core.model.results import CreateResult, WatchStatus
 from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import Context, check_root
@@ -70,9 +70,9 @@ AWAY_S = 5.0
 class Schedule:
     """Tells when a snapshot is due; the first one is at once. Times are of a monotonic clock."""
 
-    def __init__(self, *, every_s: float | None, on_change: bool, now_s: float) -> None:
-        self.every_s = every_s
-        self.on_change = on_change
+    def __init__(self, request: WatchRequest, *, now_s: float) -> None:
+        self._every_s = request.every_s
+        self._on_change = request.on_change
         self._last_s: float | None = None
         self._failed_s: float | None = None
         self._changed_first_s: float | None = None
@@ -97,14 +97,14 @@ class Schedule:
 
     def due_in_s(self, now_s: float) -> float | None:
         """Returns the time until a snapshot is due, 0 if one is, or None if none will be."""
-        if self.every_s is None and not self.on_change:
+        if self._every_s is None and not self._on_change:
             return None
         if self._last_s is None:
             return 0.0
         times = []
-        if self.every_s is not None:
-            times.append(self._last_s + self.every_s)
-        if self.on_change and self._changed_first_s is not None:
+        if self._every_s is not None:
+            times.append(self._last_s + self._every_s)
+        if self._on_change and self._changed_first_s is not None:
             times.append(min(self._changed_last_s + QUIET_S, self._changed_first_s + LATEST_S))
         if self._failed_s is not None:
             times.append(self._failed_s + AGAIN_S)
@@ -117,24 +117,20 @@ class WatchService:
     def __init__(
         self,
         context: Context,
+        request: WatchRequest = WatchRequest(),  # noqa: B008 - a frozen record
         *,
         carries_out: Mapping[str, CarriesOut] = MappingProxyType({}),
-        every_s: float | None = None,
-        on_change: bool = False,
-        idle_s: float | None = None,
-        force: bool = False,
         on_snapshot: Callable[[CreateResult], None] = lambda _: None,
         on_error: Callable[[str], None] = lambda _: None,
         follower: Follower | None = None,
     ) -> None:
         self._context = context
+        self._request = request
         self._follower = follower
         self._carries_out = carries_out
-        self._force = force
-        self._idle_s = idle_s
         self._asked_s = time.monotonic()
         """When another process asked for changes last, or the watch began."""
-        self._schedule = Schedule(every_s=every_s, on_change=on_change, now_s=time.monotonic())
+        self._schedule = Schedule(request, now_s=time.monotonic())
         self._on_snapshot = on_snapshot
         self._on_error = on_error
         self._started_at_ns = context.clock_ns()
@@ -174,11 +170,11 @@ class WatchService:
     def _begin(self, stack: ExitStack) -> tuple[Context, str]:
         """Begins to watch; returns a context that uses the watcher, and the root's directory."""
         context = self._context
-        is_hinted = self._schedule.on_change and not has_inotify()
+        is_hinted = self._request.on_change and not has_inotify()
         if is_hinted:
-            check_root(context, force=self._force)
+            check_root(context, force=self._request.force)
         else:
-            refuse_unwatchable(context, force=self._force)
+            refuse_unwatchable(context, force=self._request.force)
         directory = watch_directory(context)
         what = f"The watch of {quoted(context.root)}"
         lock = os.path.join(directory, "lock")
@@ -186,7 +182,7 @@ class WatchService:
         if is_hinted:
             self._take_hints(stack)
         else:
-            context, watcher = stack.enter_context(watched(context, force=self._force))
+            context, watcher = stack.enter_context(watched(context, force=self._request.force))
             self._watcher, self._changed = watcher, watcher.changed
         with reported("watch"):
             self._listen(stack, directory, "socket", self._answer)
@@ -229,7 +225,7 @@ class WatchService:
 
         Without an end of its own, a watch waits until the root is back.
         """
-        if self._idle_s is None:
+        if self._request.idle_s is None:
             return True
         try:
             self._context.fs.lstat(self._context.root)
@@ -241,9 +237,9 @@ class WatchService:
 
     def _idle_left_s(self) -> float | None:
         """Returns how long it goes on watching if no process asks for changes, or None."""
-        if self._idle_s is None:
+        if self._request.idle_s is None:
             return None
-        return max(0.0, self._asked_s + self._idle_s - time.monotonic())
+        return max(0.0, self._asked_s + self._request.idle_s - time.monotonic())
 
     def stop(self) -> None:
         """Ends :meth:`run` after the current snapshot, if any. May be called from any thread."""
@@ -252,13 +248,13 @@ class WatchService:
 
     def status(self) -> WatchStatus:
         """Returns what the watcher does. May be called from any thread."""
-        every_s, watcher = self._schedule.every_s, self._watcher
+        every_s, watcher = self._request.every_s, self._watcher
         return WatchStatus(
             process_id=os.getpid(),
             started_at_ns=self._started_at_ns,
             directories=watcher.directories if watcher is not None else 0,
             every_ms=int(every_s * 1000) if every_s is not None else None,
-            on_change=self._schedule.on_change,
+            on_change=self._request.on_change,
             snapshots=self._snapshots,
             last_snapshot=self._last_snapshot,
             last_error=self._last_error,
@@ -284,7 +280,7 @@ class WatchService:
     def _make_snapshot(self, watching: Context) -> None:
         try:
             request = CaptureRequest(
-                kind=SnapshotKind.WATCH, skip_unchanged=True, force=self._force
+                kind=SnapshotKind.WATCH, skip_unchanged=True, force=self._request.force
             )
             result = create(watching, request)
         except TreesnapError as error:

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treesnap.core.model.requests import WatchRequest
 from treesnap.core.watch.service import AGAIN_S, LATEST_S, QUIET_S, Schedule
 
 START_S = 1000.0
 
 
 def schedule(*, every_s: float | None = None, on_change: bool = False) -> Schedule:
-    return Schedule(every_s=every_s, on_change=on_change, now_s=START_S)
+    return Schedule(WatchRequest(every_s=every_s, on_change=on_change), now_s=START_S)
 
 
 def test_without_a_wish_nothing_is_ever_due():

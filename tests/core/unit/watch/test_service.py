@@ -32,6 +32,7 @@ from treesnap.core.codec.watch import (
 from treesnap.core.companion.channel import HELLO, greet, received, send
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
+from treesnap.core.model.requests import WatchRequest
 from treesnap.core.model.results import CreateResult
 from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import context_at
@@ -50,15 +51,16 @@ DEADLINE_S = 30.0
 class Watched:
     """A service in a thread, and what it told."""
 
-    def __init__(self, handle: Handle, **options: Any) -> None:
+    def __init__(self, handle: Handle, follower: Follower | None = None, **asked: Any) -> None:
         self.made: list[CreateResult] = []
         self.said: list[str] = []
         self.news = threading.Condition()
         self.service = WatchService(
             handle.context,
+            WatchRequest(**asked),
             on_snapshot=lambda result: self._add(self.made, result),
             on_error=lambda message: self._add(self.said, message),
-            **options,
+            follower=follower,
         )
         self.is_ready = threading.Event()
         self.thread = threading.Thread(target=self._run)
@@ -99,8 +101,8 @@ def watch(handle: Handle) -> Iterator[Callable[..., Watched]]:
     """Starts services, and ends those that a test leaves."""
     started: list[Watched] = []
 
-    def start(given: Handle | None = None, **options: Any) -> Watched:
-        watched = Watched(given or handle, **options)
+    def start(given: Handle | None = None, **asked: Any) -> Watched:
+        watched = Watched(given or handle, **asked)
         started.append(watched)
         watched.thread.start()
         assert watched.is_ready.wait(DEADLINE_S)
@@ -313,7 +315,7 @@ def test_a_second_one_is_refused_and_the_first_goes_on(watch, handle, tmp_path):
     follower = Follower(handle.context, f"touch {tmp_path}/run", print)
 
     with pytest.raises(Busy, match="is in use by"):
-        WatchService(handle.context, on_change=True, follower=follower).run()
+        WatchService(handle.context, WatchRequest(on_change=True), follower=follower).run()
 
     assert not (tmp_path / "run").exists()
 
