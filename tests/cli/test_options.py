@@ -2,7 +2,10 @@
 
 import os
 
+import click
 import pytest
+
+from treesnap.cli.parameters import TagOption, tags_of_options
 
 
 @pytest.mark.parametrize("words", [["--json", "list"], ["list", "--json"]])
@@ -204,3 +207,21 @@ def test_digits_of_other_scripts_are_no_numbers_in_a_ref(snap, root, ref):
     snap("create")
 
     assert snap("show", ref).code == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "tags"),
+    [(["--hot", "--mood", "calm"], {"hot": "true", "mood": "calm"}), ([], {})],
+)
+def test_an_option_that_is_a_tag_is_among_the_tags_and_no_parameter(words, tags):
+    found = {}
+
+    @click.command()
+    @click.option("--hot", cls=TagOption, is_flag=True)
+    @click.option("--mood", cls=TagOption)
+    def command() -> None:
+        found.update(tags_of_options())
+
+    command.main(words, standalone_mode=False)
+
+    assert found == tags

@@ -13,7 +13,6 @@ from treesnap.core.ops.create import CreateOptions
 from treesnap.core.store.maintenance.retention import Policy
 
 PRINTS = "says how it is printed; the library returns records"
-A_TAG = "a tag: tags={'NAME': ...}"
 REMOTE = "Remotes, which holds what concerns remotes, has a method for it"
 
 NO_METHOD = {
@@ -49,9 +48,6 @@ OTHER_KEYWORDS = {
     "adopt": {**dict.fromkeys(("mine", "theirs", "markers"), "conflicts"), "fork": "directory"},
     "revert": dict.fromkeys(("mine", "theirs", "markers"), "conflicts"),
     "create": {
-        "step_name": A_TAG,
-        "reason": A_TAG,
-        "source_tool": A_TAG,
         "counters": "a tag: tags={'counter.NAME': '42'}",
         "automatic": "kind=SnapshotKind.AUTOMATIC",
     },
@@ -93,7 +89,10 @@ NAMES = [name for section in COMMANDS.values() for name in section]
 
 
 def options_of(command: click.Command) -> set[str]:
-    """Returns the options and arguments of a command that are not those of every command."""
+    """Returns the options and arguments of a command that are not those of every command.
+
+    Those that are tags of a snapshot are ``tags`` in the library.
+    """
     is_about_refs = any(
         parameter.name == "session" and not parameter.expose_value for parameter in command.params
     )

@@ -1,4 +1,4 @@
-"""Values of options: durations, sizes, parts, tags, counters."""
+"""Values of options: durations, sizes, parts, tags, counters; options that are tags."""
 
 from __future__ import annotations
 
@@ -93,6 +93,31 @@ class Pair(click.ParamType[tuple[str, Any]]):
         if number is None:
             self.fail(f"{text!r} is not a whole number of at most 64 bits", param, ctx)
         return key, number
+
+
+class TagOption(click.Option):
+    """An option that says something of the new snapshot: it is stored as the tag of its name.
+
+    A flag has the value ``true``. The command gets these tags by :func:`tags_of_options`, and not
+    as a parameter each; the library has no keyword for them but ``tags``.
+    """
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, expose_value=False, callback=_note_tag, **attributes)
+
+
+def _note_tag(context: click.Context, option: click.Parameter, value: Any) -> None:
+    if value is not None and value is not False:
+        tags = context.meta.setdefault(_TAGS_OF_OPTIONS, {})
+        tags[option.name] = "true" if value is True else value
+
+
+_TAGS_OF_OPTIONS = "treesnap.tags"
+
+
+def tags_of_options() -> dict[str, str]:
+    """Returns the tags that options of the current command stand for."""
+    return dict(click.get_current_context().meta.get(_TAGS_OF_OPTIONS, {}))
 
 
 TAG = Pair(is_number=False)

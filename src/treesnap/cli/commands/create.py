@@ -12,8 +12,8 @@ from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import name_options
 from treesnap.cli.output.as_text import create_notes
-from treesnap.cli.parameters import COUNTER, SIZE, WholeNumber, by_key
-from treesnap.core.model.reserved_tags import TEXTS, CheckpointType, counter_tags
+from treesnap.cli.parameters import COUNTER, SIZE, TagOption, WholeNumber, by_key, tags_of_options
+from treesnap.core.model.reserved_tags import CheckpointType, counter_tags
 from treesnap.core.model.snapshots import SnapshotKind
 
 
@@ -30,15 +30,18 @@ from treesnap.core.model.snapshots import SnapshotKind
 @name_options
 @click.option("--session", metavar="ID", help="The work that the snapshot belongs to.")
 @click.option("--step", type=WholeNumber(min=0), metavar="N", help="Its place in the session.")
-@click.option("--step-name", metavar="NAME", help="The name of the step.")
-@click.option("--phase", metavar="PHASE", help="The phase of the work, such as 'validate'.")
+@click.option("--step-name", cls=TagOption, metavar="NAME", help="The name of the step.")
+@click.option(
+    "--phase", cls=TagOption, metavar="PHASE", help="The phase of the work, such as 'validate'."
+)
 @click.option(
     "--type",
+    cls=TagOption,
     type=click.Choice([item.value for item in CheckpointType]),
     help="What makes it worth going back to.",
 )
-@click.option("--reason", metavar="TEXT", help="Why it is taken.")
-@click.option("--source-tool", metavar="NAME", help="The program that asks for it.")
+@click.option("--reason", cls=TagOption, metavar="TEXT", help="Why it is taken.")
+@click.option("--source-tool", cls=TagOption, metavar="NAME", help="The program that asks for it.")
 @click.option(
     "--counter",
     "counters",
@@ -94,9 +97,7 @@ def create(
     """
     from treesnap.core.ops.create import CreateOptions
 
-    texts = {name: words.pop(name) for name in TEXTS}
-    facts = {name: text for name, text in texts.items() if text is not None}
-    facts |= counter_tags(counters)
+    facts = {**tags_of_options(), **counter_tags(counters)}
     if twice := sorted(tags.keys() & facts.keys()):
         raise click.UsageError(f"--tag and another option both set {twice[0]!r}")
     options = CreateOptions(
