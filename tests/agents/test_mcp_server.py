@@ -8,16 +8,30 @@ import os
 import shlex
 import shutil
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import treesnap
+from mcp_client import (
+    GENERATIONS,
+    answered,
+    anyio,
+    ask,
+    call,
+    error_of,
+    listed,
+    mcp,
+    refused,
+    served,
+    talk,
+    unreadable,
+)
 from state import tree_state
-from treesnap.agents.commands.mcp import describe
+from treesnap.agents.mcp import tools as mcp_tools
 from treesnap.agents.sessions import agent_session
 from treesnap.cli.main import execute
 from treesnap.cli.output.patches import patches
@@ -27,16 +41,9 @@ from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.testing.children import in_child
 
-anyio = pytest.importorskip("anyio", reason="the extra 'mcp' is not installed")
-mcp = pytest.importorskip("mcp", reason="the extra 'mcp' is not installed")
-from treesnap.agents.mcp import tools as mcp_tools  # noqa: E402 - only where mcp is
-from treesnap.agents.mcp.server import HistoryServer  # noqa: E402 - only where mcp is
-
 PATHS = ["text", "sub"]
 READING = ["list", "status", "diff", "show", "ls", "read", "find", "restore_plan"]
 RESTORING = ["restore_apply", "undo", "redo"]
-GENERATIONS = ["auto", "legacy"]
-"""How a client agrees on the protocol: 2026-07-28, and 2025-11-25."""
 
 
 @pytest.fixture
@@ -53,14 +60,6 @@ def handle(root, tmp_path):
     return treesnap.open(root, tmp_path / "store", wait_s=5)
 
 
-@contextmanager
-def served(*handles: treesnap.Handle, **options: bool) -> Iterator[HistoryServer]:
-    options = {"allow_restore": True, "answers_hooks": True} | options
-    server = HistoryServer(handles, describe, patches, **options)
-    with closing(server):
-        yield server
-
-
 @pytest.fixture(scope="module")
 def made_server():
     with served(treesnap.open("/nowhere", "/nowhere")) as server:
@@ -75,69 +74,6 @@ def server(made_server, handle):
         yield made_server
 
 
-def talk(
-    server: HistoryServer, script: Callable[[Any], Awaitable[Any]], mode: str = "legacy"
-) -> Any:
-    """Returns what a script returns that has a client of the server."""
-
-    async def connected() -> Any:
-        async with mcp.Client(server, mode=mode) as client:
-            return await script(client)
-
-    return anyio.run(connected)
-
-
-def call(
-    server: HistoryServer, tool: str, arguments: Mapping[str, Any], mode: str = "legacy"
-) -> Any:
-    """Returns what a tool answers; the client does not look at the schema, which takes long."""
-    params = mcp.types.CallToolRequestParams(name=tool, arguments=dict(arguments))
-    request = mcp.types.CallToolRequest(params=params)
-
-    async def script(client: Any) -> Any:
-        return await client.session.send_request(request, mcp.types.CallToolResult)
-
-    return talk(server, script, mode)
-
-
-def ask(server: HistoryServer, tool: str, mode: str = "legacy", /, **arguments: Any) -> Any:
-    """Returns what a tool answers."""
-    return answered(call(server, tool, arguments, mode))
-
-
-def answered(result: Any) -> Any:
-    assert not result.is_error, result.content[0].text
-    assert json.loads(result.content[0].text) == result.structured_content
-    return result.structured_content
-
-
-def refused(server: HistoryServer, tool: str, mode: str = "legacy", /, **arguments: Any) -> Any:
-    """Returns the error that a tool answers."""
-    result = call(server, tool, arguments, mode)
-    assert result.is_error
-    (text,) = (item.text for item in result.content)
-    assert "Traceback" not in text
-    error = json.loads(text)
-    assert error.keys() == {"code", "message", "hint", "path"}
-    return error
-
-
-def unreadable(server: HistoryServer, uri: str) -> Any:
-    """Returns the error that a resource is answered with."""
-    return error_of(server, lambda client: client.read_resource(uri))
-
-
-def error_of(server: HistoryServer, request: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Returns the error of a request that has no answer for errors."""
-
-    async def script(client: Any) -> Any:
-        with pytest.raises(mcp.MCPError) as caught:
-            await request(client)
-        return caught.value
-
-    return talk(server, script)
-
-
 @pytest.mark.parametrize("mode", GENERATIONS)
 def test_each_tool_says_what_it_takes_returns_and_changes(handle, mode):
     with served(handle) as server:
@@ -150,10 +86,6 @@ def test_each_tool_says_what_it_takes_returns_and_changes(handle, mode):
     assert changing == ["checkpoint", *RESTORING]
     assert destructive == RESTORING
     assert not any(tool.annotations.open_world_hint for tool in tools.values())
-
-
-async def listed(client: Any) -> Any:
-    return (await client.list_tools()).tools
 
 
 def test_answers_fit_their_schemas(server, root):
@@ -720,7 +652,7 @@ def test_prompts_ask_only_for_what_is_allowed(handle, allow_restore):
 HOOK = {"session_id": "s1", "tool_name": "Bash", "command": "rm -rf build\necho"}
 
 
-def hooked(server: HistoryServer, mode: str = "legacy", **arguments: Any) -> Any:
+def hooked(server: Any, mode: str = "legacy", **arguments: Any) -> Any:
     """Returns what a hook is answered before a tool runs; hosts read the text as JSON."""
     result = call(server, "checkpoint", HOOK | {"tool_use_id": "t1"} | arguments, mode)
     assert not result.is_error

@@ -107,6 +107,34 @@ def test_a_fetched_history_is_looked_at_and_restored_without_the_remote(laptop, 
     assert handle.verify(read_data=True).problems == ()
 
 
+def test_a_fetched_history_is_out_of_reach_but_its_restore_is_finished(
+    laptop, desktop, monkeypatch
+):
+    """A reference does not lead there; the record of a restore that was interrupted does."""
+    newest = laptop.write(plants="roses")
+    laptop.push()
+    desktop.write(plants="mine")
+    desktop.add()
+    found = desktop.remotes.fetch()
+    context = desktop.handle.context
+    confined = Handle(context._replace(reach=frozenset([context.root])))
+
+    for ref in (newest, newest[:12], found.ref, "disk/garden", "disk/garden@latest", "disk/x"):
+        with pytest.raises(NotFound) as caught:
+            confined.resolve(ref)
+        assert str(caught.value) == f"This root has no snapshot {ref!r}"
+
+    def stop(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "exchange", stop)
+        with pytest.raises(KeyboardInterrupt):
+            desktop.handle.restore("disk/garden")
+    assert confined.recover() is not None
+    assert desktop.files() in (laptop.files(), {"plants": "mine"})
+
+
 def test_a_root_is_restored_to_a_fetched_snapshot_and_back(laptop, desktop):
     laptop.write(plants="roses", beds__one="1")
     laptop.push()

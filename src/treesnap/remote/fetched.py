@@ -57,7 +57,11 @@ def find_fetched(
     Raises InvalidArgument where there are several, and what resolving the REF in it raises.
     """
     remote, _, words = ref.partition("/")
-    histories = [each for each in fetched_histories(session.store) if each.remote == remote]
+    histories = [
+        each
+        for each in fetched_histories(session.store)
+        if each.remote == remote and session.reaches(session.store.root(each.path).id)
+    ]
     for name, inner in name_and_ref(words):
         matches = [each for each in histories if is_meant_by(name, each.name, each.id)]
         if len(matches) > 1:

@@ -14,7 +14,8 @@ What holds:
 - Answers are bounded, and say how much they leave out.
 
 Paths are those of a root, and of its snapshots. No tool reads a live file, and nothing outside of
-the roots has a name here. Patches are made by the command line.
+the roots has a name here: a reference to the history of any other root of the store, a fork of one
+of these too, is answered like one to nothing. Patches are made by the command line.
 """
 
 from __future__ import annotations
@@ -157,7 +158,11 @@ class Tools:
         self, handles: Iterable[Handle], patch: Patch, *, allow_restore: bool, answers_hooks: bool
     ) -> None:
         self._answers_hooks = answers_hooks
-        self._handles = {handle.root: handle for handle in handles}
+        named = {handle.root: handle for handle in handles}
+        reach = frozenset(named)
+        self._handles = {
+            root: Handle(handle.context._replace(reach=reach)) for root, handle in named.items()
+        }
         self._patch = patch
         self._allow_restore = allow_restore
         self._plans: dict[str, _Planned] = {}

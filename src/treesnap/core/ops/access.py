@@ -290,10 +290,11 @@ def _where_root_was(session: Session, *, writing: bool) -> Session:
         return session
     old, new = quoted(moved.record.path), quoted(context.root)
     if not moved.is_certain:
-        context.monitor.warn(
-            WarningCode.ROOT_MAY_HAVE_MOVED,
-            f"This may be the root {old}, moved",
-        )
+        if session.reaches(moved.record.id):
+            context.monitor.warn(
+                WarningCode.ROOT_MAY_HAVE_MOVED,
+                f"This may be the root {old}, moved",
+            )
         return session
     root = store.root_by_id(moved.record.id, moved.record.path)
     try:

@@ -108,6 +108,9 @@ class Context(NamedTuple):
     is_root_named: bool = True
     """Whether the caller named the root. Otherwise the store says that this directory, above the
     one that was named, is a root."""
+    reach: frozenset[str] | None = None
+    """Real paths of the roots of which a reference may name a snapshot, or None for those of the
+    whole store. To all others a reference leads as to what does not exist."""
 
     def has_root(self) -> bool:
         """Returns whether anything is at the path of the root.
@@ -134,6 +137,13 @@ class Session(NamedTuple):
     def monitor(self) -> Monitor:
         """The monitor of the context."""
         return self.context.monitor
+
+    def reaches(self, root_id: str) -> bool:
+        """Returns whether a reference may name a snapshot of a root."""
+        reach = self.context.reach
+        if reach is None or root_id == self.root.id:
+            return True
+        return any(self.store.root(os.fsencode(path)).id == root_id for path in reach)
 
     def path_budget(self) -> PathBudget:
         """Returns a new budget for the paths that an operation lists."""

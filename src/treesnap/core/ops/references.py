@@ -125,7 +125,8 @@ def resolve_in(
     the snapshots of the whole root alone, or with ``paths`` those that were taken of all of them,
     and so does ``@TIME``; ``newest`` counts every one. Both leave safety snapshots out, which
     restores make by themselves. ``anywhere`` allows an id, or 12 digits of it at least, of another
-    root of the store; otherwise the error for it names that root.
+    root of the store; otherwise the error for it names that root. Of a root out of the context's
+    reach nothing is found, and the error is that for an unknown reference.
     """
     wanted = wanted or Filter()
     latest = _LATEST.match(ref)
@@ -161,6 +162,21 @@ def resolve_in(
             path=path,
         )
     return elsewhere
+
+
+def load_by_id(session: Session, identity: SnapshotId) -> Snapshot:
+    """Returns the snapshot that a record of the store names, of any root; raises NotFound.
+
+    No reference of a caller comes here, so the context's reach does not matter.
+    """
+    log = session.store.snapshots
+    own = log.listing(session.root.id).find(identity)
+    if own is not None:
+        return log.load(session.root.id, own)
+    for item in log.all_names():
+        if item[1].id == identity:
+            return log.load(*item)
+    raise unknown(identity)
 
 
 def _counted_back(
@@ -223,8 +239,10 @@ def _elsewhere(session: Session, names: list[SnapshotName], ref: str) -> Snapsho
         return None
     if any(name.id.startswith(ref) for name in names):
         return None
-    matches = [item for item in session.store.snapshots.all_names() if item[1].id.startswith(ref)]
-    return session.store.snapshots.load(*matches[0]) if len(matches) == 1 else None
+    log = session.store.snapshots
+    matches = [item for item in log.all_names() if item[1].id.startswith(ref)]
+    reached = [item for item in matches if session.reaches(item[0])]
+    return log.load(*reached[0]) if len(reached) == 1 else None
 
 
 def by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:

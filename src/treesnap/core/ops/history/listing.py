@@ -37,7 +37,8 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
     """
     try:
         with opened(context, "list snapshots") as session:
-            root_ids = session.store.snapshots.root_ids() if all_roots else [session.root.id]
+            every = session.store.snapshots.root_ids() if all_roots else [session.root.id]
+            root_ids = list(filter(session.reaches, every))
             damaged: list[SnapshotName] = []
             newer: list[SnapshotName] = []
             snapshots = [

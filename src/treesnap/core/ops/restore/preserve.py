@@ -24,7 +24,7 @@ from treesnap.core.model.treepath import without_nested
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.privileges import is_own, wanted_state, was_captured_here
-from treesnap.core.ops.references import resolve_in
+from treesnap.core.ops.references import load_by_id
 from treesnap.core.ops.restore.path_state import Comparison
 from treesnap.core.ops.tree_state import (
     MemoryObjects,
@@ -48,8 +48,7 @@ def states_of(session: Session, commit: Commit, scope: tuple[bytes, ...]) -> tup
     says.
     """
     safety, target = (
-        resolve_in(session, identity, anywhere=True)
-        for identity in (commit.safety_id, commit.target_id)
+        load_by_id(session, identity) for identity in (commit.safety_id, commit.target_id)
     )
     if not session.store.is_own:
         old, _ = wanted_state(

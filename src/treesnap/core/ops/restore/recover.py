@@ -38,7 +38,7 @@ from treesnap.core.ops.capture import Capture, preview
 from treesnap.core.ops.checkpoint_locks import settle_steps
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.privileges import wanted_state, was_captured_here
-from treesnap.core.ops.references import resolve_in
+from treesnap.core.ops.references import load_by_id
 from treesnap.core.ops.restore.path_state import PathState, path_state
 from treesnap.core.ops.restore.plan import RestorePlan, make_plan, refuse_blocked, written_of
 from treesnap.core.ops.restore.preserve import preserve_foreign_edits, states_of
@@ -128,7 +128,7 @@ def _settle(session: Session, commit: Commit) -> None:
         if moment.snapshot_id == commit.safety_id
     ]
     with suppress(NotFound, Corrupt):
-        target = resolve_in(session, commit.target_id, anywhere=True)
+        target = load_by_id(session, commit.target_id)
         for scope in scopes:
             settle_steps(session, target, scope)
 
@@ -282,7 +282,7 @@ class Completion:
 
     def _snapshot(self, identity: SnapshotId) -> Snapshot:
         try:
-            return resolve_in(self._session, identity, anywhere=True)
+            return load_by_id(self._session, identity)
         except NotFound as error:
             raise Refused(
                 f"Snapshot {identity[:12]}, which an interrupted restore needs, is gone",
