@@ -199,6 +199,19 @@ def test_a_root_that_is_gone_is_a_failure(place):
     assert place.news.rest() == []
 
 
+def test_a_sandbox_without_process_descriptors_makes_no_run_fail(place, monkeypatch):
+    def forbidden(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "pidfd_open", forbidden, raising=False)
+
+    with place.following(SAID) as follower:
+        follower.wake("first")
+        place.done.get(timeout=DEADLINE_S)
+
+    assert follower.status().failure is None
+
+
 def test_the_command_knows_the_root_the_store_and_the_snapshot(place):
     line = 'for word in "$PWD" "$SNAP_ROOT" "$SNAP_STORE" "$SNAP_SNAPSHOT"; do echo "$word"; done'
 

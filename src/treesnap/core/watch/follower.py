@@ -226,11 +226,12 @@ class Follower:
 
     @staticmethod
     def _pause_for(process_id: int) -> None:
-        """Waits a moment, or until the process has ended."""
-        if not hasattr(os, "pidfd_open"):
+        """Waits a moment, or until the process has ended where the system tells that."""
+        try:
+            fd = os.pidfd_open(process_id)
+        except (AttributeError, OSError):  # some sandboxes forbid it
             threading.Event().wait(_SHORTEN_EVERY_S)
             return
-        fd = os.pidfd_open(process_id)
         try:
             select.select([fd], [], [], _SHORTEN_EVERY_S)
         finally:
