@@ -241,6 +241,30 @@ def test_dead_blocks_of_a_pack_that_cannot_be_rewritten_are_given_back(handle, d
     assert handle.gc().postponed is None
 
 
+def test_a_copy_of_the_store_that_has_the_same_packs_loses_no_block(handle, disk):
+    for number in range(7):
+        write(handle, f"file-{number}", number, 1 << 20)
+    first = handle.create(name=FIRST).id
+    copy = disk / "copy"
+    subprocess.run(["cp", "-al", str(disk / "store"), str(copy)], check=True)
+    for path in (copy / "collector").glob("reserve-*"):
+        path.unlink()  # as a collection there does that needs it, and makes new ones
+    for number in range(6):
+        (Path(handle.root) / f"file-{number}").unlink()
+    handle.create(name=SECOND)
+    fill_up(disk)
+    handle.delete(FIRST)
+
+    result = handle.gc()
+
+    assert result.freed_bytes == 0
+    (disk / "ballast").unlink()
+    shutil.rmtree(disk / "taken")
+    kept = Handle(context_at(root=handle.root, store_path=str(copy)))
+    assert kept.verify(read_data=True).problems == ()
+    assert b"".join(kept.cat(first, "file-1")) == Random(1).randbytes(1 << 20)
+
+
 def disk_bytes_free(disk: Path) -> int:
     """Returns the bytes of free blocks."""
     subprocess.run(["sync", "-f", disk], check=True)

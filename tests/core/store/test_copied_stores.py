@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,47 @@ def test_a_copy_has_the_holes_of_the_original(tmp_path: Path, size_bytes):
         assert file.read(4) == b"data"
         file.seek(size_bytes // 2)
         assert file.read(9) == b"more data"
+
+
+def test_nothing_is_written_into_files_that_have_other_names(tmp_path: Path):
+    root, store, copy = (tmp_path / name for name in ("root", "store", "copy"))
+    root.mkdir()
+    handle = treesnap.open(root, store)
+    for number in range(3):
+        (root / "file").write_bytes(os.urandom(50_000))
+        (root / f"{number}").write_text("x")
+        handle.create(name=f"{number}")
+    (store / "collector/background").write_text("what a stranger linked here")
+    subprocess.run(["cp", "-al", str(store), str(copy)], check=True)
+    before = contents(copy)
+
+    for number in range(3, 9):
+        (root / "file").write_bytes(os.urandom(50_000))
+        handle.create(name=f"{number}")
+    handle.restore("1")
+    handle.undo()
+    handle.run(["sh", "-c", "exit 1"])
+    handle.config("keep.last", "3")
+    handle.pin("1")
+    handle.delete("0")
+    handle.prune()
+    handle.gc()
+    handle.verify(read_data=True, repair=True)
+    (root / "file").write_text("last")
+    command_line(root, store, "create", "--name", "last")
+    command_line(root, store, "doctor")
+
+    assert contents(copy) == before
+    assert treesnap.open(root, copy).verify(read_data=True).ok
+    assert handle.verify(read_data=True).ok
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Returns what is in the files below a directory."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def command_line(root: Path, store: Path, *words: str) -> None:
+    command = [sys.executable, "-m", "treesnap", "-C", str(root), "--store", str(store), *words]
+    subprocess.run(command, check=True)

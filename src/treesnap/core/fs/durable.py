@@ -434,11 +434,13 @@ def read_readable_at(fs: ReadingFileSystem, fd: int, size: int, offset: int) -> 
     )
 
 
-def open_regular(fs: ReadingFileSystem, path: str, flags: int = os.O_RDONLY) -> int:
+def open_regular(
+    fs: ReadingFileSystem, path: str, flags: int = os.O_RDONLY, *, by_one_name: bool = False
+) -> int:
     """Returns a descriptor of a regular file of a store, without waiting.
 
     Raises Corrupt for anything else in its place: a pipe, a directory, a link, a device, a
-    socket.
+    socket; and ``by_one_name``, for who is to write into it, for a file that has other names, too.
     """
     try:
         fd = fs.open(path, flags | os.O_NONBLOCK)
@@ -446,10 +448,20 @@ def open_regular(fs: ReadingFileSystem, path: str, flags: int = os.O_RDONLY) -> 
         if error.errno in _OTHER_TYPE:
             raise not_regular(path) from error
         raise
-    if not stat_module.S_ISREG(fs.fstat(fd).st_mode):
+    status = fs.fstat(fd)
+    if not stat_module.S_ISREG(status.st_mode) or (by_one_name and has_other_names(status)):
         fs.close(fd)
         raise not_regular(path)
     return fd
+
+
+def has_other_names(status: os.stat_result) -> bool:
+    """Returns whether a file of a store is one with a file elsewhere, so it is not written into.
+
+    That may be another file of the user, to which a stranger made a link, or a copy of the store
+    that was made of hard links.
+    """
+    return status.st_nlink > 1
 
 
 def open_lock(fs: FileSystem, path: str) -> int:

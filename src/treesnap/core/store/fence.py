@@ -102,7 +102,11 @@ class Maintaining:
         emptied_bytes = 0
         for pack_id, blocks in settle().items():
             if pack_id in packs and blocks:
-                fd = open_regular(self._fs, self._store.layout.pack(pack_id), os.O_RDWR)
+                path = self._store.layout.pack(pack_id)
+                try:
+                    fd = open_regular(self._fs, path, os.O_RDWR, by_one_name=True)
+                except Corrupt:
+                    continue
                 try:
                     emptied_bytes += self._empty_blocks(fd, blocks)
                 finally:

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from threading import get_ident
 
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem
-from treesnap.core.fs.durable import open_lock, open_regular, read_file
+from treesnap.core.fs.durable import has_other_names, open_lock, open_regular, read_file
 from treesnap.core.interruption import pause
 from treesnap.core.model.errors import Busy, Corrupt, OperationFailed
 from treesnap.core.store.layout import Layout
@@ -50,9 +50,12 @@ _entered: list[tuple[int, int, int, int]] = []
 
 def _write_note(fs: FileSystem, fd: int, operation: str) -> None:
     """Says who holds the lock. Not emptied before: ext4 needs 2 ms to give a block back."""
+    status = fs.fstat(fd)
+    if has_other_names(status):
+        return
     note = f"process {os.getpid()}: {operation}\n".encode()
     fs.write_at(fd, note, 0)
-    if fs.fstat(fd).st_size > len(note):
+    if status.st_size > len(note):
         fs.truncate(fd, len(note))
 
 

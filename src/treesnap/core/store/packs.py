@@ -397,10 +397,12 @@ class PackReader:
         )
 
 
-def _opened(fs: ReadingFileSystem, path: str, flags: int = os.O_RDONLY) -> int:
+def _opened(
+    fs: ReadingFileSystem, path: str, flags: int = os.O_RDONLY, *, by_one_name: bool = False
+) -> int:
     """Returns a descriptor of a pack; raises Corrupt for anything else, and for a disk error."""
     try:
-        return open_regular(fs, path, flags)
+        return open_regular(fs, path, flags, by_one_name=by_one_name)
     except OSError as error:
         if not is_unreadable(error):
             raise
@@ -497,7 +499,7 @@ class PackAppender:
         """
         path = layout.pack(pack_id)
         try:
-            fd = _opened(fs, path, os.O_RDWR)
+            fd = _opened(fs, path, os.O_RDWR, by_one_name=True)
         except (FileNotFoundError, PermissionError, Corrupt):
             return None
         try:

@@ -90,11 +90,11 @@ def acquire(fs: FileSystem, layout: Layout) -> Slot:
 
 
 def try_acquire(fs: FileSystem, layout: Layout, name: str) -> Slot | None:
-    """Returns a slot, or None while another process holds it."""
+    """Returns a slot, or None while another process holds it, or where it has other names."""
     if not is_slot_name(name):
         return None
     try:
-        fd = open_regular(fs, os.path.join(layout.slots, name), os.O_RDWR)
+        fd = open_regular(fs, os.path.join(layout.slots, name), os.O_RDWR, by_one_name=True)
     except (FileNotFoundError, PermissionError, Corrupt):
         return None
     if fs.lock(fd, exclusive=True):

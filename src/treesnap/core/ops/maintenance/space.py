@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from treesnap.core.fs.durable import open_lock, open_regular
+from treesnap.core.fs.durable import has_other_names, open_lock, open_regular
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.errors import (
     Busy,
@@ -324,11 +324,15 @@ def failure_in_background(store: Store) -> str | None:
 
 
 def _note(fs: FileSystem, fd: int, text: str) -> None:
+    if has_other_names(fs.fstat(fd)):
+        return
     fs.truncate(fd, 0)
     fs.write_at(fd, text.encode("utf-8", "replace")[:_NOTE_SIZE_MAX], 0)
 
 
 def _failure(fs: ReadingFileSystem, fd: int) -> str | None:
+    if has_other_names(fs.fstat(fd)):  # no process wrote what it says
+        return None
     return printable(fs.read_at(fd, _NOTE_SIZE_MAX, 0).decode("utf-8", "replace")) or None
 
 
