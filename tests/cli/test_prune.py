@@ -156,6 +156,8 @@ def test_rules_that_are_given_are_shown(snap, history):
         ("--keep-last", "0"),
         ("--keep-yearly", "0", "--keep-daily", "0"),
         ("--keep-within", "0s", "--max-size", "1G"),
+        ("--keep-tag", "of-no-snapshot"),
+        ("--keep-tag", "of-no-snapshot", "--keep-daily", "0"),
     ],
 )
 def test_rules_that_keep_nothing_are_refused(snap, history, rules):
@@ -180,7 +182,7 @@ def test_pinned_and_named_ones_stay(snap, history, root: Path):
     (root / "file").write_text("named")
     named = snap("create", "--name", "keep-me").id
 
-    document = snap("prune", "--keep-tag", "none", "--json").json
+    document = snap("prune", "--keep-last", "1", "--json").json
 
     next_undo = history[0]
     assert {item["id"] for item in document["kept"]} == {history[-1], named, next_undo}
@@ -223,6 +225,7 @@ def test_what_an_interrupted_restore_needs_stays(snap, root: Path, store: Path, 
     from treesnap.testing.children import killed
     from treesnap.testing.doubles import Fault
 
+    snap("create", "--tag", "stays=yes")
     (root / "file").write_text("one")
     first = snap("create").id
     (root / "file").write_text("two")
@@ -234,9 +237,10 @@ def test_what_an_interrupted_restore_needs_stays(snap, root: Path, store: Path, 
     assert ended.was_killed
     aside = root.rename(tmp_path / "aside")
 
-    document = snap("-C", root, "prune", "--keep-tag", "none", "--json", cwd=tmp_path).json
+    document = snap("-C", root, "prune", "--keep-tag", "stays", "--json", cwd=tmp_path).json
 
-    assert [item["reasons"] for item in document["kept"]] == [["interrupted restore"]] * 2
+    needed = [["interrupted restore"]] * 2
+    assert [item["reasons"] for item in document["kept"]] == [*needed, ["tag stays"]]
     aside.rename(root)
     assert snap("status").code == 0
     assert (root / "file").read_text() == "one"

@@ -212,6 +212,7 @@ class TestRollback:
 
     @pytest.mark.parametrize("way", ["policy", "size", "store"])
     def test_holds_however_many_snapshots_go(self, handle, root, two, way):
+        handle.create(["one"], tags={"stays": "yes"})
         rollback(handle.context, "first", keep_files=True)
         stands = stands_at(handle)
         for number in range(3):
@@ -219,7 +220,7 @@ class TestRollback:
             handle.restore("first")
 
         if way == "policy":
-            removed = handle.prune(Policy(keep_tags=("none",))).removed
+            removed = handle.prune(Policy(keep_tags=("stays",))).removed
         elif way == "size":
             removed = handle.prune(max_size_bytes=0).removed
         else:

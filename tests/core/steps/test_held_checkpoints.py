@@ -17,7 +17,7 @@ from treesnap.core.store.maintenance.retention import Policy
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import Call, Kind, WrappedFileSystem
 
-NOTHING = Policy(keep_tags=("none",))
+ONE = Policy(keep_tags=("stays",))
 
 
 @pytest.fixture
@@ -58,15 +58,16 @@ def test_that_of_a_run_survives_what_its_command_prunes(world):
     assert holds(world) == []
 
 
-def test_that_of_a_block_survives_a_policy_that_keeps_nothing(world):
+def test_that_of_a_block_survives_a_policy_that_keeps_one_other(world):
+    world.handle.create(tags={"stays": "yes"})
     for _ in range(31):
         world.create(SnapshotKind.MANUAL)
     before = record(world.root)
 
     def fail() -> None:
         with world.handle.rollback_on_error():
-            assert len(world.handle.prune(NOTHING, dry_run=True).removed) == 31
-            world.handle.prune(NOTHING)
+            assert len(world.handle.prune(ONE, dry_run=True).removed) == 31
+            world.handle.prune(ONE)
             world.change(10)
             raise ZeroDivisionError
 
@@ -85,9 +86,10 @@ def test_a_process_that_died_holds_nothing(world):
     assert in_child(die).error is None
     assert len(holds(world)) == 1
 
-    world.handle.prune(NOTHING)
+    kept = world.handle.create(tags={"stays": "yes"}).id
+    world.handle.prune(ONE)
 
-    assert world.ids() == []
+    assert world.ids() == [kept]
     with world.handle.rollback_on_error():
         assert len(holds(world)) == 1
     assert holds(world) == []

@@ -32,7 +32,6 @@ from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.errors import (
     Busy,
     Corrupt,
-    InvalidArgument,
     StorageFull,
     StoreMissing,
     TreesnapError,
@@ -135,11 +134,10 @@ def rules_of(policy: Policy | None, settings: Settings | None) -> tuple[Policy, 
 def _with_rules(
     request: PruneRequest, settings: Settings | None
 ) -> tuple[PruneRequest, PrunePolicy]:
+    from treesnap.core.store.maintenance.prune import none_kept
+
     if request.policy.keeps_nothing and request.session is None:
-        raise InvalidArgument(
-            "The rules keep no snapshot at all: give one of them a number of at least 1, or name "
-            "the session whose snapshots go; to give the whole history up, forget the root"
-        )
+        raise none_kept()
     if request.policy.is_empty and request.max_size_bytes is not None:
         return request, PrunePolicy(PolicySource.GIVEN, {})
     policy, shown = rules_of(request.policy, settings)

@@ -9,12 +9,18 @@ import os
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 
-from treesnap.core.model.errors import Busy, Corrupt, NotFound, TreesnapError
+from treesnap.core.model.errors import Busy, Corrupt, InvalidArgument, NotFound, TreesnapError
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.store.attachments import kept_checkpoints
 from treesnap.core.store.maintenance.reachability import Reachability
-from treesnap.core.store.maintenance.retention import AUTOMATIC, Decision, Policy, decide
+from treesnap.core.store.maintenance.retention import (
+    AUTOMATIC,
+    Decision,
+    Policy,
+    decide,
+    is_kept_by_rule,
+)
 from treesnap.core.store.roots import (
     Root,
     holds_of,
@@ -61,10 +67,17 @@ def remove(store: Store, root: Root, snapshots: Iterable[Snapshot]) -> None:
 
 
 def decisions_of(store: Store, root: Root, request: PruneRequest, now_ns: int) -> list[Decision]:
-    """Returns what becomes of each of the root's snapshots, newest first."""
+    """Returns what becomes of each of the root's snapshots, newest first.
+
+    Raises InvalidArgument where rules of the caller keep none, such as a tag that none has.
+    """
     snapshots = list(store.snapshots.readable(root.id))
     concerned = [item for item in snapshots if request.session in (None, item.record.session)]
     decisions = {item.snapshot.id: item for item in decide(concerned, request.policy, now_ns)}
+    if request.is_asked and request.session is None:
+        found = decisions.values()
+        if not all(item.is_kept for item in found) and not any(map(is_kept_by_rule, found)):
+            raise none_kept()
     if not request.is_asked:
         for identity in kept_checkpoints(root) & decisions.keys():
             item = decisions[identity]
@@ -80,6 +93,14 @@ def decisions_of(store: Store, root: Root, request: PruneRequest, now_ns: int) -
             decisions[identity] = item._replace(reasons=(*item.reasons, reason))
     others = ("another session",)
     return [decisions.get(item.id) or Decision(item, others) for item in snapshots]
+
+
+def none_kept() -> InvalidArgument:
+    """Returns the error for rules that keep no snapshot of a root."""
+    return InvalidArgument(
+        "The rules keep no snapshot at all: give one of them a number of at least 1, or name "
+        "the session whose snapshots go; to give the whole history up, forget the root"
+    )
 
 
 def _beyond(

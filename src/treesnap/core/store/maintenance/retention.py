@@ -20,6 +20,8 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import RESERVED_TAGS
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind, utc_time
 
+_PINNED, _NAMED = "pinned", "named"
+"""Reasons that are not of a rule."""
 AUTOMATIC = frozenset(SnapshotKind) - {SnapshotKind.MANUAL}
 """Kinds of snapshots that are made unasked."""
 _HOST, _PHASE = f"{RESERVED_TAGS}host", f"{RESERVED_TAGS}phase"
@@ -104,6 +106,11 @@ def decide(snapshots: Iterable[Snapshot], policy: Policy, now_ns: int) -> list[D
     ]
 
 
+def is_kept_by_rule(item: Decision) -> bool:
+    """Returns whether a snapshot stays for more than a pin or its name."""
+    return not {_PINNED, _NAMED}.issuperset(item.reasons)
+
+
 def _is_safe(snapshot: Snapshot, policy: Policy) -> bool:
     is_by_hand = snapshot.kind == SnapshotKind.MANUAL and snapshot.kind not in policy.kinds
     return snapshot.pinned or snapshot.name is not None or is_by_hand
@@ -136,9 +143,9 @@ class _Rules:
         """Returns why a snapshot is kept. Call it once for each, newest first."""
         reasons = []
         if snapshot.pinned:
-            reasons.append("pinned")
+            reasons.append(_PINNED)
         if snapshot.name is not None:
-            reasons.append("named")
+            reasons.append(_NAMED)
         if snapshot.kind not in self._policy.kinds:
             return [*reasons, snapshot.kind.value]
         if self._policy.is_empty:
