@@ -26,11 +26,21 @@ from treesnap.remote.blobs.base import NEAR_BYTES, BlobMissing
 from treesnap.remote.blobs.bucket import BucketBlobs, BucketUrl, diagnose, parse_bucket_url
 from treesnap.testing.children import in_child
 
-pytestmark = pytest.mark.usefixtures("bucket_environment")
+pytestmark = pytest.mark.usefixtures("bucket_environment", "short_pauses")
 
 WRITTEN = http_answer("200 OK", ETag='"1"')
 NO_KEY = s3_error("404 Not Found", "NoSuchKey")
 BUSY = s3_error("503 Slow Down", "SlowDown", "Please reduce your request rate.")
+
+
+@pytest.fixture
+def short_pauses(monkeypatch):
+    """Repeats requests as often as ever, without seconds between them."""
+    pauses = {
+        "init_backoff": dt.timedelta(milliseconds=1),
+        "max_backoff": dt.timedelta(milliseconds=5),
+    }
+    monkeypatch.setattr(bucket, "_REPEATING", {"backoff": pauses})
 
 
 def found(body: bytes, **headers: str) -> bytes:

@@ -76,6 +76,9 @@ _WAITING = {"connect_timeout": "5s", "read_timeout": "60s", "timeout": "20m"}
 _UPLOADING = {"connect_timeout": "5s", "timeout": "20m"}
 _CHECKING = {"connect_timeout": "2s", "timeout": "10s"}
 _HEADERS_TIMEOUT_S = 2.0
+_REPEATING: Mapping[str, Any] | None = None
+"""How a request is repeated that may be: as obstore does, ten times with growing pauses."""
+_SENT_ONCE: Mapping[str, Any] = {"max_retries": 0}
 
 
 # ------------------------------------------------------------------------- addresses
@@ -686,9 +689,11 @@ class BucketBlobs:
         }
         if self._root_certificate is not None:
             client["root_certificate"] = self._root_certificate
-        options: dict[str, Any] = {"prefix": url.prefix or None, "client_options": client}
-        if not repeats:
-            options["retry_config"] = {"max_retries": 0}
+        options: dict[str, Any] = {
+            "prefix": url.prefix or None,
+            "client_options": client,
+            "retry_config": _REPEATING if repeats else _SENT_ONCE,
+        }
         if self._credentials is not None:
             options["credential_provider"] = self._credentials
         stores = self._obstore.store
