@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-DEFAULTS = {
-    "automatic": "true",
-    "background": "true",
-    "fork-server": "false",
-    "max-size": None,
-    "keep.last": "50",
-    "keep.within": None,
-    "keep.hourly": "24",
-    "keep.daily": "14",
-    "keep.weekly": "8",
-    "keep.monthly": None,
-    "keep.yearly": None,
-    "keep.tags": None,
-    "exclude": None,
-    "maker.metadata": "false",
-    "checkpoints.git": "false",
-}
+from treesnap.core.ops.maintenance.config import KEYS
+from treesnap.core.ops.user_settings import is_of_user
+
+REFERENCE = Path(__file__).parents[2] / "docs/reference/cli.md"
+
+
+def documented_defaults() -> dict[str, str | None]:
+    """What the table of settings says, in the order in which they are shown."""
+    text = REFERENCE.read_text().partition("| key | value | default | meaning |\n")[2]
+    found: dict[str, str | None] = {}
+    for row in text.partition("\n\n")[0].splitlines()[1:]:
+        keys, _, defaults, _ = row.strip("| ").split(" | ", 3)
+        values = [
+            None if value in {"none", "no limit"} else value.strip("`")
+            for value in defaults.split(" · ")
+        ]
+        found |= zip(re.findall("`([^`]+)`", keys), values, strict=True)
+    assert all(is_of_user(key) for key in found.keys() - KEYS.keys())
+    return {key: found[key] for key in KEYS}
+
+
+DEFAULTS = documented_defaults()
 
 
 def settings(snap) -> dict[str, tuple[str | None, str]]:

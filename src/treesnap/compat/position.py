@@ -26,7 +26,7 @@ from treesnap.core.ops.context import Context, Session, check_root
 from treesnap.core.ops.create import check_name, check_words, create, metadata_of
 from treesnap.core.ops.history.compare import status
 from treesnap.core.ops.history.listing import count_rollback
-from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults
+from treesnap.core.ops.maintenance.space import maintain, with_settings
 from treesnap.core.ops.references import position, resolve_in, unknown
 from treesnap.core.ops.restore.attempt import restore_to
 from treesnap.core.ops.restore.plan import RestoreRequest
@@ -87,8 +87,7 @@ def mark(context: Context, ref: str, request: CaptureRequest) -> Snapshot:
             opened(context, "mark a snapshot", writing=True, recover=False) as session,
             locked_root(session, "mark"),
         ):
-            settings = settings_or_defaults(session)
-            rules = given((*(settings.excluded if settings is not None else ()), *request.exclude))
+            rules = with_settings(session, request).rules
             if request.name is not None:
                 check_name(session, request.name)
             marked = _published(session, resolve_in(session, ref), metadata_of(request), rules)

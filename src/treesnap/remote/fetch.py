@@ -19,7 +19,7 @@ from treesnap.core.model.events import Phase
 from treesnap.core.model.presentation import Record
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotState
 from treesnap.core.ops.context import Session
-from treesnap.core.ops.maintenance.space import settings_or_defaults
+from treesnap.core.ops.maintenance.space import with_settings
 from treesnap.core.ops.tree_state import narrowed
 from treesnap.core.store.roots import history_at
 from treesnap.core.store.store import Store
@@ -112,8 +112,7 @@ class _Attempt:
         sequence = listing.next_sequence
         objects = size_bytes = 0
         self._session.monitor.begin(Phase.FETCH, None, None)
-        settings = settings_or_defaults(self._session)
-        size_bytes_max = settings.store_size_bytes_max if settings is not None else None
+        size_bytes_max = with_settings(self._session).max_size_bytes
         with Writer(store, size_bytes_max=size_bytes_max, earlier=earlier) as writer:
             nearest = _NearestObjects(writer, store, self._objects)
             payloads = [self._narrowed(payload, nearest) for payload in self._payloads]

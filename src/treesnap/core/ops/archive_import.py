@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+from typing import IO, Any, Protocol, cast
 
 from treesnap.core.codec import tar
 from treesnap.core.fs.base import FileSystem
@@ -43,13 +43,9 @@ from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Context, Session, check_root
 from treesnap.core.ops.create import check_name, check_words, metadata_of
 from treesnap.core.ops.history.archive_tree import archive_tree
-from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults, with_room
+from treesnap.core.ops.maintenance.space import maintain, with_room, with_settings
 from treesnap.core.store.writer import Added, EpochChanged, Writer, retry_overtaken
-from treesnap.core.worktree.scan.ignore import given
 from treesnap.core.worktree.scan.scanner import Scanner
-
-if TYPE_CHECKING:
-    from treesnap.core.ops.maintenance.config import Settings
 
 _WHAT = "the import"
 _GZIP = b"\x1f\x8b"
@@ -139,8 +135,8 @@ def _attempt(
     source: str | _Opened,
     earlier: Mapping[bytes, Added],
 ) -> CreateResult:
-    settings = settings_or_defaults(session)
-    limit = settings.store_size_bytes_max if settings is not None else None
+    settings = with_settings(session)
+    limit = settings.max_size_bytes
     with reported("import"), Writer(session.store, size_bytes_max=limit, earlier=earlier) as writer:
         try:
             session.monitor.begin(Phase.SCAN, None, None)
@@ -204,11 +200,10 @@ def _refuse_directory(context: Context, directory: str) -> None:
 
 
 def _captured(
-    session: Session, writer: Writer, directory: str, settings: Settings | None
+    session: Session, writer: Writer, directory: str, request: CaptureRequest
 ) -> _Imported:
     """Captures another directory, as a root is captured."""
-    rules = given(settings.excluded) if settings is not None else ()
-    scan = scan_settings(session.context, CaptureRequest(rules=rules), root=directory)
+    scan = scan_settings(session.context, request, root=directory)
     result = Scanner(session.fs, scan, writer, session.monitor, None).scan()
     return _Imported(
         result.root,

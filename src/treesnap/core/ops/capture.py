@@ -17,7 +17,7 @@ from treesnap.core.model.events import Phase
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.quantities import first_few
 from treesnap.core.model.requests import WHOLE_ROOT, CaptureRequest
-from treesnap.core.model.snapshots import IgnoreRules, Snapshot, SnapshotRecord
+from treesnap.core.model.snapshots import Snapshot, SnapshotRecord
 from treesnap.core.ops.context import Context, Session, store_identities
 from treesnap.core.ops.known_changes import query_watcher, walk_with_fallback
 from treesnap.core.ops.privileges import elsewhere_tags, note_captured
@@ -97,11 +97,9 @@ def preview(session: Session, request: CaptureRequest = WHOLE_ROOT) -> Capture:
         return seen
 
 
-def live_state(
-    session: Session, scope: tuple[bytes, ...] | None, rules: tuple[IgnoreRules, ...]
-) -> State:
+def live_state(session: Session, request: CaptureRequest) -> State:
     """Returns the root as it is, and warns of what cannot be read and thus not be compared."""
-    seen = preview(session, CaptureRequest(scope=scope, rules=rules))
+    seen = preview(session, request)
     unread = [item.path for item in seen.result.skipped if item.reason == SkipReason.UNREADABLE]
     if unread:
         session.monitor.warn(

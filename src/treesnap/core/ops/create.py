@@ -33,7 +33,7 @@ from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import Capture, latest
 from treesnap.core.ops.checkpoint_locks import refuse_full_root, refuse_overlap
 from treesnap.core.ops.context import Context, Session, check_root
-from treesnap.core.ops.maintenance.space import maintain, settings_or_defaults, with_room
+from treesnap.core.ops.maintenance.space import maintain, with_room, with_settings
 from treesnap.core.ops.references import STEP_MAX, find_named, is_reserved_name, paths_in_history
 from treesnap.core.store.writer import Added, retry_overtaken
 from treesnap.core.worktree.directory import absent_paths
@@ -121,7 +121,7 @@ def create(
         is_shared = next(shared, False)
         with opened(context, "take a snapshot", create=True, recover=False) as session:
             session.root.register()
-            asked = _with_settings(session, request)
+            asked = with_settings(session, request)
             with locked_root(session, "create"):
                 session.root.note_identity()
                 if claim is not None:
@@ -162,21 +162,6 @@ def _checked(context: Context, request: CaptureRequest) -> CaptureRequest:
     if request.scope and not request.allow_absent:
         _refuse_unknown(context, request.scope)
     return request._replace(scope=scope)
-
-
-def _with_settings(session: Session, request: CaptureRequest) -> CaptureRequest:
-    """Returns a request with what the settings add to it; what the caller said counts more."""
-    settings = settings_or_defaults(session)
-    if settings is None:
-        return request._replace(rules=given(request.exclude))
-    return request._replace(
-        rules=given((*settings.excluded, *request.exclude)),
-        max_size_bytes=(
-            request.max_size_bytes
-            if request.max_size_bytes is not None
-            else settings.store_size_bytes_max
-        ),
-    )
 
 
 def _validate(context: Context, line: str) -> None:

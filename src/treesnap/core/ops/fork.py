@@ -51,7 +51,7 @@ from treesnap.core.ops.access import opened
 from treesnap.core.ops.capture import usable_cache
 from treesnap.core.ops.context import Context, Session, absolute
 from treesnap.core.ops.history.browse import walk
-from treesnap.core.ops.maintenance.space import settings_or_defaults
+from treesnap.core.ops.maintenance.space import with_settings
 from treesnap.core.ops.origin import BASE_NAME, origin_in
 from treesnap.core.ops.privileges import is_own, limited
 from treesnap.core.ops.references import reading, resolve_in
@@ -67,7 +67,6 @@ from treesnap.core.worktree.scan.ignore import (
     IGNORE_FILE,
     IGNORE_FILE_SIZE_MAX,
     Exclusions,
-    given,
     parse_ignore_file,
 )
 from treesnap.core.worktree.scan.mapped_files import mapped_now
@@ -232,8 +231,7 @@ class _Forking:
         if not is_own(session, snapshot):
             state, self._privileges = limited(put, state, None)
         self._state = state
-        settings = settings_or_defaults(session)
-        rules = given(settings.excluded if settings is not None else ())
+        rules = with_settings(session).rules
         candidates = {rule.directory for rule in record.rules}
         self._rules = _RulesInForce(self._state, rules, candidates, session)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from itertools import count as count_up
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -19,7 +21,15 @@ from treesnap.core.codec.tree import (
     put_tree,
     put_with_subtrees,
 )
-from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Totals, TreePage
+from treesnap.core.model.entries import (
+    Entry,
+    EntryKind,
+    ObjectId,
+    ObjectKind,
+    SkipReason,
+    Totals,
+    TreePage,
+)
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.ids import object_id
 
@@ -150,7 +160,7 @@ def test_a_file_that_breaks_a_rule_is_refused(change):
         (EntryKind.BLOCK_DEVICE, (1, -1)),
         (EntryKind.BLOCK_DEVICE, (True, 1)),
         (EntryKind.SKIPPED, 0),
-        (EntryKind.SKIPPED, 8),
+        (EntryKind.SKIPPED, max(SkipReason) + 1),
         (EntryKind.SKIPPED, True),
         (EntryKind.SKIPPED, None),
     ],
@@ -509,3 +519,11 @@ def test_the_reader_keeps_fewer_trees_where_they_are_large():
         trees.tree(tree_id)
 
     assert asked == [*ids, *reversed(ids[: 20 - 8])]
+
+
+def test_the_format_names_each_reason_why_a_path_is_skipped():
+    text = (Path(__file__).parents[4] / "docs/reference/format.md").read_text()
+    table = text.partition("| reason | word | why |\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (\d+) \| `([a-z-]+)` \| \S", table, re.MULTILINE)
+
+    assert rows == [(str(int(reason)), reason.word) for reason in SkipReason]

@@ -26,7 +26,6 @@ from treesnap.core.ops.tree_state import (
     recorded_state,
     require_paths,
 )
-from treesnap.core.worktree.scan.ignore import given
 
 
 def status(context: Context, ref: str | None = None) -> StatusResult:
@@ -79,7 +78,7 @@ def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...
             right = recorded_state(session, new.record, scope)
             left = recorded_state(session, old.record, scope)
         else:
-            right = live_state(session, scope, old.record.rules)
+            right = live_state(session, CaptureRequest(scope=scope, rules=old.record.rules))
             left, _ = _as_restored(session, old, scope, right)
         require_paths(paths, left, right)
         return compared(left, right, scope, session.path_budget(), is_new_live=new is None)
@@ -136,8 +135,6 @@ def _other_context(context: Context, directory: str) -> Context:
 
 
 def _live(session: Session, scope: tuple[bytes, ...] | None) -> State:
-    from treesnap.core.ops.maintenance.space import settings_or_defaults
+    from treesnap.core.ops.maintenance.space import with_settings
 
-    settings = settings_or_defaults(session)
-    rules = given(settings.excluded if settings is not None else ())
-    return live_state(session, scope, rules)
+    return live_state(session, with_settings(session, CaptureRequest(scope=scope)))

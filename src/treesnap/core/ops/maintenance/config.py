@@ -17,6 +17,7 @@ from treesnap.core.fs.base import ReadingFileSystem
 from treesnap.core.model.errors import InvalidArgument, StoreMissing
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import format_duration, format_size, parse_duration, parse_size
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.settings_file import (
@@ -121,6 +122,14 @@ class Settings(NamedTuple):
     """What the root's snapshots may take in it, or None."""
     excluded: tuple[str, ...]
     """Patterns of what no snapshot holds, beside those of ignore files."""
+
+    def completed(self, request: CaptureRequest) -> CaptureRequest:
+        """Returns a request with what these add to it; what the caller said counts more."""
+        limit = request.max_size_bytes
+        return request._replace(
+            rules=given((*self.excluded, *request.exclude)),
+            max_size_bytes=limit if limit is not None else self.store_size_bytes_max,
+        )
 
 
 def settings_of(session: Session) -> Settings:

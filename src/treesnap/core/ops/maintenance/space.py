@@ -42,6 +42,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.events import CollectingMonitor, NullMonitor, Phase
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, first_few
+from treesnap.core.model.requests import WHOLE_ROOT, CaptureRequest
 from treesnap.core.model.results import (
     GcResult,
     PolicySource,
@@ -60,6 +61,7 @@ from treesnap.core.store.lock import is_held
 from treesnap.core.store.maintenance.retention import DEFAULT, Policy
 from treesnap.core.store.roots import Root, registered_roots
 from treesnap.core.store.writer_slot import slot_states
+from treesnap.core.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
     from treesnap.core.fs.base import FileSystem, ReadingFileSystem
@@ -198,6 +200,14 @@ def settings_or_defaults(session: Session) -> Settings | None:
     except TreesnapError as error:
         session.monitor.warn(WarningCode.SETTINGS_IGNORED, error.message)
         return None
+
+
+def with_settings(session: Session, request: CaptureRequest = WHOLE_ROOT) -> CaptureRequest:
+    """Returns a request of a capture with what the root's settings add to it."""
+    settings = settings_or_defaults(session)
+    if settings is None:
+        return request._replace(rules=given(request.exclude))
+    return settings.completed(request)
 
 
 def maintain(context: Context, sequence: int | None = None) -> None:

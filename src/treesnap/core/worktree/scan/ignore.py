@@ -19,10 +19,12 @@ from functools import cached_property
 from stat import S_IFDIR, S_IFREG, S_ISDIR
 
 from treesnap.core.model import treepath
+from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.errors import InvalidArgument, printable, quoted
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import first_few
+from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.snapshots import IgnoreRules
 from treesnap.core.worktree.scan.patterns import Matcher, parse_lines, parse_pattern
 
@@ -73,6 +75,11 @@ class Exclusions:
             self._given.setdefault(rule.directory, []).append((position, rule))
         self.heeds_files = heeds_files
         self._active: list[_Active] = []
+
+    @staticmethod
+    def of_request(request: CaptureRequest) -> Exclusions:
+        """Returns what a request leaves out: all that a walk decides by names and ``lstat``."""
+        return Exclusions(request.rules, heeds_files=request.heeds_ignore_files)
 
     def __bool__(self) -> bool:
         return bool(self._active)
@@ -153,6 +160,19 @@ class Exclusions:
             return False
 
         return hides
+
+    def reasons_in(self, directory: bytes) -> Callable[[bytes, int, int], SkipReason | None]:
+        """Returns a function that says why a directory's name is left out, or None.
+
+        It is given the name, and the mode and size that ``lstat`` tells, or 0 where it fails. It
+        is asked only where there are exclusions, see ``__bool__``.
+        """
+        hides = self.names_in(directory)
+
+        def reason(name: bytes, mode: int, _size_bytes: int) -> SkipReason | None:
+            return SkipReason.EXCLUDED if hides(name, mode) else None
+
+        return reason
 
 
 def _matcher(rule: IgnoreRules) -> Matcher:

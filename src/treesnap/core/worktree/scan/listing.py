@@ -397,15 +397,15 @@ def _enter_rule(rule: IgnoreRules, listing: DirectoryListing) -> None:
 
 def _hide(path: bytes, listing: DirectoryListing, revealed: Container[bytes] = ()) -> None:
     """Replaces the observations of names that are left out by zeros."""
-    hides = listing.exclusions.names_in(path) if listing.exclusions else None
+    reason_of = listing.exclusions.reasons_in(path) if listing.exclusions else None
     for position, item in enumerate(listing.observations):
         name, mode = item[0], listing.closed.get(item[0], item[1])
+        reason: SkipReason | None
         if name.startswith(STAGE_PREFIX):
             reason = SkipReason.RESERVED
         elif listing.is_unreadable:
             reason = SkipReason.UNREADABLE
-        elif hides is not None and hides(name, mode):
-            reason = SkipReason.EXCLUDED
+        elif reason_of is not None and (reason := reason_of(name, mode, item[2])) is not None:
             if name in revealed:
                 listing.revealed.add(name)
                 if name not in listing.closed:

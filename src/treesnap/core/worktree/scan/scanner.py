@@ -243,7 +243,7 @@ class Scanner:
             return
         if not self.settings.cached_rules_hold:
             return
-        exclusions = Exclusions(request.rules, heeds_files=request.heeds_ignore_files)
+        exclusions = Exclusions.of_request(request)
         self._changed = row_differences(
             self.fs, root_fd, cache, exclusions, self.mapped | self.written
         )
@@ -265,7 +265,7 @@ class Scanner:
     def enter_root(self, root_fd: int) -> Directory:
         """Enters the root; raises OSError."""
         request = self.settings.request
-        exclusions = Exclusions(request.rules, heeds_files=request.heeds_ignore_files)
+        exclusions = Exclusions.of_request(request)
         paths, revealed = request.scope, request.revealed
         scope = path_tree(whole=paths) if paths is not None and b"" not in paths else None
         shown = path_tree(revealed.paths, whole=revealed.whole) if revealed else None
