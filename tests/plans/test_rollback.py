@@ -16,6 +16,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.model.reserved_tags import rollback_count
 from treesnap.core.ops.context import context_at
+from treesnap.core.ops.history.listing import set_held
 from treesnap.plans import (
     Attempt,
     CorrectionMode,
@@ -295,7 +296,7 @@ class TestOfAnInterruptedPlan:
         done = bench.run(noted("one"), noted("two"))
         half = bench.planner().rollback("latest", done.checkpoints[1].id).plan
         before = bench.handle().create(kind=SnapshotKind.PLAN).snapshot
-        bench.handle().pin(before.id)
+        set_held(bench.handle().context, before.id, held=True)
         (bench.root / "litter").touch()
         began = half.began(Attempt(step_index=1, number=1, snapshot_id=before.id))
         plan = save(bench.handle().context, replace(began, held=(before.id,)))

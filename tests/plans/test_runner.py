@@ -160,6 +160,17 @@ class TestWhatRunsThePlansOwnRoot:
         assert [item.id for item in bench.handle().list() if item.pinned] == []
         assert bench.planner().show("latest").held == ()
 
+    def test_a_checkpoint_that_the_user_pins_meanwhile_stays(self, bench):
+        pinned = []
+
+        def pin() -> None:
+            newest = bench.handle().list()[0]
+            pinned.append(bench.handle().pin(newest.id).id)
+
+        bench.planner(calls={"pin": pin}).run("p", [Step(name="c", call="pin")])
+
+        assert [item.id for item in bench.handle().list() if item.pinned] == pinned
+
     def test_a_store_in_the_root_is_left_alone(self, bench):
         handle = Handle(context_at(root=bench.root, store_path=str(bench.root / "store")))
 

@@ -18,7 +18,7 @@ from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import CheckpointType, fact_tags, stated_facts
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.ops.create import create
-from treesnap.core.ops.history.listing import delete, list_snapshots, resolve, set_pinned
+from treesnap.core.ops.history.listing import delete, list_snapshots, resolve, set_held
 from treesnap.core.ops.references import Filter
 from treesnap.plans.plan import (
     BEFORE_ROLLBACK,
@@ -154,18 +154,19 @@ def hold(context: Context, plan: Plan, snapshot_id: SnapshotId) -> Plan:
 def pin_held(context: Context, plan: Plan) -> None:
     """Pins the snapshots that a plan holds."""
     for snapshot_id in plan.held:
-        set_pinned(context, snapshot_id, pinned=True)
+        set_held(context, snapshot_id, held=True)
 
 
 def release_held(context: Context, plan: Plan) -> Plan:
     """Returns the plan with nothing held; the caller saves it.
 
-    Held snapshots are unpinned, and those that are not checkpoints are deleted.
+    Held snapshots are unpinned, and those that are not checkpoints are deleted; not those that
+    the user has pinned meanwhile.
     """
     needed = {item.snapshot_id for item in plan.checkpoints}
     for snapshot_id in plan.held:
-        with suppress(NotFound, Refused):  # gone, or pinned again
-            set_pinned(context, snapshot_id, pinned=False)
+        with suppress(NotFound, Refused):  # gone, or pinned
+            set_held(context, snapshot_id, held=False)
             if snapshot_id not in needed:
                 delete(context, (snapshot_id,))
     return replace(plan, held=())

@@ -46,6 +46,9 @@ RESERVED_TAGS = "treesnap."
 IMPORTED = f"{RESERVED_TAGS}imported"
 """The tag of a snapshot that was imported: where from. The root never stood there."""
 
+HELD = f"{RESERVED_TAGS}held"
+"""The tag of a snapshot whose pin is none of the user's: it goes with what needs the snapshot."""
+
 COUNTER = "counter."
 """The prefix of counters, such as ``counter.tests_passing``."""
 

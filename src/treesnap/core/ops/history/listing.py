@@ -19,7 +19,7 @@ from treesnap.core.model.errors import (
     printable,
     quoted,
 )
-from treesnap.core.model.reserved_tags import is_checkpoint, refuse_reserved, rolled_back
+from treesnap.core.model.reserved_tags import HELD, is_checkpoint, refuse_reserved, rolled_back
 from treesnap.core.model.snapshots import Retag, Snapshot, SnapshotId, SnapshotList, SnapshotState
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.checkpoint_locks import kept_by
@@ -200,7 +200,25 @@ def _refuse_needed(store: Store, root: Root, identities: Iterable[SnapshotId]) -
 def set_pinned(context: Context, ref: str, *, pinned: bool) -> Snapshot:
     """Protects a snapshot, or takes the protection away."""
     verb = "pin" if pinned else "unpin"
-    return _with_state(context, ref, verb, lambda state: state._replace(pinned=pinned))
+    return _with_state(
+        context, ref, verb, lambda state: state._replace(pinned=pinned, tags=_unheld(state))
+    )
+
+
+def set_held(context: Context, ref: str, *, held: bool) -> Snapshot:
+    """Pins a snapshot for as long as something needs it, or ends that; a user's own pin stays."""
+
+    def change(state: SnapshotState) -> SnapshotState:
+        if held:
+            tags = {**state.tags, HELD: "yes"}
+            return state if state.pinned else state._replace(pinned=True, tags=tags)
+        return state._replace(pinned=state.pinned and HELD not in state.tags, tags=_unheld(state))
+
+    return _with_state(context, ref, "hold" if held else "release", change)
+
+
+def _unheld(state: SnapshotState) -> dict[str, str]:
+    return {key: value for key, value in state.tags.items() if key != HELD}
 
 
 def retag(context: Context, ref: str, change: Retag) -> Snapshot:
