@@ -19,7 +19,7 @@ import yaml
 from treesnap.agents.hook import PROMPT_COMMANDS
 from treesnap.agents.hosts.table import host_named
 from treesnap.agents.install.host_settings import CONTRACTS, caller_in, hook_line
-from treesnap.cli.main import snap as command_line
+from treesnap.cli.group import snap as command_line
 
 PROJECT = Path(__file__).parents[2]
 PACKAGES = PROJECT / "integrations"

@@ -16,10 +16,11 @@ import click
 import pytest
 
 from oracle import difference, record
-from treesnap.cli import main
 from treesnap.cli.command import SnapGroup
 from treesnap.cli.completion import SHELLS, LineCompletion, answer, script
 from treesnap.cli.completion_values import ARGUMENTS, OPTIONS
+from treesnap.cli.group import snap as command_line
+from treesnap.cli.main import execute
 from treesnap.core.ops.maintenance.config import KEYS
 
 WORDBREAKS = " \t\n\"'@><=;|&(:"
@@ -37,7 +38,7 @@ def ask(environment, root, monkeypatch):
                 patch.setenv(name, value)
             patch.setenv("COMP_LINE", line)
             patch.setenv("COMP_WORDBREAKS", WORDBREAKS)
-            text = LineCompletion(main.snap, "snap", shell).complete()
+            text = LineCompletion(command_line, "snap", shell).complete()
         return [tuple(row.split("\t")) for row in text.splitlines()]
 
     return ask
@@ -193,13 +194,13 @@ def test_errors_are_not_printed(environment, root, store, history, capfd, monkey
 
     for line in ("snap restore ", "snap cat latest ", "snap 'open", "snap -C /nowhere show ", ""):
         monkeypatch.setenv("COMP_LINE", line)
-        assert answer(main.snap, "snap", "bash_complete") == 0
+        assert answer(command_line, "snap", "bash_complete") == 0
 
     assert capfd.readouterr().err == ""
 
 
 def test_shell_that_is_not_known_is_an_error(capfd):
-    assert answer(main.snap, "snap", "tcsh_complete") == 1
+    assert answer(command_line, "snap", "tcsh_complete") == 1
 
 
 def test_completion_imports_no_command_but_the_one_of_the_line(environment, root, snap, history):
@@ -232,7 +233,7 @@ def test_tables_name_parameters_that_exist():
             command = group.get_command(context, name)
             yield from (parameters(command) if isinstance(command, SnapGroup) else command.params)
 
-    found = list(parameters(main.snap))
+    found = list(parameters(command_line))
     arguments = {item.name for item in found if isinstance(item, click.Argument)}
     options = {item.name for item in found if isinstance(item, click.Option)}
     assert set(ARGUMENTS) <= arguments
@@ -258,7 +259,7 @@ def test_script_leaves_another_program_of_that_name_alone(
         (tmp_path / directory / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/other:{tmp_path}/ours")
 
-    assert main.execute(["completion", "bash"], "treesnap") == 0
+    assert execute(["completion", "bash"], "treesnap") == 0
 
     assert "-F _treesnap_complete treesnap\n" in capfd.readouterr().out
 

@@ -2,10 +2,11 @@
 
 import os
 
-import click
 import pytest
 
-from treesnap.cli.parameters import TagOption, tags_of_options
+from treesnap.cli.command import command_of_click
+from treesnap.cli.declarations import command, option
+from treesnap.cli.invocation import Invocation
 
 
 @pytest.mark.parametrize("words", [["--json", "list"], ["list", "--json"]])
@@ -214,14 +215,13 @@ def test_digits_of_other_scripts_are_no_numbers_in_a_ref(snap, root, ref):
     [(["--hot", "--mood", "calm"], {"hot": "true", "mood": "calm"}), ([], {})],
 )
 def test_an_option_that_is_a_tag_is_among_the_tags_and_no_parameter(words, tags):
-    found = {}
+    @command("tagged", examples=[])
+    @option("--hot", is_tag=True, is_flag=True)
+    @option("--mood", is_tag=True)
+    def tagged(invocation: Invocation) -> None:
+        del invocation
 
-    @click.command()
-    @click.option("--hot", cls=TagOption, is_flag=True)
-    @click.option("--mood", cls=TagOption)
-    def command() -> None:
-        found.update(tags_of_options())
+    invocation = Invocation("snap")
+    command_of_click(tagged).main(words, standalone_mode=False, obj=invocation)
 
-    command.main(words, standalone_mode=False)
-
-    assert found == tags
+    assert invocation.tags == tags

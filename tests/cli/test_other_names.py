@@ -7,8 +7,10 @@ import click
 import pytest
 
 import treesnap
-from treesnap.cli import main
 from treesnap.cli.aliases import ALIASES, HINTS, OPTION_HINTS
+from treesnap.cli.commands import COMMANDS
+from treesnap.cli.group import snap as command_line
+from treesnap.cli.main import execute
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
@@ -54,7 +56,7 @@ def test_name_that_could_delete_or_overwrite_only_says_what_to_type(snap, root, 
 
 
 def test_hints_and_suggestions_name_commands_that_exist():
-    known = {name for section in main.COMMANDS.values() for name in section}
+    known = {name for section in COMMANDS.values() for name in section}
 
     assert set(ALIASES.values()) <= known
     assert set(re.findall(r"'snap ([a-z]+)", " ".join(HINTS.values()))) <= known
@@ -74,7 +76,7 @@ def test_option_that_another_command_stands_for_says_which(snap, unsaid_snap, co
 
 
 def test_hint_begins_with_the_name_that_was_called(unsaid_snap):
-    assert main.execute(["init"], "treesnap") == 2
+    assert execute(["init"], "treesnap") == 2
 
 
 @pytest.mark.parametrize("alias", sorted(ALIASES))
@@ -166,8 +168,8 @@ def test_names_of_other_tools_are_documented():
 
 
 def test_completion_follows_an_alias():
-    with main.snap.make_context("snap", ["check"], resilient_parsing=True) as context:
-        name, command, _ = main.snap.resolve_command(context, ["check"])
+    with command_line.make_context("snap", ["check"], resilient_parsing=True) as context:
+        name, command, _ = command_line.resolve_command(context, ["check"])
 
     assert name == "verify"
     assert isinstance(command, click.Command)

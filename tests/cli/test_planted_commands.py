@@ -16,7 +16,7 @@ import pytest
 
 import treesnap
 from sampling import sized
-from treesnap.cli.main import COMMANDS
+from treesnap.cli.commands import COMMANDS
 from treesnap.core.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, Format, seal
 from treesnap.core.codec.message import pack, unpack
 from treesnap.core.codec.root_files import GAPS, HOLD, Gap, HoldRecord

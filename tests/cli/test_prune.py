@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import click
 import pytest
 
-from treesnap.cli.parameters import DURATION, SIZE
+from treesnap.cli.parameters import DURATION, SIZE, ValueKind
+from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.ops.context import context_at
 
 
@@ -269,7 +269,7 @@ def test_refuses_what_is_no_number(snap, words):
     [("30s", 30), ("5m", 300), ("36h", 129_600), ("1d12h", 129_600), ("2w", 1_209_600)],
 )
 def test_durations(text: str, seconds: int):
-    assert DURATION.convert(text, None, None) == seconds
+    assert DURATION.convert(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -285,14 +285,14 @@ def test_durations(text: str, seconds: int):
     ],
 )
 def test_sizes(text: str, size_bytes: int):
-    assert SIZE.convert(text, None, None) == size_bytes
+    assert SIZE.convert(text) == size_bytes
 
 
 @pytest.mark.parametrize("kind", [DURATION, SIZE])
 @pytest.mark.parametrize("text", ["", "x", "1x", "1.2.3", "h1"])
-def test_other_words_are_refused(kind: click.ParamType, text: str):
-    with pytest.raises(click.BadParameter):
-        kind.convert(text, None, None)
+def test_other_words_are_refused(kind: ValueKind, text: str):
+    with pytest.raises(InvalidArgument):
+        kind.convert(text)
 
 
 def test_a_dry_run_in_a_directory_that_was_never_captured_removes_nothing(snap, history, tmp_path):

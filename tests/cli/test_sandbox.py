@@ -88,8 +88,8 @@ def test_a_home_that_cannot_be_written_is_no_dead_end(started, root, home):
 @pytest.mark.parametrize(
     "name",
     [
-        "click",
         "treesnap.cli.main",
+        "treesnap.cli.commands.create",
         "treesnap.cli.output.streams",
         "treesnap.core.handle",
         "msgpack",

@@ -12,12 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 import treesnap
-from treesnap.cli import main
 from treesnap.cli.command import LazyGroup, SnapCommand, SnapGroup
+from treesnap.cli.commands import COMMANDS
+from treesnap.cli.group import snap as command_line
 from treesnap.cli.invocation import Invocation
 
 HEAVY = {"rich", "msgpack", "blake3", "zstandard", "pyfastcdc", "difflib", "json"}
-ALL_COMMANDS = [name for section in main.COMMANDS.values() for name in section]
+ALL_COMMANDS = [name for section in COMMANDS.values() for name in section]
 
 
 def modules_after(words, environment, cwd):
@@ -69,7 +70,7 @@ def test_start_imports_only_click_and_the_command_line(words, environment, root)
     below |= {"core.model", "core.model.errors", "core.model.named_tuple"}
     below = {f"treesnap.{name}" for name in below}
     assert {name for name in ours if not name.startswith("treesnap.cli")} == below
-    assert [name for name in ours if ".commands" in name or "completion" in name] == []
+    assert [name for name in ours if ".commands." in name or "completion" in name] == []
 
 
 def test_list_does_not_import_what_it_does_not_use(snap, environment, root):
@@ -122,7 +123,8 @@ def commands_below(group, words=()):
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    ("words", "sentence"), [(words, sentence) for words, sentence, _ in commands_below(main.snap)]
+    ("words", "sentence"),
+    [(words, sentence) for words, sentence, _ in commands_below(command_line)],
 )
 def test_help_of_a_command_starts_as_the_table_says_and_ends_with_examples(snap, words, sentence):
     result = snap(*words, "--help")
@@ -135,12 +137,12 @@ def test_help_of_a_command_starts_as_the_table_says_and_ends_with_examples(snap,
 
 
 def test_every_example_of_the_help_is_accepted_by_the_parser():
-    for names, _, command in commands_below(main.snap):
+    for names, _, command in commands_below(command_line):
         assert isinstance(command, SnapCommand)
         for example in command.examples:
             words = [word.strip("'\"") for word in re.findall(r"'[^']*'|\"[^\"]*\"|\S+", example)]
             words = words[: words.index(">")] if ">" in words else words
-            with main.snap.make_context("snap", words[1:], resilient_parsing=True):
+            with command_line.make_context("snap", words[1:], resilient_parsing=True):
                 position = words.index(names[0]) + len(names) - 1
             assert words[position] == names[-1]
             with command.make_context(names[-1], words[position + 1 :]) as context:
@@ -237,11 +239,9 @@ def test_group_refuses_a_command_that_it_does_not_have(group):
 def test_help_lists_every_command(snap):
     result = snap("--help")
 
-    tables = result.out.split(next(iter(main.COMMANDS)))[1]
+    tables = result.out.split(next(iter(COMMANDS)))[1]
     assert re.findall(r"^  ([a-z]+)  ", tables, re.MULTILINE) == ALL_COMMANDS
-    assert [heading for heading in main.COMMANDS if f"\n{heading}:\n" in result.out] == list(
-        main.COMMANDS
-    )
+    assert [heading for heading in COMMANDS if f"\n{heading}:\n" in result.out] == list(COMMANDS)
 
 
 def test_a_group_with_nothing_to_do_shows_its_help_and_is_a_usage_error(snap):

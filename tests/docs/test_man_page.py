@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.cli import main
+from treesnap.cli.commands import COMMANDS
 
 PROJECT = Path(__file__).parents[2]
 MAN = PROJECT / "docs" / "man"
@@ -36,7 +36,7 @@ def test_page_is_what_the_reference_says():
 def test_every_command_has_its_entry():
     entries = set(re.findall(r"^\.SS \\fBsnap ([a-z]+)", PAGE.read_text(), re.MULTILINE))
 
-    assert entries == {name for section in main.COMMANDS.values() for name in section}
+    assert entries == {name for section in COMMANDS.values() for name in section}
 
 
 def test_wheel_installs_the_pages():

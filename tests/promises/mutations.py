@@ -68,7 +68,7 @@ MUTATIONS = (
     Mutation(
         "an incomplete snapshot exits 0",
         "cli/commands/create.py",
-        (("if not result.complete:", "if not (result.complete or result.skipped):"),),
+        (("if result.complete else", "if result.complete or result.skipped else"),),
         {"P1": ("cli/test_create.py",)},
     ),
     # ------------------------------------------------------------------ destroys nothing

@@ -7,7 +7,8 @@ import inspect
 import click
 import pytest
 
-from treesnap.cli.main import COMMANDS, snap
+from treesnap.cli.commands import COMMANDS
+from treesnap.cli.group import snap
 from treesnap.core.handle import Handle
 from treesnap.core.ops.create import CreateOptions
 from treesnap.core.store.maintenance.retention import Policy

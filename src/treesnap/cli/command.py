@@ -1,11 +1,14 @@
 """What all commands and groups of commands share: the global options, the form of the help.
 
+Commands and parameters that are declared without click become click's here.
+
 Invariant: ``LazyGroup`` lists its commands without importing any. A command's module is
 imported when the command runs or shows its help.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -13,19 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treesnap.cli import declarations
 from treesnap.cli.failure import ExitCode, advised
-from treesnap.cli.invocation import WAIT_DEFAULT_S, Invocation
+from treesnap.cli.invocation import Invocation
+from treesnap.cli.parameters import OneOf, Seconds, ValueKind, WholeNumber
 from treesnap.core.features import Commands
-from treesnap.core.model.errors import WarningCode
+from treesnap.core.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from treesnap.cli.output.streams import Output
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 SENTENCE_LENGTH_MAX = 200
 """Characters of a command's sentence in the table of its group; none comes near it."""
+
+SEPARATOR = "--"
 
 pass_invocation = click.make_pass_decorator(Invocation)
 
@@ -44,9 +50,13 @@ class SnapCommand(click.Command):
         examples: Sequence[str],
         prints_only: bool = False,
         is_paged: bool = False,
+        separates_paths: bool = False,
         **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
+        self.params = list(map(_parameter_of_click, self.params))
+        self._separates_paths = separates_paths
+        """Whether the words behind ``--`` are its ``paths``, which click does not keep apart."""
         self.prints_only = prints_only
         """Whether it does nothing but print, so that it fails when that fails."""
         self.is_paged = is_paged
@@ -63,16 +73,24 @@ class SnapCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the words; refuses an option as the value of another one."""
+        cut = len(args)
+        if self._separates_paths and SEPARATOR in args:
+            cut = args.index(SEPARATOR)
+        behind = tuple(args[cut + 1 :]) if cut < len(args) else None
+        args = args[:cut]
         _refuse_swallowed_options(self, ctx, args)
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        if self._separates_paths:
+            ctx.params["paths"] = behind
+        return rest
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; a dry run does nothing but print, whatever the command does."""
         invocation = ctx.find_object(Invocation)
         if invocation is not None:
-            is_dry_run = ctx.params.get("dry_run", False)
-            invocation.output.prints_only = self.prints_only or is_dry_run
-            invocation.output.is_paged = self.is_paged
+            invocation.output.prepare(
+                ctx.params, prints_only=self.prints_only, is_paged=self.is_paged
+            )
         return super().invoke(ctx)
 
     def format_epilog(
@@ -205,6 +223,9 @@ class LazyGroup(SnapGroup):
         for listed in self._sections.values():
             if cmd_name in listed:
                 module = import_module(listed[cmd_name][0])
+                declared = declarations.declared_in(module, cmd_name)
+                if declared is not None:
+                    return command_of_click(declared)
                 return next(
                     item
                     for item in vars(module).values()
@@ -268,69 +289,87 @@ def _completing(parameters: Sequence[click.Parameter]) -> list[click.Parameter]:
     return [values_of(parameter) for parameter in parameters]
 
 
-def keep_global(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Keeps a global option that was given; later ones win over earlier ones."""
-    invocation = context.find_object(Invocation)
-    if invocation is None or value is None or value is False:
-        return
-    if value == "":
-        raise click.BadParameter("is empty", ctx=context, param=parameter)
-    is_output = parameter.name in {"as_json", "quiet", "colour"}
-    target = invocation.output if is_output else invocation
-    setattr(target, str(parameter.name), value)
-
-
-UNCONVERTED_SHOWN_MAX = 10
-
-
-def warn_of_unconverted(output: Output, messages: Sequence[str]) -> None:
-    """Warns of the first files that a command did not print as text, once they were shown."""
-    for message in messages[:UNCONVERTED_SHOWN_MAX]:
-        output.warn(WarningCode.NOT_CONVERTED, message)
-
-
-class _Seconds(click.FloatRange):
-    name = "number of seconds"
-
-
 @cache
 def global_options() -> list[click.Parameter]:
     """Returns the options that are understood before and after a command's name.
 
     All commands share them, which halves the time to load a module that defines five.
     """
-    return [
-        _global_option(
-            "-C",
-            "directory",
-            metavar="DIR",
-            help="The root; also what relative PATHs start from.",
-        ),
-        _global_option(
-            "--store", "store", metavar="DIR", help="The store; relative to the current directory."
-        ),
-        _global_option(
-            "--wait",
-            "wait_s",
-            type=_Seconds(min=0),
-            metavar="SECONDS",
-            help=f"How long to wait for another command in this root [{WAIT_DEFAULT_S:g}].",
-        ),
-        _global_option(
-            "--json", "as_json", is_flag=True, help="Print one JSON object, errors included."
-        ),
-        _global_option(
-            "-q", "--quiet", "quiet", is_flag=True, help="Print no warnings and no progress."
-        ),
-        _global_option(
-            "--color",
-            "colour",
-            type=click.Choice(["auto", "always", "never"]),
-            metavar="WHEN",
-            help="When to use colour [auto]: on a terminal, without NO_COLOR.",
-        ),
-    ]
+    return list(map(_parameter_of_click, declarations.GLOBAL_OPTIONS))
 
 
-def _global_option(*names: str, **attributes: Any) -> click.Option:
-    return click.Option(names, expose_value=False, callback=keep_global, **attributes)
+@cache
+def command_of_click(declared: declarations.DeclaredCommand) -> click.Command:
+    """Returns click's command of a declaration."""
+    make = click.command(declared.name, cls=SnapCommand, **declared.attributes)
+    return make(pass_invocation(declared.function))
+
+
+def _parameter_of_click(parameter: click.Parameter | declarations.Parameter) -> click.Parameter:
+    if isinstance(parameter, click.Parameter):
+        return parameter
+    attributes = dict(parameter.attributes)
+    if parameter.kind is not None:
+        attributes["type"] = _type_of_click(parameter.kind)
+    if parameter.is_kept:
+        attributes |= {"expose_value": False, "callback": _keeping(parameter)}
+    elif (collect := parameter.collect) is not None:
+        attributes["callback"] = lambda _context, _parameter, value: collect(value)
+    make = click.Option if parameter.options else click.Argument
+    return make([*parameter.words], **attributes)
+
+
+def _keeping(declared: declarations.Parameter) -> Callable[..., None]:
+    """Returns what keeps an option of the invocation; later ones win over earlier ones."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        invocation = context.find_object(Invocation)
+        if invocation is None or value is None or value is False:
+            return
+        if value == "" and not declared.is_tag:
+            raise click.BadParameter("is empty", ctx=context, param=parameter)
+        invocation.keep(declared.name, value, is_tag=declared.is_tag)
+
+    return keep
+
+
+def _type_of_click(kind: ValueKind) -> click.ParamType[Any]:
+    if isinstance(kind, OneOf):
+        return click.Choice(kind.words)
+    if isinstance(kind, WholeNumber):
+        return _WholeNumber(kind.min, kind.max)
+    if isinstance(kind, Seconds):
+        return _Seconds(kind.min, kind.max)
+    return _Converted(kind)
+
+
+class _Converted(click.ParamType[Any]):
+    """What a kind of values reads."""
+
+    def __init__(self, kind: ValueKind) -> None:
+        self.name = kind.name
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the value; a text that the kind does not accept is a usage error."""
+        try:
+            return self._kind.convert(value)
+        except InvalidArgument as error:
+            self.fail(error.message, param, ctx)
+
+
+class _WholeNumber(click.IntRange):
+    name = WholeNumber.name
+
+
+class _Seconds(click.FloatRange):
+    name = Seconds.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Returns the seconds, which NaN is not."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds

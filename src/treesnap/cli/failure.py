@@ -5,10 +5,8 @@ Nothing here prints, and nothing here imports the operations.
 
 from __future__ import annotations
 
+import sys
 from enum import IntEnum
-from typing import Any, TypeVar
-
-import click
 
 from treesnap.core.model.errors import (
     ErrorCode,
@@ -24,7 +22,13 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.named_tuple import NamedTuple
 
-_Error = TypeVar("_Error", bound=BaseException)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    import click
+
+    _Error = TypeVar("_Error", bound=BaseException)
 
 
 class ExitCode(IntEnum):
@@ -327,6 +331,13 @@ def failure_fields(failure: Failure) -> dict[str, Any]:
     }
 
 
+def usage_error(message: str) -> click.UsageError:
+    """Returns the error that the words of a command do not fit together."""
+    import click
+
+    return click.UsageError(message)
+
+
 def advised(error: _Error, hint: str) -> _Error:
     """Returns an error with advice of its own, in the place of the hint of its kind."""
     error.add_note(hint)
@@ -370,23 +381,14 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
         exit_code = RESPONSES[error.code].exit_code
         paths = error.paths if isinstance(error, MergeConflict) else ()
         return Failure(error.code.value, error.message, exit_code, hint, error.path, paths)
-    if isinstance(error, click.ClickException):
-        if isinstance(error, click.NoSuchOption):  # whose own form differs between versions
-            from treesnap.cli.aliases import hint_for_option
+    if "click" in sys.modules:  # else it has raised nothing
+        import click
 
-            command = ""
-            if error.ctx is not None:
-                whole, outermost = error.ctx.command_path, error.ctx.find_root().command_path
-                command = whole.removeprefix(outermost).strip()
-            near = error.possibilities or ()
-            advice = advice or hint_for_option(command, error.option_name, program, near)
-            error = click.UsageError(f"No such option {error.option_name!r}", error.ctx)
-        message = error.format_message().rstrip(".").replace("\n\t", " ")
-        context = error.ctx if isinstance(error, click.UsageError) else None
-        hint = f"see '{context.command_path} --help'" if context is not None else None
-        hint = advice or hint
-        return Failure("usage", message, ExitCode.USAGE, hint)
-    if isinstance(error, KeyboardInterrupt | click.Abort):
+        if isinstance(error, click.ClickException):
+            return _of_click(error, program, advice)
+        if isinstance(error, click.Abort):
+            error = KeyboardInterrupt()
+    if isinstance(error, KeyboardInterrupt):
         message = "; ".join(filter(None, ("Interrupted", advice)))
         return Failure("interrupted", message, ExitCode.INTERRUPTED)
     failed = ErrorCode.OPERATION_FAILED.value
@@ -403,6 +405,25 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
         ExitCode.FAILED,
         "this is a bug; run the command with SNAP_DEBUG=1 to see where it comes from",
     )
+
+
+def _of_click(error: click.ClickException, program: str, advice: str | None) -> Failure:
+    import click
+
+    if isinstance(error, click.NoSuchOption):  # whose own form differs between versions
+        from treesnap.cli.aliases import hint_for_option
+
+        command = ""
+        if error.ctx is not None:
+            whole, outermost = error.ctx.command_path, error.ctx.find_root().command_path
+            command = whole.removeprefix(outermost).strip()
+        near = error.possibilities or ()
+        advice = advice or hint_for_option(command, error.option_name, program, near)
+        error = click.UsageError(f"No such option {error.option_name!r}", error.ctx)
+    message = error.format_message().rstrip(".").replace("\n\t", " ")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"see '{context.command_path} --help'" if context is not None else None
+    return Failure("usage", message, ExitCode.USAGE, advice or hint)
 
 
 def text_lines(failure: Failure, program: str) -> list[str]:

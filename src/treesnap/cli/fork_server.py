@@ -28,8 +28,10 @@ from socket import SHUT_RDWR, socket
 from typing import NoReturn
 
 import treesnap
+from treesnap.cli.commands import COMMANDS
 from treesnap.cli.fork_client import GO, READY, STATUS_BYTES, STREAMS, identity
-from treesnap.cli.main import COMMANDS, execute, prepare_process, snap
+from treesnap.cli.group import snap
+from treesnap.cli.main import execute, prepare_process
 from treesnap.cli.output import streams
 from treesnap.cli.start import INTERRUPTED, SERVED
 from treesnap.core.companion import channel

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-import click
-
-from treesnap.cli.failure import advised
+from treesnap.cli.failure import advised, usage_error
 from treesnap.cli.output.as_text import aligned, path_text, short_id, title_of, titled
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.errors import ErrorCode, NotFound, TreesnapError, printable
@@ -17,6 +15,8 @@ from treesnap.core.model.quantities import first_few
 from treesnap.core.model.snapshots import SnapshotKind
 
 if TYPE_CHECKING:
+    import click
+
     from treesnap.cli.invocation import Invocation
     from treesnap.core.handle import Handle
     from treesnap.core.model.results import WaysBack
@@ -68,7 +68,7 @@ def missing_ref(invocation: Invocation) -> click.UsageError:
 
     Safety snapshots are left out: 'undo' goes back to them.
     """
-    error = click.UsageError("Missing argument 'REF'", click.get_current_context())
+    error = usage_error("Missing argument 'REF'")
     with invocation.open(progress=False) as handle:
         chosen = [item for item in handle.list() if item.kind is not SnapshotKind.SAFETY]
         if not chosen:

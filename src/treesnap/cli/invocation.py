@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
-
+from treesnap.cli.failure import usage_error
 from treesnap.cli.output.streams import (
     Output,
     Place,
@@ -38,6 +37,16 @@ class Invocation:
         self.wait_s = WAIT_DEFAULT_S
         self.session: str | None = None
         """The session that a REF such as ``step:3`` is about, or None."""
+        self.tags: dict[str, str] = {}
+        """The tags that options of the command stand for."""
+
+    def keep(self, name: str, value: object, *, is_tag: bool = False) -> None:
+        """Keeps a global option, or another that is no concern of a command's function."""
+        if is_tag:
+            self.tags[name] = "true" if value is True else str(value)
+        else:
+            is_output = name in {"as_json", "quiet", "colour"}
+            setattr(self.output if is_output else self, name, value)
 
     @contextmanager
     def open(
@@ -117,7 +126,7 @@ class Invocation:
         it are followed only when it is written as one outside of the root, and leads into it.
         """
         if not path:
-            raise click.UsageError("a PATH is empty; '.' is the directory itself")
+            raise usage_error("a PATH is empty; '.' is the directory itself")
         from treesnap.core.ops.context import current_directory
 
         base = root if self.directory is not None else current_directory()

@@ -6,184 +6,32 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from importlib import import_module
 
-import click
-
-import treesnap
-from treesnap.cli.command import LazyGroup
+from treesnap.cli.commands import COMMANDS
+from treesnap.cli.declarations import (
+    GLOBAL_OPTIONS,
+    DeclaredCommand,
+    NotPlain,
+    declared_in,
+    kept_values,
+    read_plainly,
+    values_of,
+)
 from treesnap.cli.failure import ExitCode, from_error
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output import streams
-from treesnap.core.features import Commands, with_features
 from treesnap.core.fs import own_process
 from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.named_tuple import NamedTuple
 
-_OF_THE_CORE: Commands = {
-    "Everyday": {
-        "create": ("treesnap.cli.commands.create", "Capture the root, or only PATHs of it."),
-        "list": ("treesnap.cli.commands.browse", "List the root's snapshots, newest first."),
-        "log": (
-            "treesnap.cli.commands.log",
-            "Show the history of the root or of PATH, newest first.",
-        ),
-        "status": (
-            "treesnap.cli.commands.changes",
-            "Show what changed since the newest snapshot, or since REF.",
-        ),
-        "diff": (
-            "treesnap.cli.commands.changes",
-            "Show changes between two snapshots, or a snapshot and the live tree.",
-        ),
-        "restore": ("treesnap.cli.commands.restore", "Restore a snapshot, or only PATHs of it."),
-        "revert": (
-            "treesnap.cli.commands.merges",
-            "Undo what happened between two snapshots, and keep everything since.",
-        ),
-        "adopt": (
-            "treesnap.cli.commands.merges",
-            "Bring what was done in the fork DIR into the root that it was forked from.",
-        ),
-        "undo": ("treesnap.cli.commands.restore", "Undo the newest restore."),
-        "redo": ("treesnap.cli.commands.restore", "Undo the newest undo."),
-        "run": (
-            "treesnap.cli.commands.restore",
-            "Run a command, and roll back what it did if it fails.",
-        ),
-        "fork": (
-            "treesnap.cli.commands.merges",
-            "Make working copies of a snapshot that share its blocks.",
-        ),
-    },
-    "History": {
-        "show": ("treesnap.cli.commands.browse", "Show the metadata of a snapshot."),
-        "ls": ("treesnap.cli.commands.browse", "List a directory of a snapshot."),
-        "cat": ("treesnap.cli.commands.browse", "Print a file of a snapshot."),
-        "find": ("treesnap.cli.commands.browse", "Find paths in all snapshots, or in one."),
-        "grep": (
-            "treesnap.cli.commands.grep",
-            "Print the lines of files in snapshots that match a pattern.",
-        ),
-        "blame": (
-            "treesnap.cli.commands.blame",
-            "Show which snapshot brought each line of a file.",
-        ),
-        "archive": (
-            "treesnap.cli.commands.archive",
-            "Write a snapshot, or one path of it, to a tar archive.",
-        ),
-        "import": (
-            "treesnap.cli.commands.archive",
-            "Make a snapshot of a tar archive or of another directory.",
-        ),
-        "describe": ("treesnap.cli.commands.snapshots", "Give a snapshot another label."),
-        "tag": ("treesnap.cli.commands.snapshots", "Set tags of a snapshot, or remove them."),
-        "pin": ("treesnap.cli.commands.snapshots", "Protect a snapshot from deletion."),
-        "unpin": ("treesnap.cli.commands.snapshots", "End the protection of a snapshot."),
-        "delete": (
-            "treesnap.cli.commands.snapshots",
-            "Delete snapshots; 'snap gc' then frees their space.",
-        ),
-    },
-    "Space and maintenance": {
-        "prune": (
-            "treesnap.cli.commands.snapshots",
-            "Delete the root's snapshots that no rule keeps.",
-        ),
-        "gc": (
-            "treesnap.cli.commands.maintenance",
-            "Free the space of everything that no snapshot needs.",
-        ),
-        "stats": (
-            "treesnap.cli.commands.maintenance",
-            "Show the sizes of the store, its roots, and this root's history.",
-        ),
-        "du": (
-            "treesnap.cli.commands.maintenance",
-            "Show the space that a snapshot takes, by path.",
-        ),
-        "verify": ("treesnap.cli.commands.maintenance", "Check the store, and repair it if asked."),
-        "doctor": (
-            "treesnap.cli.commands.maintenance",
-            "Show interrupted work in all roots, and what becomes of it.",
-        ),
-        "config": (
-            "treesnap.cli.commands.config",
-            "Show or change the settings of the store, or of one root.",
-        ),
-        "store": (
-            "treesnap.cli.commands.store",
-            "Show where the store is, copy it, or move it.",
-        ),
-        "root": ("treesnap.cli.commands.root", "List, move and forget the roots of a store."),
-        "completion": (
-            "treesnap.cli.completion",
-            "Print a script with which a shell completes commands, options and REFs.",
-        ),
-    },
-    "Automation": {
-        "watch": (
-            "treesnap.cli.commands.watch",
-            "Watch the root for changes, and make automatic snapshots if asked.",
-        ),
-    },
-}
-COMMANDS = with_features(_OF_THE_CORE)
-"""The commands by section of the help, each with its module and the first sentence of its help."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
-_IS_VERBOSE = "treesnap.is_verbose"
 _COLLECTION_THRESHOLD = 50_000
 """New objects after which Python looks for reference cycles; a command makes few cycles, and most
 live objects are modules, which stay to the end."""
-
-
-def _show_version(context: click.Context, parameter: click.Parameter, is_asked: object) -> None:
-    """Prints the version and ends, where that was asked for."""
-    del parameter
-    if not is_asked or context.resilient_parsing:
-        return
-    click.echo(f"treesnap {treesnap.__version__}")
-    if context.meta.get(_IS_VERBOSE):
-        from treesnap.core.fs.native import implementation
-
-        click.echo(f"looks at directories in {implementation()}")
-    context.exit()
-
-
-@click.group(
-    cls=LazyGroup,
-    commands_by_section=COMMANDS,
-    invoke_without_command=True,
-)
-@click.option(
-    "-v",
-    "is_verbose",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    hidden=True,
-    callback=lambda context, _, is_asked: context.meta.update({_IS_VERBOSE: is_asked}),
-)
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Print the version; with -v, how directories are looked at.",
-)
-@click.pass_context
-def snap(context: click.Context) -> None:
-    """Undo for any directory.
-
-    The root is DIR of -C, else the nearest directory above the current one that
-    was captured before, else the current directory. A REF is an id or its unique
-    beginning, a name, 'latest', 'latest~N', 'latest:TYPE', '@2h', '@yesterday', or
-    'step:N' with --session. Without COMMAND: where you are, and what changed.
-    """
-    if context.invoked_subcommand is None:
-        from treesnap.cli.commands.overview import show_overview
-
-        show_overview(context.ensure_object(Invocation))
 
 
 def execute(
@@ -205,12 +53,13 @@ def _execute(arguments: Sequence[str], invocation: Invocation) -> int:
     program = invocation.program
     try:
         try:
-            with snap.make_context(program, list(arguments), obj=invocation) as context:
-                snap.invoke(context)
+            code = _run_plainly(arguments, invocation)
+            if code is None:
+                from treesnap.cli.group import run
+
+                code = run(arguments, invocation)
         finally:
             invocation.output.flush()
-    except click.exceptions.Exit as ending:
-        return int(ending.exit_code)
     except BrokenPipeError:
         streams.abandon_stdout()
         return ExitCode.BROKEN_PIPE
@@ -220,7 +69,64 @@ def _execute(arguments: Sequence[str], invocation: Invocation) -> int:
         except OSError as second:  # no file can be opened, not even our own modules
             streams.print_plainly(f"{program}: {error}; the error could not be described: {second}")
             return ExitCode.FAILED
-    return ExitCode.DONE
+    return code
+
+
+def _run_plainly(arguments: Sequence[str], invocation: Invocation) -> int | None:
+    """Runs a plain command line and returns its exit code, or None where click has to read it."""
+    try:
+        declared, values = plain_call(arguments, invocation)
+    except NotPlain:
+        return None
+    invocation.output.prepare(
+        values,
+        prints_only=declared.attributes.get("prints_only", False),
+        is_paged=declared.attributes.get("is_paged", False),
+    )
+    try:
+        code = declared.function(invocation, **values)
+    except Exception as error:
+        if "click" in sys.modules:
+            from treesnap.cli.group import name_command
+
+            name_command(error, declared, invocation.program)
+        raise
+    return ExitCode.DONE if code is None else code
+
+
+class PlainCall(NamedTuple):
+    """What a plain command line asks for."""
+
+    declared: DeclaredCommand
+    values: dict[str, Any]
+    """What its function is called with, besides the invocation."""
+
+
+def plain_call(arguments: Sequence[str], invocation: Invocation) -> PlainCall:
+    """Returns what a command line asks for; raises NotPlain where click has to read it.
+
+    Gives the invocation its options. Those before the command are given before its module is
+    imported, as click does: they say how an error of that is printed.
+    """
+    outer = read_plainly(arguments, GLOBAL_OPTIONS, is_group=True)
+    for option, value in kept_values(outer):
+        invocation.keep(option.name, value)
+    name, *words = outer.arguments or [""]
+    declared = _declared(name)
+    inner = read_plainly(words, declared.parameters)
+    kept, values = kept_values(inner), values_of(declared, inner)
+    for option, value in kept:
+        invocation.keep(option.name, value, is_tag=option.is_tag)
+    return PlainCall(declared, values)
+
+
+def _declared(name: str) -> DeclaredCommand:
+    for section in COMMANDS.values():
+        if name in section:
+            declared = declared_in(import_module(section[name][0]), name)
+            if declared is not None:
+                return declared
+    raise NotPlain
 
 
 def _report(error: BaseException, invocation: Invocation, arguments: Sequence[str]) -> int:
@@ -268,6 +174,7 @@ def main(*, may_start_server: bool = False) -> NoReturn:
     variable = f"_{program.upper()}_COMPLETE"
     if instruction := os.environ.get(variable):
         from treesnap.cli.completion import answer
+        from treesnap.cli.group import snap
 
         streams.prepare_streams()
         streams.end_process(answer(snap, program, instruction))

@@ -1,77 +1,135 @@
-"""Values of options: durations, sizes, parts, tags, counters; options that are tags."""
+"""Values of options: numbers, choices, durations, sizes, parts, tags, counters.
+
+Each kind reads the text of a value and raises InvalidArgument for one that it does not accept.
+``cli.command`` makes click's types of them. None of them needs click to read a value.
+"""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import click
+from collections.abc import Callable, Iterable, Sequence
 
 from treesnap.core.model.errors import InvalidArgument
-from treesnap.core.model.quantities import parse_duration, parse_size
-from treesnap.core.model.reserved_tags import parse_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
-class Quantity(click.ParamType[int]):
+class ValueKind:
+    """What the values of a parameter are."""
+
+    name: str
+    """As messages call it."""
+
+    def convert(self, text: str) -> Any:
+        """Returns the value; raises InvalidArgument."""
+        raise NotImplementedError
+
+
+class Quantity(ValueKind):
     """A number with units, which a function reads."""
 
     def __init__(self, name: str, parse: Callable[[str], int]) -> None:
         self.name = name
         self._parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, text: str) -> int:
         """Returns the number, of seconds or of bytes."""
-        try:
-            return self._parse(value)
-        except InvalidArgument as error:
-            self.fail(error.message, param, ctx)
+        return self._parse(text)
 
 
-DURATION = Quantity("duration", parse_duration)
+def _duration(text: str) -> int:
+    from treesnap.core.model.quantities import parse_duration
+
+    return parse_duration(text)
+
+
+def _size(text: str) -> int:
+    from treesnap.core.model.quantities import parse_size
+
+    return parse_size(text)
+
+
+DURATION = Quantity("duration", _duration)
 """A length of time such as ``36h``, ``2w`` or ``1d12h``."""
-SIZE = Quantity("size", parse_size)
+SIZE = Quantity("size", _size)
 """A number of bytes such as ``500M``, ``1.5GiB`` or ``0``; units are powers of 1024."""
 
 
-class WholeNumber(click.IntRange):
+class OneOf(ValueKind):
+    """One of some words."""
+
+    name = "choice"
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = tuple(words)
+
+    def convert(self, text: str) -> str:
+        """Returns the word."""
+        if text not in self.words:
+            raise InvalidArgument(f"{text!r} is not one of {', '.join(self.words)}")
+        return text
+
+
+class WholeNumber(ValueKind):
     """A whole number in a range; errors call it that."""
 
     name = "whole number"
 
+    def __init__(self, min: int | None = None, max: int | None = None) -> None:  # noqa: A002 - as click has them
+        self.min, self.max = min, max
 
-class Seconds(click.FloatRange):
+    def convert(self, text: str) -> int:
+        """Returns the number."""
+        try:
+            number = int(text)
+        except ValueError:
+            raise InvalidArgument(f"{text!r} is not a {self.name}") from None
+        _check_range(number, self.min, self.max)
+        return number
+
+
+class Seconds(ValueKind):
     """A length of time in seconds, in a range that NaN is not in."""
 
     name = "number of seconds"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def __init__(self, min: float | None = None, max: float | None = None) -> None:  # noqa: A002 - as click has them
+        self.min, self.max = min, max
+
+    def convert(self, text: str) -> float:
         """Returns the seconds."""
-        seconds: float = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return seconds
+        try:
+            number = float(text)
+        except ValueError:
+            raise InvalidArgument(f"{text!r} is not a {self.name}") from None
+        _check_range(number, self.min, self.max)
+        return number
 
 
-class SamplePart(click.ParamType[tuple[int, int]]):
+def _check_range(number: float, lowest: float | None, highest: float | None) -> None:
+    """Raises InvalidArgument for a number outside of a range, and for NaN."""
+    is_above = number == number if lowest is None else number >= lowest  # noqa: PLR0124 - NaN is not
+    if not (is_above and (highest is None or number <= highest)):
+        raise InvalidArgument(f"{number} is not in the range")
+
+
+class SamplePart(ValueKind):
     """One of several parts, such as ``1/7``."""
 
     name = "part"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
+    def convert(self, text: str) -> tuple[int, int]:
         """Returns the number of the part, and how many there are."""
-        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", value)
+        import re
+
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            self.fail(f"{value!r} is not of the form 1/7", param, ctx)
+            raise InvalidArgument(f"{text!r} is not of the form 1/7")
         return int(match[1]), int(match[2])
 
 
-class Pair(click.ParamType[tuple[str, Any]]):
+class Pair(ValueKind):
     """A key and its value, of the form ``KEY=VALUE`` or ``KEY=NUMBER``."""
 
     name = "pair"
@@ -79,53 +137,26 @@ class Pair(click.ParamType[tuple[str, Any]]):
     def __init__(self, *, is_number: bool) -> None:
         self._is_number = is_number
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, Any]:
+    def convert(self, text: str) -> tuple[str, Any]:
         """Returns both."""
-        key, sign, text = value.partition("=")
+        key, sign, value = text.partition("=")
         if not key or not sign:
             form = "KEY=NUMBER" if self._is_number else "KEY=VALUE"
-            self.fail(f"{value!r} is not of the form {form}", param, ctx)
+            raise InvalidArgument(f"{text!r} is not of the form {form}")
         if not self._is_number:
-            return key, text
-        number = parse_number(text)
+            return key, value
+        from treesnap.core.model.reserved_tags import parse_number
+
+        number = parse_number(value)
         if number is None:
-            self.fail(f"{text!r} is not a whole number of at most 64 bits", param, ctx)
+            raise InvalidArgument(f"{value!r} is not a whole number of at most 64 bits")
         return key, number
-
-
-class TagOption(click.Option):
-    """An option that says something of the new snapshot: it is stored as the tag of its name.
-
-    A flag has the value ``true``. The command gets these tags by :func:`tags_of_options`, and not
-    as a parameter each; the library has no keyword for them but ``tags``.
-    """
-
-    def __init__(self, *args: Any, **attributes: Any) -> None:
-        super().__init__(*args, expose_value=False, callback=_note_tag, **attributes)
-
-
-def _note_tag(context: click.Context, option: click.Parameter, value: Any) -> None:
-    if value is not None and value is not False:
-        tags = context.meta.setdefault(_TAGS_OF_OPTIONS, {})
-        tags[option.name] = "true" if value is True else value
-
-
-_TAGS_OF_OPTIONS = "treesnap.tags"
-
-
-def tags_of_options() -> dict[str, str]:
-    """Returns the tags that options of the current command stand for."""
-    return dict(click.get_current_context().meta.get(_TAGS_OF_OPTIONS, {}))
 
 
 TAG = Pair(is_number=False)
 COUNTER = Pair(is_number=True)
 
 
-def by_key(
-    _context: click.Context, _parameter: click.Parameter, pairs: Sequence[tuple[str, Any]]
-) -> dict[str, Any]:
+def by_key(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the values of pairs by key; the last one of a key wins."""
     return dict(pairs)

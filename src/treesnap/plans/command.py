@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 from treesnap.cli.command import SnapGroup, pass_invocation
+from treesnap.cli.declarations import option
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import missing_lines, path_text, short_id, skipped_lines
@@ -234,7 +235,7 @@ def list_plans(invocation: Invocation, *, all_roots: bool) -> None:
     examples=["snap plan show latest", "snap plan show release --output 2"],
 )
 @plan_argument
-@click.option(
+@option(
     "--output",
     "number",
     type=WholeNumber(min=1),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.declarations import option
 from treesnap.cli.failure import from_error
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import SIZE
@@ -28,7 +29,7 @@ MAX_SIZE_DEFAULT = "10M"
 
 @command("timeline", examples=["snap timeline", "snap timeline --html history.html"])
 @click.option("--html", "page", metavar="FILE", help="Write one page for a browser instead.")
-@click.option(
+@option(
     "--max-size",
     "max_size_bytes",
     type=SIZE,

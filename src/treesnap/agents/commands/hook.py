@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treesnap.cli.command import SnapCommand, pass_invocation
+from treesnap.cli.declarations import option
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.hook_client import (
     PAYLOAD_SIZE_MAX,
@@ -71,7 +72,7 @@ class HookCommand(SnapCommand):
 @click.option(
     "--strict", is_flag=True, help="Block prompts and tools that cannot be captured first."
 )
-@click.option(
+@option(
     "--timeout",
     "timeout_s",
     type=Seconds(min=0.1, max=_TIMEOUT_MAX_S),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.declarations import option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import session_option
 from treesnap.cli.output.as_text import short_id, title_of
@@ -32,7 +33,7 @@ _TAB_WIDTH = 4
 )
 @click.argument("path")
 @click.option("--ref", default="latest", metavar="REF", help="The file as in REF [latest].")
-@click.option(
+@option(
     "--max-size",
     "max_size_bytes",
     type=SIZE,

@@ -6,9 +6,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.declarations import argument, command, option
 from treesnap.cli.hints import advising_on_paths
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.listing import Selection, snapshot_lines
@@ -66,8 +64,7 @@ _FILE_TYPES = {
     ],
 )
 @filter_options
-@click.option("--all", "all_roots", is_flag=True, help="Snapshots of all roots of the store.")
-@pass_invocation
+@option("--all", "all_roots", is_flag=True, help="Snapshots of all roots of the store.")
 def list_snapshots(
     invocation: Invocation, /, *, session: str | None, all_roots: bool, **filters: Any
 ) -> None:
@@ -113,9 +110,8 @@ def _gaps(handle: Handle, session: str) -> tuple[Gap, ...]:
     prints_only=True,
     examples=["snap show latest", "snap show step:3 --session build-7 --json"],
 )
-@click.argument("ref")
+@argument("ref")
 @session_option
-@pass_invocation
 def show(invocation: Invocation, *, ref: str) -> None:
     """Show the metadata of a snapshot.
 
@@ -195,12 +191,11 @@ def _other_tags(snapshot: Snapshot) -> dict[str, str]:
     prints_only=True,
     examples=["snap ls latest", "snap ls -l -R latest~1 src", "snap ls v1 ."],
 )
-@click.argument("ref")
-@click.argument("path", required=False)
-@click.option("-l", "--long", is_flag=True, help="Modes, owners, sizes, times and link targets.")
-@click.option("-R", "--recursive", is_flag=True, help="Everything below, as paths.")
+@argument("ref")
+@argument("path", required=False)
+@option("-l", "--long", is_flag=True, help="Modes, owners, sizes, times and link targets.")
+@option("-R", "--recursive", is_flag=True, help="Everything below, as paths.")
 @session_option
-@pass_invocation
 def ls(
     invocation: Invocation,
     *,
@@ -263,10 +258,9 @@ def _long_lines(entries: Iterable[Entry]) -> Iterator[str]:
     prints_only=True,
     examples=["snap cat latest notes.txt", "snap cat latest~3 data.db > old.db"],
 )
-@click.argument("ref")
-@click.argument("path")
+@argument("ref")
+@argument("path")
 @session_option
-@pass_invocation
 def cat(invocation: Invocation, *, ref: str, path: str) -> None:
     """Print a file of a snapshot.
 
@@ -302,10 +296,9 @@ def _content_fields(content: bytes) -> Fields:
     prints_only=True,
     examples=["snap find '*.csv'", "snap find 'src/*/config.toml' --ref latest"],
 )
-@click.argument("pattern")
-@click.option("--ref", metavar="REF", help="Only in this snapshot; print paths alone.")
+@argument("pattern")
+@option("--ref", metavar="REF", help="Only in this snapshot; print paths alone.")
 @session_option
-@pass_invocation
 def find(invocation: Invocation, *, pattern: str, ref: str | None) -> None:
     """Find paths in all snapshots, or in one.
 

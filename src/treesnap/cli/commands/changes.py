@@ -6,10 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
-from treesnap.cli.command import SnapCommand, command, pass_invocation, warn_of_unconverted
-from treesnap.cli.failure import ExitCode
+from treesnap.cli.declarations import argument, command, option
+from treesnap.cli.failure import ExitCode, usage_error
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import session_option, text_option
 from treesnap.cli.output.as_text import (
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from treesnap.core.model.results import StatusResult
 
 REFS_MAX = 2
-SEPARATOR = "--"
 
 
 @command(
@@ -44,16 +41,15 @@ SEPARATOR = "--"
     prints_only=True,
     examples=["snap status", "snap status golden --exit-code", "snap -C project status --json"],
 )
-@click.argument("ref", required=False)
-@click.option(
+@argument("ref", required=False)
+@option(
     "--exit-code",
     "has_exit_code",
     is_flag=True,
     help="Exit 1 if anything differs, 4 if something could not be read, 5 without a snapshot.",
 )
 @session_option
-@pass_invocation
-def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> None:
+def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> int:
     """Show what changed since the newest snapshot, or since REF.
 
     Letters: A added, D deleted, M modified, T another type, P properties alone
@@ -85,8 +81,7 @@ def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> N
         result.to_dict,
         change_lines(result.changes, coloured=output.is_coloured),
     )
-    if has_exit_code:
-        click.get_current_context().exit(_exit_code(result))
+    return _exit_code(result) if has_exit_code else ExitCode.DONE
 
 
 def _exit_code(result: StatusResult) -> ExitCode:
@@ -106,21 +101,9 @@ def _unreadable_lines(skipped: Iterable[Skipped]) -> Iterator[str]:
     return skipped_lines(items, f"could not be read, so {what} not compared")
 
 
-class DiffCommand(SnapCommand):
-    """Keeps the words behind ``--`` apart, which click does not."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses what is before ``--``; the rest are paths as they stand."""
-        cut = args.index(SEPARATOR) if SEPARATOR in args else len(args)
-        behind = tuple(args[cut + 1 :]) if SEPARATOR in args else None
-        rest = super().parse_args(ctx, args[:cut])
-        ctx.params["paths"] = behind
-        return rest
-
-
-@click.command(
+@command(
     "diff",
-    cls=DiffCommand,
+    separates_paths=True,
     prints_only=True,
     is_paged=True,
     examples=[
@@ -131,10 +114,10 @@ class DiffCommand(SnapCommand):
         "snap diff ../attempt-1 --stat",
     ],
 )
-@click.argument("words", nargs=-1, metavar="[A [B]|DIR] [--] [PATH]...")
-@click.option("--stat", is_flag=True, help="How many lines changed, a line for each path.")
-@click.option("--name-status", is_flag=True, help="A letter and a path, as 'status' has them.")
-@click.option(
+@argument("words", nargs=-1, metavar="[A [B]|DIR] [--] [PATH]...")
+@option("--stat", is_flag=True, help="How many lines changed, a line for each path.")
+@option("--name-status", is_flag=True, help="A letter and a path, as 'status' has them.")
+@option(
     "--max-size",
     type=SIZE,
     default=format_size(CONTENT_SIZE_MAX),
@@ -143,12 +126,11 @@ class DiffCommand(SnapCommand):
 )
 @text_option
 @session_option
-@pass_invocation
 def diff(
     invocation: Invocation,
     *,
     words: Sequence[str],
-    paths: Sequence[str] | None,
+    paths: Sequence[str] | None = None,
     stat: bool,
     name_status: bool,
     max_size: int,
@@ -163,7 +145,7 @@ def diff(
     prints. Exits 0 with and without changes.
     """
     if stat and name_status:
-        raise click.UsageError("--stat and --name-status exclude each other")
+        raise usage_error("--stat and --name-status exclude each other")
     from treesnap.cli.output.patches import DiffOutput
 
     with invocation.open() as handle:
@@ -202,7 +184,7 @@ def diff(
         else:
             text = texts.patches(changes)
         output.result("diff", fields, text)
-        warn_of_unconverted(output, texts.not_converted)
+        output.warn_of_unconverted(texts.not_converted)
 
 
 class Sides(NamedTuple):
@@ -235,7 +217,7 @@ def _sides(
     refs: list[str] = []
     rest = list(words)
     if paths is not None and len(rest) > REFS_MAX:
-        raise click.UsageError("At most two snapshots can be compared")
+        raise usage_error("At most two snapshots can be compared")
     while rest and len(refs) < REFS_MAX:
         if paths is None and not _is_ref(handle, invocation, rest[0], refs):
             break
@@ -278,7 +260,7 @@ def _is_ref(handle: Handle, invocation: Invocation, word: str, refs: list[str]) 
             return False
         raise NotFound(f"{quoted(word)} is neither a snapshot nor a path") from error
     if is_path:
-        raise click.UsageError(
+        raise usage_error(
             f"{word!r} is both a snapshot and a path; write '--' before the first path"
         )
     return True

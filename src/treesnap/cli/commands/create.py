@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import click
-
-from treesnap.cli.command import command, pass_invocation
-from treesnap.cli.failure import ExitCode
+from treesnap.cli.declarations import argument, command, option
+from treesnap.cli.failure import ExitCode, usage_error
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import name_options
 from treesnap.cli.output.as_text import create_notes
-from treesnap.cli.parameters import COUNTER, SIZE, TagOption, WholeNumber, by_key, tags_of_options
+from treesnap.cli.parameters import COUNTER, SIZE, OneOf, WholeNumber, by_key
 from treesnap.core.model.reserved_tags import CheckpointType, counter_tags
 from treesnap.core.model.snapshots import SnapshotKind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 @command(
@@ -25,55 +26,52 @@ from treesnap.core.model.snapshots import SnapshotKind
         "snap create --session build-7 --step 3 --skip-unchanged --json",
     ],
 )
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("-m", "--label", metavar="LABEL", help="A description.")
+@argument("paths", nargs=-1, metavar="[PATH]...")
+@option("-m", "--label", metavar="LABEL", help="A description.")
 @name_options
-@click.option("--session", metavar="ID", help="The work that the snapshot belongs to.")
-@click.option("--step", type=WholeNumber(min=0), metavar="N", help="Its place in the session.")
-@click.option("--step-name", cls=TagOption, metavar="NAME", help="The name of the step.")
-@click.option(
-    "--phase", cls=TagOption, metavar="PHASE", help="The phase of the work, such as 'validate'."
-)
-@click.option(
+@option("--session", metavar="ID", help="The work that the snapshot belongs to.")
+@option("--step", type=WholeNumber(min=0), metavar="N", help="Its place in the session.")
+@option("--step-name", is_tag=True, metavar="NAME", help="The name of the step.")
+@option("--phase", is_tag=True, metavar="PHASE", help="The phase of the work, such as 'validate'.")
+@option(
     "--type",
-    cls=TagOption,
-    type=click.Choice([item.value for item in CheckpointType]),
+    is_tag=True,
+    type=OneOf([item.value for item in CheckpointType]),
     help="What makes it worth going back to.",
 )
-@click.option("--reason", cls=TagOption, metavar="TEXT", help="Why it is taken.")
-@click.option("--source-tool", cls=TagOption, metavar="NAME", help="The program that asks for it.")
-@click.option(
+@option("--reason", is_tag=True, metavar="TEXT", help="Why it is taken.")
+@option("--source-tool", is_tag=True, metavar="NAME", help="The program that asks for it.")
+@option(
     "--counter",
     "counters",
     type=COUNTER,
-    callback=by_key,
+    collect=by_key,
     multiple=True,
     metavar="K=N",
     help="A number, such as tests_passing=42; repeatable.",
 )
-@click.option("--allow-absent", is_flag=True, help="Allow PATHs that do not exist.")
-@click.option("--skip-unchanged", is_flag=True, help="Make no snapshot if nothing changed.")
-@click.option(
+@option("--allow-absent", is_flag=True, help="Allow PATHs that do not exist.")
+@option("--skip-unchanged", is_flag=True, help="Make no snapshot if nothing changed.")
+@option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
     help="Do not capture these, in gitignore syntax; repeatable.",
 )
-@click.option(
+@option(
     "--max-size",
     "max_size_bytes",
     type=SIZE,
     metavar="SIZE",
     help="The limit of the store; default: 'snap config max-size'.",
 )
-@click.option(
+@option(
     "--validate",
     metavar="CMD",
     help="Run CMD in the root first, by sh; capture nothing if it fails.",
 )
-@click.option("--automatic", is_flag=True, help="Let the policy of 'snap prune' remove it.")
-@click.option("--force", is_flag=True, help="Allow a dangerous root, such as / or $HOME.")
-@pass_invocation
+@option("--automatic", is_flag=True, help="Let the policy of 'snap prune' remove it.")
+@option("--force", is_flag=True, help="Allow a dangerous root, such as / or $HOME.")
 def create(
     invocation: Invocation,
     /,
@@ -89,7 +87,7 @@ def create(
     automatic: bool,
     force: bool,
     **words: Any,
-) -> None:
+) -> int:
     """Capture the root, or only PATHs of it.
 
     Prints the snapshot's id. Exits 4 when something could not be read: the snapshot
@@ -97,9 +95,9 @@ def create(
     """
     from treesnap.core.ops.create import CreateOptions
 
-    facts = {**tags_of_options(), **counter_tags(counters)}
+    facts = {**invocation.tags, **counter_tags(counters)}
     if twice := sorted(tags.keys() & facts.keys()):
-        raise click.UsageError(f"--tag and another option both set {twice[0]!r}")
+        raise usage_error(f"--tag and another option both set {twice[0]!r}")
     options = CreateOptions(
         exclude=exclude,
         allow_absent=allow_absent,
@@ -118,5 +116,4 @@ def create(
         )
     invocation.output.note(*create_notes(result))
     invocation.output.result("create", result.to_dict, [result.id])
-    if not result.complete:
-        click.get_current_context().exit(ExitCode.INCOMPLETE)
+    return ExitCode.DONE if result.complete else ExitCode.INCOMPLETE

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.command import pass_invocation
-from treesnap.cli.commands.changes import DiffCommand
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.hints import advising_on_paths
 from treesnap.cli.invocation import Invocation
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 _TAB_WIDTH = 4
 
 
-@click.command(
+@command(
     "grep",
-    cls=DiffCommand,
+    separates_paths=True,
     prints_only=True,
     is_paged=True,
     examples=[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treesnap.cli.command import command, pass_invocation, warn_of_unconverted
+from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.hints import ways_back_lines
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import (
@@ -127,7 +127,7 @@ def log(
         invocation.output.result(
             "log", lambda: {"entries": [entry.to_dict() for entry in entries]}, text
         )
-        warn_of_unconverted(invocation.output, not_converted)
+        invocation.output.warn_of_unconverted(not_converted)
 
 
 def _measured(entries: Iterable[LogEntry], terminal: Terminal) -> _Widths:

@@ -9,6 +9,7 @@ import click
 
 from treesnap.cli.checks import print_check
 from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.declarations import option
 from treesnap.cli.failure import ExitCode, hint_of
 from treesnap.cli.hints import advising_on_paths
 from treesnap.cli.invocation import Invocation
@@ -179,7 +180,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 )
 @click.argument("ref", required=False)
 @click.argument("path", required=False)
-@click.option(
+@option(
     "-d",
     "--depth",
     type=WholeNumber(min=0, max=_DEPTH_MAX),
@@ -251,7 +252,7 @@ def _session_lines(groups: Sequence[GroupSpace], terminal: Terminal) -> Iterator
     examples=["snap verify", "snap verify --read-data --json", "snap verify --sample 1/7"],
 )
 @read_data_option
-@click.option(
+@option(
     "--sample",
     type=SamplePart(),
     metavar="N/T",

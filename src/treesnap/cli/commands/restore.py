@@ -1,25 +1,18 @@
-"""``snap restore``, ``undo``, ``redo`` and ``run``: back to a snapshot, and back from there."""
+"""``snap restore``, ``undo`` and ``redo``: back to a snapshot, and back from there."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-import click
-
-from treesnap.cli.command import command, pass_invocation
-from treesnap.cli.failure import ExitCode
+from treesnap.cli.declarations import DeclaredCommand, argument, command, option
+from treesnap.cli.failure import ExitCode, usage_error
 from treesnap.cli.hints import advising_on_paths
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import dry_run_option, privileged_option, session_option
 from treesnap.cli.output.as_text import change_lines, restore_line, restore_notes
-from treesnap.cli.output.streams import stdout_to_stderr
-from treesnap.cli.parameters import WholeNumber
 from treesnap.core import features
-from treesnap.core.ending_signals import ending_text, signal_name
-from treesnap.core.interruption import Stopped
 from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.errors import NotFound, quoted
 from treesnap.core.model.treepath import is_within
@@ -29,8 +22,6 @@ if TYPE_CHECKING:
     from treesnap.core.handle import Handle
     from treesnap.core.model.results import FileHunks, RestoreResult
 
-SIGNAL_BASE = 128
-"""Shells add the number of the signal that ended a command to this."""
 _ANSWERS = {
     "y": "restore this hunk",
     "n": "leave it as it is",
@@ -51,21 +42,20 @@ _ANSWERS = {
         "snap restore backup/garden notes.txt",
     ],
 )
-@click.argument("ref", required=False, metavar="REF")
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("-p", "--patch", is_flag=True, help="Ask which hunks of PATH to restore.")
-@click.option("--to", metavar="DIR", help="Write into another directory, absent or empty.")
+@argument("ref", required=False, metavar="REF")
+@argument("paths", nargs=-1, metavar="[PATH]...")
+@option("-p", "--patch", is_flag=True, help="Ask which hunks of PATH to restore.")
+@option("--to", metavar="DIR", help="Write into another directory, absent or empty.")
 @dry_run_option
-@click.option("--touch", is_flag=True, help="Give restored files the current time.")
-@click.option(
+@option("--touch", is_flag=True, help="Give restored files the current time.")
+@option(
     "--force",
     is_flag=True,
     help="Allow a dangerous root, and changes by other programs meanwhile.",
 )
 @privileged_option
-@click.option("--reason", metavar="TEXT", help="Why; noted of the snapshot and counted.")
+@option("--reason", metavar="TEXT", help="Why; noted of the snapshot and counted.")
 @session_option
-@pass_invocation
 def restore(
     invocation: Invocation,
     *,
@@ -78,7 +68,7 @@ def restore(
     force: bool,
     privileged: bool,
     reason: str | None,
-) -> None:
+) -> int:
     """Restore a snapshot, or only PATHs of it.
 
     All or nothing. The state before is captured first: 'snap undo' goes back to it.
@@ -91,11 +81,9 @@ def restore(
         raise missing_ref(invocation)
     if patch:
         if len(paths) != 1:
-            raise click.UsageError("--patch is about one PATH")
+            raise usage_error("--patch is about one PATH")
         if to is not None or dry_run or touch or privileged or invocation.output.as_json:
-            raise click.UsageError(
-                "--patch excludes --to, --dry-run, --touch, --privileged, --json"
-            )
+            raise usage_error("--patch excludes --to, --dry-run, --touch, --privileged, --json")
         _refuse_without_terminal()
     with invocation.open(ends_restored=True) as handle:
         absolute = invocation.absolute_all(paths, handle.root)
@@ -121,7 +109,8 @@ def restore(
     if result is not None:
         _show(invocation, "restore", result, undone_by="undo")
         if paths and _is_missed(result, result.scope or ()):
-            click.get_current_context().exit(ExitCode.INCOMPLETE)
+            return ExitCode.INCOMPLETE
+    return ExitCode.DONE
 
 
 def _restore_hunks(
@@ -142,7 +131,7 @@ def _restore_hunks(
 def _refuse_without_terminal() -> None:
     """Raises UsageError where no person can be asked."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("--patch asks about each hunk, so it needs a terminal")
+        raise usage_error("--patch asks about each hunk, so it needs a terminal")
 
 
 def _chosen_hunks(found: FileHunks, output: Output) -> list[int]:
@@ -169,6 +158,8 @@ def _chosen_hunks(found: FileHunks, output: Output) -> list[int]:
 
 
 def _answer(question: str, output: Output) -> str:
+    import click
+
     while True:
         answer: str = click.prompt(
             f"{question} [{','.join(_ANSWERS)}]",
@@ -182,7 +173,7 @@ def _answer(question: str, output: Output) -> str:
         output.note(*(f"{letter}: {meaning}" for letter, meaning in _ANSWERS.items()))
 
 
-def _step_back(name: str, undone: str, undone_by: str) -> click.Command:
+def _step_back(name: str, undone: str, undone_by: str) -> DeclaredCommand:
     """Returns ``undo`` or ``redo``, which are the same but for what they undo."""
 
     @command(
@@ -194,7 +185,6 @@ def _step_back(name: str, undone: str, undone_by: str) -> click.Command:
         examples=[f"snap {name}", f"snap -C project {name} --json"],
     )
     @privileged_option
-    @pass_invocation
     def step_back(invocation: Invocation, *, privileged: bool) -> None:
         with invocation.open(ends_restored=True) as handle:
             try:
@@ -226,56 +216,3 @@ def _is_missed(result: RestoreResult, paths: Sequence[bytes]) -> bool:
     """Returns whether one of some paths could not be read, now or when it was captured."""
     unread = [item.path for item in result.untouched if item.reason is SkipReason.UNREADABLE]
     return any(is_within(path, item) for item in (*unread, *result.missing) for path in paths)
-
-
-@command(
-    "run",
-    context_settings={"allow_interspersed_args": False},
-    examples=["snap run -- make install", "snap run --retries 2 -- ./migrate.sh --all"],
-)
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] CMD...")
-@click.option(
-    "--retries",
-    type=WholeNumber(min=0),
-    default=0,
-    metavar="N",
-    help="Run a failing command again, up to N times, each time from the checkpoint.",
-)
-@click.option("-m", "--label", metavar="LABEL", help="A description of the checkpoint.")
-@pass_invocation
-def run(invocation: Invocation, *, words: Sequence[str], retries: int, label: str | None) -> None:
-    """Run a command, and roll back what it did if it fails.
-
-    A checkpoint is taken first. Exits as the command does, with 128 plus the
-    number of the signal that ended it, or with 127 when it cannot be started.
-    With --json the command's output goes to standard error.
-    """
-    output = invocation.output
-    with (
-        invocation.open(progress=False, makes_store=True) as handle,
-        stdout_to_stderr() if output.as_json else nullcontext(),
-    ):
-        try:
-            result = handle.run(words, retries=retries, label=label)
-        except Stopped as stopped:
-            why = [signal_name(stopped.signal), *getattr(stopped, "__notes__", ())]
-            output.note(f"Stopped by {'; '.join(why)}")
-            raise
-    exit_code = result.exit_code if result.exit_code >= 0 else SIGNAL_BASE - result.exit_code
-    restored = result.restore
-    if restored is not None:
-        output.note(
-            f"{words[0]} {ending_text(result.exit_code)}; rolled back",
-            restore_line(restored),
-            *restore_notes(restored, invocation.command_text("undo")),
-        )
-    elif result.attempts > 1:
-        before = result.attempts - 1
-        rolled = "attempt 1 was" if before == 1 else f"{before:,} attempts before were"
-        output.note(f"{words[0]} succeeded in attempt {result.attempts:,}; {rolled} rolled back")
-    output.result(
-        "run",
-        lambda: {**result.to_dict(), "exit_code": exit_code},
-        (),
-    )
-    click.get_current_context().exit(exit_code)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.declarations import argument, option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import keep_options, session_option
 from treesnap.cli.parameters import SIZE, TAG, by_key
@@ -37,7 +38,7 @@ def describe(invocation: Invocation, *, ref: str, label: str) -> None:
     examples=["snap tag latest release=1.4 reviewed=yes", "snap tag v1 --remove reviewed"],
 )
 @click.argument("ref")
-@click.argument("tags", nargs=-1, type=TAG, callback=by_key, metavar="[K=V]...")
+@argument("tags", nargs=-1, type=TAG, collect=by_key, metavar="[K=V]...")
 @click.option("--remove", multiple=True, metavar="K", help="Remove this tag; repeatable.")
 @session_option
 @pass_invocation
@@ -107,9 +108,7 @@ unpin = _pinning("unpin", "End the protection of a snapshot.")
     ],
 )
 @keep_options
-@click.option(
-    "--max-size", type=SIZE, metavar="SIZE", help="Delete the oldest until the rest fits."
-)
+@option("--max-size", type=SIZE, metavar="SIZE", help="Delete the oldest until the rest fits.")
 @click.option("--session", metavar="ID", help="Delete snapshots of this session only.")
 @click.option("-n", "--dry-run", is_flag=True, help="Print what would go and why; delete nothing.")
 @pass_invocation

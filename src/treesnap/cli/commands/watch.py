@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.declarations import option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import create_notes, short_id
 from treesnap.cli.output.terminal import time_text
@@ -45,7 +46,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--detach", is_flag=True, help="Continue in the background.")
 @click.option("--status", is_flag=True, help="Show the state of the root's watcher.")
 @click.option("--stop", is_flag=True, help="Stop the root's watcher.")
-@click.option(
+@option(
     "--every",
     "every_s",
     type=Seconds(min=0.1, max=_EVERY_MAX_S),
@@ -53,7 +54,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     help="Make a snapshot every SECONDS seconds, if something changed.",
 )
 @click.option("--on-change", is_flag=True, help="Make a snapshot soon after a change.")
-@click.option(
+@option(
     "--idle",
     "idle_s",
     type=Seconds(min=0.1, max=_EVERY_MAX_S),

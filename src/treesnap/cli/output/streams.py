@@ -28,6 +28,7 @@ FORMAT_VERSION = 1
 
 
 _COLUMNS_DEFAULT = 80
+_UNCONVERTED_SHOWN_MAX = 10
 
 
 def program_name() -> str:
@@ -65,6 +66,14 @@ class Output:
         """Takes progress off the terminal, which would be drawn over what is printed."""
         self._warnings: list[dict[str, str | None]] = []
         self._said: set[tuple[WarningCode, str]] = set()
+
+    def prepare(self, values: Mapping[str, Any], *, prints_only: bool, is_paged: bool) -> None:
+        """Makes this the output of a command, with the values of its parameters.
+
+        A dry run does nothing but print, whatever the command does.
+        """
+        self.prints_only = prints_only or bool(values.get("dry_run"))
+        self.is_paged = is_paged
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -166,6 +175,11 @@ class Output:
             self._warnings.append({"code": code, "message": printable(message), "hint": hint})
         else:
             self.note(message, *([f"hint: {hint}"] if hint is not None else []))
+
+    def warn_of_unconverted(self, messages: Sequence[str]) -> None:
+        """Warns of the first files that a command did not print as text, once they were shown."""
+        for message in messages[:_UNCONVERTED_SHOWN_MAX]:
+            self.warn(WarningCode.NOT_CONVERTED, message)
 
     def note(self, *messages: str) -> None:
         """Prints lines for a person; the fields of the JSON object say the same."""

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from treesnap.cli.command import SnapGroup, pass_invocation
+from treesnap.cli.declarations import option
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import restore_line, restore_notes, short_id
@@ -79,10 +80,10 @@ def _manager(
     default=CheckpointType.MANUAL.value,
     help="What makes it worth going back to [manual].",
 )
-@click.option(
+@option(
     "--state",
     type=COUNTER,
-    callback=by_key,
+    collect=by_key,
     multiple=True,
     metavar="K=N",
     help="A number of the session's state, such as tasks_completed=15; repeatable.",

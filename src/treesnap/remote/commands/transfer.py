@@ -12,8 +12,9 @@ import click
 
 import treesnap
 from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.declarations import option, several_options
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.options import privileged_option, several_options
+from treesnap.cli.options import privileged_option
 from treesnap.cli.output.as_text import (
     path_text,
     privilege_lines,
@@ -40,13 +41,13 @@ JOBS = 2
 
 
 _transfer_options = several_options(
-    click.option(
+    option(
         "--limit-rate",
         type=SIZE,
         metavar="SIZE",
         help="Send and receive no more than this a second.",
     ),
-    click.option(
+    option(
         "--jobs",
         type=WholeNumber(1, 64),
         default=JOBS,
