@@ -122,7 +122,7 @@ def by_git(tree: Tree, repository: Path) -> Iterator[Call]:
 @contextmanager
 def by_mcp(tree: Tree, store: Path) -> Iterator[Call]:
     """Yields what a host does that asks a running ``snap mcp``."""
-    words = [*SNAP, "--store", str(store), "mcp", str(tree.root)]
+    words = [*SNAP, "--store", str(store), "mcp", "--hooks", str(tree.root)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdin is not None
         assert server.stdout is not None
@@ -149,7 +149,7 @@ def by_mcp(tree: Tree, store: Path) -> Iterator[Call]:
 
         def call(key: str) -> None:
             arguments = {"session_id": "benchmark", "tool_use_id": key, "tool_name": "Bash"}
-            answer = ask("tools/call", name="checkpoint", arguments={**arguments, "strict": True})
+            answer = ask("tools/call", name="hook", arguments={**arguments, "strict": True})
             assert not answer.get("isError"), answer
 
         call("first")

@@ -13,7 +13,7 @@ import pytest
 import treesnap
 from mcp_client import ask, mcp, served, talk, unreadable
 
-REQUIRED = {"ref": "latest", "path": "text", "pattern": "*", "token": "none"}
+REQUIRED = {"ref": "latest", "path": "text", "token": "none", "session_id": "s"}
 """What a tool is given for a parameter that has no default, while another one is tried."""
 
 

@@ -14,6 +14,8 @@ import treesnap
 from hosts.conftest import Scene
 from hosts.drivers import merge_json
 from hosts.model_server import Step
+from mcp_client import ask
+from mcp_client import served as serving
 
 PROGRAM = str(Path(sys.executable).with_name("snap"))
 NAMES = {
@@ -27,7 +29,7 @@ NAMES = {
 HOOK = {
     "type": "mcp_tool",
     "server": "treesnap",
-    "tool": "checkpoint",
+    "tool": "hook",
     "timeout": 20,
     "input": {
         "session_id": "${session_id}",
@@ -47,7 +49,7 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def served(scene: Scene, store: Path) -> Scene:
     """A host that starts ``snap mcp``, and lets its model use it."""
-    words = ["mcp", "--allow-restore", "--store", str(store)]
+    words = ["mcp", "--allow-restore", "--hooks", "--store", str(store)]
     server: dict[str, Any] = {"command": PROGRAM, "args": words}
     home, name = scene.home, scene.host.name
     if name == "claude":
@@ -86,13 +88,13 @@ def tool(scene: Scene, name: str, **arguments: Any) -> Step:
     return {"tool": called, "arguments": arguments, **namespace}
 
 
-def test_a_model_takes_a_checkpoint_and_undoes_a_restore(served, store):
+def test_a_model_takes_a_checkpoint_and_restores_it(served, store):
     ended = served.run(
         "tidy up",
         started(served),
         tool(served, "checkpoint", label="before it"),
         served.shell(MOVE),
-        tool(served, "status"),
+        tool(served, "diff"),
     )
 
     assert ended.code == 0, ended
@@ -101,12 +103,17 @@ def test_a_model_takes_a_checkpoint_and_undoes_a_restore(served, store):
     assert made.label == "before it"
     assert [entry.name for entry in handle.ls(made.id)] == [b"keep.txt"]
     assert re.search(r'keep.txt[\\": ,]+change[\\": ]+removed', ended.asked)
-    handle.restore(made.id)
-    assert (served.project / "keep.txt").exists()
+    with serving(handle) as here:  # the token of a plan is the hash of what it is about
+        token = ask(here, "restore_plan", ref=made.id)["token"]
 
-    served.run("again", started(served), tool(served, "undo"))
+    served.run(
+        "again",
+        started(served),
+        tool(served, "restore_plan", ref=made.id),
+        tool(served, "restore_apply", token=token),
+    )
 
-    assert [path.name for path in served.project.iterdir()] == ["gone.txt"]
+    assert [path.name for path in served.project.iterdir()] == ["keep.txt"]
 
 
 def test_a_hook_calls_the_server_before_each_tool(served, store):

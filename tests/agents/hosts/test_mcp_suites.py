@@ -32,7 +32,8 @@ from treesnap.cli.output.patches import patches
 
 root, store, fd = sys.argv[1:]
 handles = [treesnap.open(root, store)]
-server = HistoryServer(handles, describe, patches, allow_restore=True, answers_hooks=True)
+switches = dict(allow_restore=True, offers_hook=True, answers_hooks=True)
+server = HistoryServer(handles, describe, patches, **switches)
 uvicorn.run(server.streamable_http_app(), fd=int(fd), log_level="warning")
 """
 """The conformance suite reaches servers by HTTP only; ``snap mcp`` does not offer that."""
@@ -105,7 +106,7 @@ def test_the_inspector_lists_calls_and_reads(programs, root):
         programs, root, "--method", "tools/call", "--tool-name", "checkpoint",
         "--tool-arg", "label=first",
     )  # fmt: skip
-    snapshot = called["structuredContent"]["snapshot"]["id"]
+    snapshot = called["structuredContent"]["id"]
     read = inspect(programs, root, "--method", "resources/read", "--uri", f"snap://{snapshot}/file")
     prompts = inspect(programs, root, "--method", "prompts/list")
 

@@ -24,7 +24,7 @@ GENERATIONS = ["auto", "legacy"]
 @contextmanager
 def served(*handles: treesnap.Handle, **options: bool) -> Iterator[HistoryServer]:
     """Yields a server of some roots."""
-    options = {"allow_restore": True, "answers_hooks": True} | options
+    options = {"allow_restore": True, "offers_hook": True, "answers_hooks": True} | options
     server = HistoryServer(handles, describe, patches, **options)
     with closing(server):
         yield server
@@ -74,7 +74,7 @@ def refused(server: HistoryServer, tool: str, mode: str = "legacy", /, **argumen
     (text,) = (item.text for item in result.content)
     assert "Traceback" not in text
     error = json.loads(text)
-    assert error.keys() == {"code", "message", "hint", "path"}
+    assert error.keys() == {"code", "message", "names", "hint", "path"}
     return error
 
 

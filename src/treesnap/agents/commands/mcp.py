@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 @command("mcp", examples=["snap mcp", "snap mcp --allow-restore ~/project"])
 @click.argument("directories", nargs=-1, metavar="[DIR]...")
-@click.option("--allow-restore", is_flag=True, help="Let the model restore, undo and redo.")
+@click.option("--allow-restore", is_flag=True, help="Let the model restore files.")
+@click.option("--hooks", is_flag=True, help="Offer the tool 'hook', which hooks of hosts call.")
 @pass_invocation
-def mcp(invocation: Invocation, *, directories: Sequence[str], allow_restore: bool) -> None:
+def mcp(
+    invocation: Invocation, *, directories: Sequence[str], allow_restore: bool, hooks: bool
+) -> None:
     """Serve the history of directories to a model, by the Model Context Protocol.
 
     Hosts of agents start it; it talks to them through standard input and output.
@@ -58,6 +61,7 @@ def mcp(invocation: Invocation, *, directories: Sequence[str], allow_restore: bo
             describe,
             patches,
             allow_restore=allow_restore,
+            offers_hook=hooks,
             answers_hooks=not os.environ.get("SNAP_DISABLE"),
         )
         if sys.stdin.isatty():

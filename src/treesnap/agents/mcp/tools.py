@@ -39,14 +39,14 @@ from treesnap.agents.hosts.table import host_named
 from treesnap.agents.mcp.answers import (
     ChangePage,
     CheckpointAnswer,
-    EntryPage,
     FileAnswer,
     FoundPage,
+    HookReply,
     PlanAnswer,
     RestoreAnswer,
     SnapshotFields,
     SnapshotPage,
-    shown,
+    escaped,
 )
 from treesnap.agents.sessions import note_gap
 from treesnap.core.handle import Handle
@@ -84,21 +84,17 @@ _TEXT_LENGTH_MAX = 16 << 10
 _CANCELLABLE = (Phase.SCAN, Phase.STAGE)
 
 Text = Annotated[str, Field(max_length=_TEXT_LENGTH_MAX)]
-Ref = Annotated[
-    Text, Field(description="An id or its unique beginning, a name, 'latest', or 'latest~N'.")
-]
+Ref = Annotated[Text, Field(description="An id or its beginning, a name, 'latest' or 'latest~N'.")]
 PathText = Annotated[Text, Field(description="Absolute, or relative to the root.")]
 Paths = Annotated[
-    list[PathText] | None,
-    Field(max_length=_PATHS_MAX, description="Only these; without them the whole root."),
+    list[Text] | None,
+    Field(max_length=_PATHS_MAX, description="Only these; else the whole root."),
 ]
-RootName = Annotated[
-    Text, Field(description="One of the directories of this server; the first one if empty.")
-]
-HookText = Annotated[str, Field(description="For hooks only.")]
-"""Of any length: a command may hold a whole file."""
-Limit = Annotated[int, Field(ge=1, le=_PAGE_MAX, description="Items on a page.")]
-Offset = Annotated[int, Field(ge=0, description="Items before the page.")]
+RootName = Annotated[Text, Field(description="A directory of this server; else its first.")]
+Limit = Annotated[int, Field(ge=1, le=_PAGE_MAX)]
+"""Items on a page."""
+Offset = Annotated[int, Field(ge=0)]
+"""Items before the page."""
 
 
 class CallMonitor(NullMonitor):
@@ -108,7 +104,7 @@ class CallMonitor(NullMonitor):
     """
 
     def __init__(self) -> None:
-        self.warnings: list[str] = []
+        self.warnings: list[tuple[WarningCode, str]] = []
         self.phase: Phase | None = None
         self.done = 0
         """Files, of all phases until now."""
@@ -128,9 +124,9 @@ class CallMonitor(NullMonitor):
         self.done += files
         self._end_if_cancelled()
 
-    def warn(self, code: WarningCode, message: str) -> None:  # noqa: ARG002 - the protocol's signature
+    def warn(self, code: WarningCode, message: str) -> None:
         """Keeps the warning."""
-        self.warnings.append(message)
+        self.warnings.append((code, message))
 
     def _end_if_cancelled(self) -> None:
         if self.phase in _CANCELLABLE:
@@ -179,29 +175,30 @@ class Tools:
         """Ends the watchers."""
         self._watchers.close()
 
-    def checkpoint(
+    def checkpoint(self, *, label: Text = "", root: RootName = "") -> CheckpointAnswer:
+        """Take a snapshot of the whole directory, to go back to. Cheap if little has changed."""
+        made = self._watching(root).create(label=label or None, kind=SnapshotKind.AUTOMATIC)
+        return CheckpointAnswer.of_result(made)
+
+    def hook(
         self,
         *,
-        label: Text = "",
-        root: RootName = "",
-        host: HookText = "claude",
-        session_id: HookText = "",
-        tool_use_id: HookText = "",
-        tool_name: HookText = "",
-        command: HookText = "",
-        strict: Annotated[bool, Field(description="For hooks only.")] = False,
-    ) -> CheckpointAnswer:
-        """Take a snapshot of the whole directory, to go back to. Cheap if little has changed."""
-        if not session_id:
-            made = self._watching(root).create(label=label or None, kind=SnapshotKind.AUTOMATIC)
-            return CheckpointAnswer.of(snapshot=made.snapshot, **shown(skipped=made.skipped))
+        session_id: str,
+        tool_use_id: str = "",
+        tool_name: str = "",
+        command: str = "",
+        host: str = "claude",
+        strict: bool = False,
+        root: str = "",
+    ) -> HookReply:
+        """For hooks of the host alone. Does what snap hook does before a tool."""
         words = [
             "" if word.startswith("${") else word  # the host had nothing to put there
             for word in (session_id, tool_use_id, tool_name, command)
         ]
         reply = self._before_tool(host_named(host), self._handle(root).root, words, strict=strict)
         MONITOR.get().warnings.clear()  # a hook may answer nothing else
-        return CheckpointAnswer(**reply)
+        return HookReply(**reply)
 
     def list_snapshots(
         self, *, session: Text = "", limit: Limit = 20, offset: Offset = 0, root: RootName = ""
@@ -216,24 +213,18 @@ class Tools:
         """Show one snapshot."""
         return SnapshotFields.model_validate(self._handle(root).show(ref))
 
-    def status(self, *, limit: Limit = 100, offset: Offset = 0, root: RootName = "") -> ChangePage:
-        """List what changed in the directory since the newest snapshot of all of it."""
-        result = self._handle(root).status()
-        old_id = result.snapshot.id if result.snapshot is not None else None
-        return ChangePage.cut(result.changes, limit, offset, old_id=old_id)
-
     def diff(
         self,
         *,
         a: Ref = "latest",
-        b: Annotated[Text, Field(description="As a; the live directory if empty.")] = "",
+        b: Annotated[Text, Field(description="The live directory if empty.")] = "",
         paths: Paths = None,
         patch: Annotated[bool, Field(description="Also show the text that changed.")] = False,
         limit: Limit = 100,
         offset: Offset = 0,
         root: RootName = "",
     ) -> ChangePage:
-        """List what changed from snapshot a to snapshot b, or to the live directory."""
+        """List what changed from snapshot a to b; without arguments, since the latest one."""
         handle = self._handle(root)
         absolute_paths = self._paths(handle, paths)
         old_id = handle.resolve(a, paths=absolute_paths).id
@@ -242,25 +233,9 @@ class Tools:
         page = ChangePage.cut(changes, limit, offset, old_id=old_id, new_id=new_id)
         if patch:
             pieces = self._patch(handle, old_id, new_id, changes[offset : offset + limit])
-            page.patch, page.patch_is_cut = _beginning(pieces)
+            text, page.patch_is_cut = _beginning(pieces)
+            page.patch = escaped(text)
         return page
-
-    def ls(
-        self,
-        *,
-        path: PathText = ".",
-        ref: Ref = "latest",
-        recursive: bool = False,
-        limit: Limit = 200,
-        offset: Offset = 0,
-        root: RootName = "",
-    ) -> EntryPage:
-        """List a directory of a snapshot."""
-        handle = self._handle(root)
-        absolute_path = self._path(handle, path)
-        snapshot = handle.resolve(ref, paths=[absolute_path])
-        entries = handle.ls(snapshot.id, absolute_path, recursive=recursive)
-        return EntryPage.cut(entries, limit, offset, id=snapshot.id)
 
     def read(
         self,
@@ -271,7 +246,7 @@ class Tools:
         limit: Annotated[int, Field(ge=1, le=_PART_SIZE, description="In bytes.")] = _PART_SIZE,
         root: RootName = "",
     ) -> FileAnswer:
-        """Read a file of a snapshot, or the part of it that begins at an offset."""
+        """Read a file of a snapshot, or a part of it."""
         handle = self._handle(root)
         absolute_path = self._path(handle, path)
         snapshot_id = handle.resolve(ref, paths=[absolute_path]).id
@@ -285,6 +260,7 @@ class Tools:
             size_bytes=size_bytes,
             encoding=encoding,
             content=content,
+            is_escaped=(encoding == "utf-8" and escaped(content) != content) or None,
             next_offset=end if end < size_bytes else None,
         )
 
@@ -293,15 +269,29 @@ class Tools:
         *,
         pattern: Annotated[
             Text, Field(description="A glob, for names; for whole paths if it has a '/'.")
-        ],
-        ref: Annotated[Text, Field(description="Only in this snapshot; in all if empty.")] = "",
+        ] = "",
+        path: PathText = ".",
+        ref: Annotated[Text, Field(description="Only in this snapshot.")] = "",
         limit: Limit = 100,
         offset: Offset = 0,
         root: RootName = "",
     ) -> FoundPage:
-        """Find paths by name in all snapshots, also those that are gone now, or in one."""
+        """Find paths by a pattern, also those that are gone now, below a directory.
+
+        Without a pattern it lists the directory in a snapshot, by default the latest one.
+        """
         _as_bytes(pattern)
-        matches = self._handle(root).find(pattern, ref=ref or None)
+        handle = self._handle(root)
+        above = self._path(handle, path)
+        if not pattern:
+            snapshot_id = handle.resolve(ref or "latest", paths=[above]).id
+            return FoundPage.cut(handle.ls(snapshot_id, above), limit, offset, id=snapshot_id)
+        beginning = handle.tree_path(above)
+        matches = [
+            found
+            for found in handle.find(pattern, ref=ref or None)
+            if not beginning or found.path == beginning or found.path.startswith(beginning + b"/")
+        ]
         return FoundPage.cut(matches, limit, offset)
 
     def restore_plan(self, *, ref: Ref, paths: Paths = None, root: RootName = "") -> PlanAnswer:
@@ -318,16 +308,19 @@ class Tools:
             return PlanAnswer.of_result(result, token=self._remember(planned), next_step=next_step)
         command = ["snap", "-C", handle.root, "--store", handle.store_path]
         operands = map(_as_operand, paths or ())
-        words = shlex.join([*command, "restore", snapshot_id[:12], *operands])
-        next_step = f"Restoring is off in this server; the user can run: {words}"
-        return PlanAnswer.of_result(result, next_step=next_step)
+        line = shlex.join([*command, "restore", snapshot_id[:12], *operands])
+        return PlanAnswer.of_result(
+            result,
+            command=line if line.isprintable() else None,
+            next_step="Restoring is off in this server. Show the user the command.",
+        )
 
     def restore_apply(
         self, *, token: Annotated[Text, Field(description="From restore_plan.")]
     ) -> RestoreAnswer:
-        """Carry out a plan of restore_plan. All or nothing; undo takes it back.
+        """Carry out a plan, all or nothing. Refused if the directory has changed since.
 
-        Refused if the directory has changed since.
+        To take it back, plan the same paths with safety_id.
         """
         planned = self._plans.pop(token, None)
         if planned is None:
@@ -341,16 +334,8 @@ class Tools:
         result = restore(self._watching(planned.root).context, request)
         return RestoreAnswer.of_result(result)
 
-    def undo(self, *, root: RootName = "") -> RestoreAnswer:
-        """Undo the newest restore."""
-        return RestoreAnswer.of_result(self._watching(root).undo())
-
-    def redo(self, *, root: RootName = "") -> RestoreAnswer:
-        """Undo the newest undo."""
-        return RestoreAnswer.of_result(self._watching(root).redo())
-
     def file_of_snapshot(self, ref: str, path: str) -> str | bytes:
-        """Returns a file of a snapshot: text as text, anything else as bytes."""
+        """Returns a file of a snapshot: text as text, anything else as bytes, exactly."""
         handle = self._holder_of(ref)
         absolute_path = self._path(handle, path)
         size_bytes, data = _part(handle, handle.show(ref).id, absolute_path, 0, RESOURCE_SIZE_MAX)
@@ -360,15 +345,16 @@ class Tools:
                 f"{RESOURCE_SIZE_MAX:,}, and the tool 'read' reads parts"
             )
         text, encoding = _as_text(data, is_all=True)
-        return text if encoding == "utf-8" else data
+        return text if encoding == "utf-8" and escaped(text) == text else data
 
     def _before_tool(
         self, host: Host, root: str, words: Sequence[str], *, strict: bool
     ) -> dict[str, Any]:
         """Does what ``snap hook`` does before a tool, and returns the reply of the hook.
 
-        Only that: a model can call this as well, and must not type commands in place of the
-        user, or say where a turn begins. A request that the host has given up leaves a gap.
+        Only that: where hooks are on a model can call this as well, and must not type commands in
+        place of the user, or say where a turn begins. A request that the host has given up leaves
+        a gap.
         """
         session_id, tool_use_id, tool_name, command = words
         if not session_id:

@@ -86,7 +86,9 @@ def run(
     )
     with FirstSignal() as signals:
         runs = _Runs(context, command, signals)
-        block = CheckpointBlock(context, request, f"run {words}", runs.give_up, itself, overlap)
+        block = CheckpointBlock(
+            context, request, f"run {quoted(words)}", runs.give_up, itself, overlap
+        )
         try:
             with block as held:
                 return runs.run(held, retries)
