@@ -260,6 +260,14 @@ def test_patterns_that_make_no_sense_are_named_and_exclude_nothing(snap, root, s
     assert snap("config", "exclude", "/").code == 2
 
 
+@pytest.mark.parametrize("key", ["exclude", "keep.tags", "diff.\udcff"])
+def test_settings_that_are_not_utf_8_are_refused(snap, key):
+    result = snap("config", key, "cat" if key.startswith("diff") else "\udcff")
+
+    assert result.code == 2
+    assert "not UTF-8" in result.err
+
+
 def test_settings_that_could_not_be_read_again_are_not_written(snap, store):
     assert snap("config", "keep.last", "3").code == 0
     before = (store / "config.toml").read_text()

@@ -39,13 +39,19 @@ def save(fs: FileSystem, path: str, text: str, *, temporary: str) -> None:
 
     Raises InvalidArgument for a text that :func:`load` would refuse, before it is written.
     """
-    if len(text.encode()) > _FILE_SIZE_MAX:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(
+            f"The settings in {quoted(path)} cannot hold what is not UTF-8", path=path
+        ) from None
+    if len(data) > _FILE_SIZE_MAX:
         raise InvalidArgument(
             f"The settings in {quoted(path)} would be larger than {size_text(_FILE_SIZE_MAX)}",
             path=path,
         )
     if text.strip():
-        replace_file(fs, path, text.encode(), temporary=temporary)
+        replace_file(fs, path, data, temporary=temporary)
     elif unlink_if_present(fs, path):
         sync_directory(fs, os.path.dirname(path))
 
