@@ -26,6 +26,7 @@ from treesnap.core.model.errors import (
     StoreMissing,
 )
 from treesnap.core.ops.context import context_at
+from treesnap.testing.children import killed
 from treesnap.testing.doubles import (
     Fault,
     FaultyFileSystem,
@@ -399,19 +400,55 @@ def test_two_forks_to_one_place_are_one(world, tmp_path, method):
     other.start()
     assert has_begun.wait(60)
 
-    def let_it_go_on() -> None:
-        may_go_on.set()
-        other.join()
-
-    fs = Beside("rename", let_it_go_on) if method == "rename" else UnsyncedFileSystem()
+    fs = Beside("rename", may_go_on.set) if method == "rename" else UnsyncedFileSystem()
     made = at(world, world.root, fs=fs).fork("second", [place]).forks[0]
-    let_it_go_on()
+    may_go_on.set()
+    other.join()
 
     assert errors == [ErrorCode.ROOT_TAKEN]
     fork = at(world, place)
     assert [item.id for item in fork.list()] == [made.base_id]
     assert fork.status().changes == ()
     assert fork.origin().base_id == made.base_id
+    assert sorted(os.listdir(tmp_path)) == ["fork", "root", "store"]
+
+
+class Paused(WrappedFileSystem):
+    """Waits once, before it looks for the tree of a fork that was killed."""
+
+    def __init__(self) -> None:
+        super().__init__(UnsyncedFileSystem())
+        self.has_begun, self.may_go_on = Event(), Event()
+
+    def around(self, call):
+        if call.method == "lstat" and call.path.endswith("-whole"):
+            self.has_begun.set()
+            assert self.may_go_on.wait(60)
+        return call.proceed()
+
+
+def test_cleaning_up_behind_a_killed_fork_leaves_one_to_the_same_place(world, tmp_path):
+    place, paused = tmp_path / "fork", Paused()
+    registering = Fault(
+        number=1,
+        methods=frozenset({"make_directory"}),
+        where=lambda call: call.path.startswith(str(world.store / "roots")),
+    )
+    ended = killed(lambda fs: at(world, world.root, fs=fs).fork("first", [place]), registering)
+    assert ended.was_killed
+    assert any(name.endswith("-whole") for name in os.listdir(tmp_path))
+    cleaning = Thread(target=lambda: at(world, world.root, fs=paused).create())
+    cleaning.start()
+    assert paused.has_begun.wait(60)
+
+    def clean_up() -> None:
+        paused.may_go_on.set()
+        cleaning.join(1)  # or it waits for the root of the fork
+
+    made = at(world, world.root, fs=Beside("rename", clean_up)).fork("second", [place]).forks[0]
+    cleaning.join()
+
+    assert [item.id for item in at(world, place).list()] == [made.base_id]
     assert sorted(os.listdir(tmp_path)) == ["fork", "root", "store"]
 
 

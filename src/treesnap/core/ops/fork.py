@@ -329,7 +329,8 @@ class _Forking:
     ) -> tuple[Root, Snapshot]:
         """Registers the root at a path and publishes its base, pinned; then its stat cache.
 
-        Raises Refused where another process has made a fork there meanwhile.
+        The root stays locked until the tree is there. Raises Refused where another process has
+        made a fork there meanwhile.
         """
         session = self._session
         store, origin = session.store, session.root
@@ -338,17 +339,17 @@ class _Forking:
                 raise NotFound(f"Snapshot {self._snapshot.id[:12]} was deleted meanwhile")
             root = store.root(path)
             root.register()
-            with root.locked("fork", session.context.wait_s):
-                if store.snapshots.names(root.id):
-                    raise _taken(path)
-                export.owns_root = True
-                self._copy_settings(root)
-                base = retry_overtaken("the fork", lambda _: self._publish_base(root))
-                store.snapshots.change_state(base.id, lambda state: state._replace(pinned=True))
-                if builder is not None:
-                    with suppress(OSError):  # then the next capture reads all files
-                        tree_id = base.record.root.tree_id
-                        builder.publish(root.file("cache"), base.id, tree_id)
+            export.root_lock.enter_context(root.locked("fork", session.context.wait_s))
+            if store.snapshots.names(root.id):
+                raise _taken(path)
+            export.owns_root = True
+            self._copy_settings(root)
+            base = retry_overtaken("the fork", lambda _: self._publish_base(root))
+            store.snapshots.change_state(base.id, lambda state: state._replace(pinned=True))
+            if builder is not None:
+                with suppress(OSError):  # then the next capture reads all files
+                    tree_id = base.record.root.tree_id
+                    builder.publish(root.file("cache"), base.id, tree_id)
         return root, base
 
     def _copy_settings(self, root: Root) -> None:

@@ -24,7 +24,7 @@ import errno
 import os
 import stat as stat_module
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -182,6 +182,9 @@ class Export:
         """Whether the tree is at the target."""
         self.owns_root = False
         """Whether the root of a fork was registered for this tree, and goes where it fails."""
+        self.root_lock = ExitStack()
+        """What keeps that root locked until the tree has its name: before, another command that
+        cleans up behind a fork to the same path which was killed would forget it."""
 
     def write(self, target_path: str) -> None:
         """Builds the tree beside the target, with its absent parents, and renames it there."""
@@ -220,6 +223,7 @@ class Export:
                     raise _occupied(target_path) from error
                 raise
             self.is_committed = True
+            self.root_lock.close()
             fs.sync(parent_fd)
             self._session.monitor.begin(Phase.TIDY, None, None)
 
@@ -365,6 +369,7 @@ class Export:
     ) -> None:
         """Removes what is left beside the target, then the record; warns when it cannot."""
         try:
+            self.root_lock.close()
             if self._fork is not None and self.owns_root and not self.is_committed:
                 with suppress(NotFound):
                     forget_fork(self._session, self._fork)
