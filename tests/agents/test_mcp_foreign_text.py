@@ -165,11 +165,21 @@ def test_names_are_taken_out_of_messages_whatever_they_hold():
         r"""It has 'it\'s "x"' now""": ("It has [1] now", ['it\'s "x"']),
         r"It has 'a\\' and 'b'": ("It has [1] and [2]", ["a\\", "b"]),
         r"It has 'a\xzz' here": ("It has [1] here", [r"a\xzz"]),
+        "It has 'no end": ("It has [1]", ["no end"]),
+        "It has 'a\nb' here": ("It has [1] here", [r"a\nb"]),
         "Nothing is quoted": ("Nothing is quoted", []),
         "Two roots' paths": ("Two roots' paths", []),
     }
 
     assert {message: apart(message) for message in cases} == cases
+
+
+@pytest.mark.parametrize("part", ["'", '"', "' ", "'a", '\\"', "\\'", "'\\\"", " 'a'b"])
+def test_each_part_of_a_message_is_read_once(part):
+    """Otherwise this takes minutes, and the time limit of a test finds it."""
+    message, names = apart(f"It's '{part * 50_000}")
+
+    assert len(message) + sum(map(len, names)) < 10 * 50_000 * len(part)
 
 
 def test_a_path_that_is_no_text_has_no_command(handle, root):

@@ -12,6 +12,8 @@ import pytest
 
 import treesnap
 from mcp_client import ask, mcp, served, talk, unreadable
+from treesnap.agents.mcp.tools import CallMonitor
+from treesnap.core.model.errors import WarningCode
 
 REQUIRED = {"ref": "latest", "path": "text", "token": "none", "session_id": "s"}
 """What a tool is given for a parameter that has no default, while another one is tried."""
@@ -156,6 +158,18 @@ def test_lists_and_warnings_tell_of_no_other_root(world, tmp_path):
         ]
 
     assert "secret" not in json.dumps(answers)
+
+
+@pytest.mark.parametrize("code", [WarningCode.MAINTENANCE_FAILED, WarningCode.GARBAGE_KEPT])
+def test_a_warning_about_the_whole_store_names_no_root(code):
+    """Room is made in all roots of a store, and the warning says in which one that failed."""
+    monitor = CallMonitor()
+
+    monitor.warn(code, "Old snapshots of '/secret' could not be removed")
+
+    ((told, message),) = monitor.warnings
+    assert told is code
+    assert "secret" not in message
 
 
 def test_a_root_that_was_moved_stays_in_reach(world, tmp_path):

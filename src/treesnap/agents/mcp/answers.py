@@ -45,7 +45,11 @@ _SEEN = re.compile(r"\r\n|[^\n\t -~]")
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = "\u200c\u200d"
 """Format characters that words and emoji are spelt with."""
-_QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)""")
+_QUOTED = re.compile(
+    r"""(?<![\w\\])(?:'(?:[^'\\]|\\.)*(?:'(?!\w)|\Z)|"(?:[^"\\]|\\.)*(?:"(?!\w)|\Z))""", re.DOTALL
+)
+"""What :func:`quoted` writes. A mark in a word is an apostrophe; what ends nowhere goes on to the
+end, so that each text is read once."""
 
 
 def path_text(path: bytes) -> str:
@@ -77,7 +81,7 @@ def apart(message: str) -> tuple[str, list[str]]:
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
-        name = match[0][1:-1]
+        name = match[0][1:].removesuffix(match[0][0])
         with suppress(ValueError, SyntaxError):  # not each message escapes what it quotes
             name = str(literal_eval(match[0]))
         names.append(printable(name))

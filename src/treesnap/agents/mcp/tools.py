@@ -97,6 +97,13 @@ Offset = Annotated[int, Field(ge=0)]
 """Items before the page."""
 
 
+_OF_STORE = {
+    WarningCode.MAINTENANCE_FAILED: "The maintenance of the store failed",
+    WarningCode.GARBAGE_KEPT: "No garbage was collected, because snapshots are damaged",
+}
+"""What is said of a warning that may name any root of the store."""
+
+
 class CallMonitor(NullMonitor):
     """What one call has done so far; ends the work when the request is cancelled.
 
@@ -126,7 +133,7 @@ class CallMonitor(NullMonitor):
 
     def warn(self, code: WarningCode, message: str) -> None:
         """Keeps the warning."""
-        self.warnings.append((code, message))
+        self.warnings.append((code, _OF_STORE.get(code, message)))
 
     def _end_if_cancelled(self) -> None:
         if self.phase in _CANCELLABLE:
