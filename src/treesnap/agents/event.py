@@ -32,6 +32,18 @@ class Event(NamedTuple):
     """What the tool does, such as ``rm -rf build``; of any length."""
     is_read_only: bool = False
     """Whether the tool is known to change nothing, so that nothing is captured."""
+    call: str = ""
+    """What names a call, the same before and after it. Empty after calls that end together."""
+    paths: tuple[bytes, ...] | None = None
+    """Full paths of the files that alone the tool changes, if it says so; else None."""
+    is_background: bool = False
+    """Whether what the tool started goes on after it."""
+    settled: tuple[str, ...] = ()
+    """Calls that went on in the background and have ended; an empty name is all of them."""
+    agent: str = ""
+    """Which agent within the session, where one has started others."""
+    directory: str | None = None
+    """Where the agent is by now, in the root or elsewhere; None where the host does not say."""
 
 
 class Reply(NamedTuple):

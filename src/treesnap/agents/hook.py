@@ -16,6 +16,7 @@ from types import FrameType
 
 from treesnap.agents.event import Event, Reply
 from treesnap.agents.hosts.base import Host, one_line
+from treesnap.agents.marks import add_marks, marks_of
 from treesnap.agents.sessions import REASON_LENGTH_MAX, Before, agent_sessions, look_back, note_gap
 from treesnap.core.fs.durable import ensure_directories, read_file, replace_file
 from treesnap.core.fs.os_errors import error_text
@@ -35,7 +36,13 @@ from treesnap.core.model.reserved_tags import fact_tags
 from treesnap.core.model.results import CreateResult
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.access import opened
-from treesnap.core.ops.context import Context, Session, check_root, user_state_directory
+from treesnap.core.ops.context import (
+    Context,
+    Session,
+    check_root,
+    user_state_directory,
+    worktree_of,
+)
 from treesnap.core.ops.create import create
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.store.lock import held
@@ -139,6 +146,18 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, old)
 
 
+def in_its_worktree(event: Event) -> Event:
+    """Returns an event with the working tree as its root in which the agent is, if that is another.
+
+    The main project is what hosts call it also while a sub-agent works in a tree of its own. Such
+    a tree has a history of its own, wherever it lies.
+    """
+    here = worktree_of(event.directory) if event.directory is not None else None
+    if here is None or here == worktree_of(event.root):
+        return event
+    return event._replace(root=here)
+
+
 def respond(
     event: Event,
     host: Host,
@@ -151,7 +170,7 @@ def respond(
 
     Without ``run_command``, prompts are not typed, and all go to the model.
     """
-    if event.phase is EventPhase.POST or event.is_read_only:
+    if event.is_read_only:
         return host.go_on(event)
     done: Capturing | None = None
     problem = news = None
@@ -173,6 +192,18 @@ def respond(
             if isinstance(error, OutOfTime):
                 _capture_in_background(context)
     return reply_to(event, host, problem, context=news, is_strict=is_strict)
+
+
+def carried_out(event: Event, host: Host, context: Context, *, is_strict: bool) -> Reply | None:
+    """Does what an event asks for in the process of a watcher; returns None for what it may not.
+
+    That is what begins a session, and what carries out commands. Raises what a capture raises.
+    """
+    if event.phase is EventPhase.SESSION or _typed_words(event) is not None:
+        return None
+    done = record(context, event)
+    news = _news(context, event, done)
+    return reply_to(event, host, problem_of(done.result), context=news, is_strict=is_strict)
 
 
 def reply_to(
@@ -208,14 +239,19 @@ def record(context: Context, event: Event) -> Capturing:
 
     An event that was told before gets its first snapshot again: the files have changed since.
     After tools that changed nothing it is the newest snapshot, whatever that was made for.
-    Decided under the root's lock, so of several processes with one event one captures. Raises
-    what :func:`treesnap.core.ops.create.create` does.
+    Decided under the root's lock, so of several processes with one event one captures; there the
+    marks of the event are added, too. Raises what :func:`treesnap.core.ops.create.create` does.
     """
     before: list[Before] = []
 
     def settle(session: Session, request: CaptureRequest) -> Snapshot | CaptureRequest:
         before[:] = [look_back(session, event)]
         return before[0].same or request._replace(step=before[0].number)
+
+    def note(session: Session, result: CreateResult) -> None:
+        with suppress(OSError):  # a mark is worth no failure: it only makes changes less certain
+            at, now_ns = result.snapshot.sequence, context.clock_ns()
+            add_marks(session, marks_of(session, event, at, now_ns))
 
     request = CaptureRequest(
         label=_label(event),
@@ -226,7 +262,7 @@ def record(context: Context, event: Event) -> Capturing:
         kind=SnapshotKind.AUTOMATIC,
         skip_unchanged=event.phase is EventPhase.POST,
     )
-    return Capturing(create(context, request, settle=settle), before[0])
+    return Capturing(create(context, request, settle=settle, note=note), before[0])
 
 
 def begin_session(context: Context) -> None:
@@ -265,7 +301,9 @@ def _label(event: Event) -> str | None:
     if event.phase is EventPhase.END:
         return "end of the turn"
     if event.phase is EventPhase.POST:
-        return "after the tools"
+        return f"after {one_line(event.tool)}" if event.tool else "after the tools"
+    if event.phase is EventPhase.WAKE:
+        return "after work in the background"
     name = one_line(event.tool or "a tool")
     summary = one_line((event.summary or "").removeprefix(event.root.rstrip("/") + "/"))
     return f"{name}: {summary}" if summary else name

@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import islice
 
 from treesnap.agents.event import Event
+from treesnap.agents.marks import add_marks, marks_of
 from treesnap.core.codec.root_files import GAPS, GAPS_FILE, GAPS_LENGTH_MAX, Gap
 from treesnap.core.codec.snapshot import tag_bytes
 from treesnap.core.model.errors import ErrorCode, NotFound, StoreMissing, TreesnapError, quoted
@@ -196,6 +197,10 @@ def note_gap(context: Context, event: Event, reason: str) -> None:
         ):
             gaps = (*gaps_in(session), gap)[-GAPS_LENGTH_MAX:]
             session.root.write(GAPS_FILE, GAPS, gaps)
+            newest = session.store.snapshots.listing(session.root.id).newest
+            at = newest.sequence if newest is not None else 0
+            marks = marks_of(session, event, at, gap.time_ns, is_captured=False)
+            add_marks(session, marks)
 
 
 def _incomplete(step: AgentStep) -> Gap | None:

@@ -61,7 +61,7 @@ def test_a_dry_run_prints_a_patch(snap, home):
     result = snap("agent", "install", "cursor", "windsurf", "--dry-run", "--strict")
 
     assert result.out.startswith(
-        f"--- {settings}\n+++ {settings}\n@@ -1,3 +1,27 @@\n {{\n"
+        f"--- {settings}\n+++ {settings}\n@@ -1,3 +1,32 @@\n {{\n"
         '-  "version": 1\n+  "version": 1,\n'
     )
     assert f"--- /dev/null\n+++ {home}/.codeium/windsurf/hooks.json\n" in result.out

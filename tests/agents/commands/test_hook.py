@@ -670,12 +670,15 @@ def test_a_watcher_carries_hooks_out(run_hook, snap, detach, root, environment):
     for key in ("t1", "t2", "t1"):
         assert run_hook("PreToolUse", tool_use_id=key) == (0, b"", b"")
     assert run_hook("PreToolUse", "--strict", tool_name="Read", tool_input={}) == (0, b"", b"")
-    assert run_hook("PostToolUse", tool_name="Bash") == (0, b"", b"")
+    assert run_hook("PostToolUse", tool_name="Bash", tool_use_id="t1") == (0, b"", b"")
+    (root / "new").touch()
+    assert run_hook("PostToolUse", tool_name="Bash", tool_use_id="t2") == (0, b"", b"")
+    assert run_hook("UserPromptSubmit", prompt_id="p1", prompt="Go on") == (0, b"", b"")
     assert run_hook("Stop", cwd="/") == (0, b"", b"")
     assert run_hook("Unknown") == (0, b"", b"")
 
     found = [(item["step"], item["phase"]) for item in listed(snap)]
-    assert found == [(3, "end"), (2, "pre"), (1, "pre")]
+    assert found == [(5, "end"), (4, "turn"), (3, "post"), (2, "pre"), (1, "pre")]
 
 
 def test_what_a_watcher_does_not_carry_out_is_left_to_the_hook(run_hook, snap, detach):
@@ -683,7 +686,7 @@ def test_what_a_watcher_does_not_carry_out_is_left_to_the_hook(run_hook, snap, d
 
     left = [
         run_hook("SessionStart"),
-        run_hook("UserPromptSubmit"),
+        run_hook("UserPromptSubmit", prompt="snap undo"),
         run_hook("PreToolUse", "-C", "/"),
         run_hook("PreToolUse", "--timeout", "0.5"),
         run_hook("PreToolUse", "--later"),

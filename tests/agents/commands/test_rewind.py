@@ -10,7 +10,7 @@ from treesnap.agents.sessions import note_gap
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase
 
-CONFLICT = "1 path changed by others since, and {}:\n  M  notes\n"
+KEPT = "Kept, changed by you or a program: notes\n"
 
 
 @pytest.fixture
@@ -48,7 +48,10 @@ def test_it_says_where_it_went_and_how_to_undo_it(snap, root, worked):
     assert " (Tidy up): 2 put back, 0 created, 0 deleted, 0 unchanged\n" in result.out
     first, *rest = result.err.splitlines()
     assert first.startswith("Step 1 of session s1 of claude, 20")
-    assert rest == ["To undo this: snap undo"]
+    assert rest == [
+        "Undone, though it may be the work of others, because a call has no known end: code, notes",
+        "To undo this: snap undo",
+    ]
     assert (root / "code").read_text() == "before\n"
 
 
@@ -58,18 +61,18 @@ def test_conflicts_are_listed_with_what_to_do(snap, root, worked):
     result = snap("rewind", "--session", "s1")
 
     assert "1 put back, 0 created, 0 deleted, 0 unchanged" in result.out
-    assert CONFLICT.format("kept") in result.err
-    assert "To restore these too: snap rewind 1 --session s1 --theirs\n" in result.err
+    assert KEPT in result.err
+    assert "To restore everything: snap rewind 1 --session s1 --theirs\n" in result.err
     assert (root / "notes").read_text() == "by the user\n"
 
-    again = snap("rewind", "--mine")
+    again = snap("rewind")
 
     assert again.out.startswith("Nothing to restore: everything else is as in ")
 
     again = snap("rewind", "--theirs")
 
-    assert CONFLICT.format("overwritten") in again.err
-    assert "To restore these too" not in again.err
+    assert "Overwritten, though others changed it: notes\n" in again.err
+    assert "To restore everything" not in again.err
     assert (root / "notes").read_text() == "before\n"
 
 
@@ -77,22 +80,23 @@ def test_a_dry_run_prints_the_plan_and_the_conflicts(snap, root, worked):
     (root / "notes").write_text("by the user\n")
 
     result = snap("rewind", "step:2", "--dry-run")
-    kept = snap("rewind", "--dry-run", "--mine")
+    kept = snap("rewind", "--dry-run")
 
     assert kept.out.startswith("M  code\nWould restore ")
     assert "1 put back" in result.out
-    assert CONFLICT.format("kept") in result.err
+    assert KEPT in result.err
     assert (root / "code").read_text() == "by the agent\n"
 
 
 def test_gaps_are_said(snap, root, worked, told):
     told(EventPhase.PRE, is_missed=True)
+    (root / "notes").write_text("by another\n")
 
     result = snap("rewind")
 
     assert "The step before Bash at 20" in result.err
     assert "was not captured: the disk was full\n" in result.err
-    assert "It is not known how the agent left the files" in result.err
+    assert "Undone, though it may be the work of others, because a call has no known" in result.err
 
 
 def test_rewind_as_json(snap, root, worked):
@@ -104,7 +108,10 @@ def test_rewind_as_json(snap, root, worked):
     assert (document["host"], document["session"], document["step"]) == ("claude", "s1", 1)
     assert document["conflicts"] == [{"path": "notes", "change": "modified"}]
     assert (document["restored"], document["gaps"]) == (1, [])
-    assert len(document["base_ids"]) == 1
+    assert document["paths"] == [
+        {"path": "code", "verdict": "perhaps", "sessions": []},
+        {"path": "notes", "verdict": "conflict", "sessions": []},
+    ]
 
 
 def test_gaps_as_json(snap, root, worked, told):
@@ -114,7 +121,6 @@ def test_gaps_as_json(snap, root, worked, told):
 
     (gap,) = document["gaps"]
     assert (gap["phase"], gap["tool"], gap["reason"]) == ("pre", "Bash", "the disk was full")
-    assert document["base_ids"] == []
 
 
 def test_without_an_agent_there_is_nothing_to_rewind(snap, root):
@@ -131,7 +137,6 @@ def test_without_an_agent_there_is_nothing_to_rewind(snap, root):
     ("words", "code", "message"),
     [
         (["0"], 2, "The number of prompts to go back is 1 or more"),
-        (["--mine", "--theirs"], 2, "--theirs and --mine exclude each other"),
         (["elsewhere"], 5, "elsewhere"),
     ],
 )

@@ -121,7 +121,14 @@ def _replied(
     invocation: Invocation, host: Host, event_name: str | None, timeout_s: float, *, is_strict: bool
 ) -> Reply:
     """Returns the reply to the payload on standard input, whatever happens."""
-    from treesnap.agents.hook import OutOfTime, reason_of, reply_to, respond, time_limit
+    from treesnap.agents.hook import (
+        OutOfTime,
+        in_its_worktree,
+        reason_of,
+        reply_to,
+        respond,
+        time_limit,
+    )
 
     invocation.wait_s = min(invocation.wait_s, max(timeout_s - 1.0, timeout_s / 2))
     event: Event | None = None
@@ -130,6 +137,7 @@ def _replied(
             event = host.parse(_payload(invocation, event_name))
             if event is None:
                 return host.go_on(None)
+            event = in_its_worktree(event)
             with invocation.open(progress=False, makes_store=True, start=event.root) as handle:
                 return respond(event, host, handle.context, _run_command, is_strict=is_strict)
     except (TreesnapError, OSError, OutOfTime) as error:
@@ -179,27 +187,28 @@ def carry_out(context: Context, request: bytes) -> bytes:
         call = HookCall(words)
         if sender != identity():
             return b""
-        from treesnap.agents.hook import problem_of, record, reply_to, with_deadline
+        from treesnap.agents.hook import carried_out, in_its_worktree, with_deadline
         from treesnap.agents.hosts.base import Payload
         from treesnap.agents.hosts.table import host_named
         from treesnap.core.ops.context import find_root
-        from treesnap.core.ops.history.steps import EventPhase
 
         host = host_named(call.host_name)
         given = os.path.join(directory, call.directory) if call.directory else None
         root = os.path.abspath(given) if given is not None else None
         payload = Payload(_fields(data), call.event_name or None, root, environ, directory)
         event = host.parse(payload)
-        problem = None
-        if event is not None and event.phase is not EventPhase.POST and not event.is_read_only:
+        if event is None or event.is_read_only:
+            reply: Reply | None = host.go_on(event)
+        else:
+            event = in_its_worktree(event)
             root_path = root or find_root(event.root, context.store_path)
-            is_here = os.path.realpath(root_path) == context.root
-            if not is_here or event.phase not in (EventPhase.PRE, EventPhase.END):
+            if os.path.realpath(root_path) != context.root:
                 return b""
             silent = context._replace(monitor=NullMonitor(), wait_s=_WATCHER_WAIT_S)
             waiting = with_deadline(silent, call.timeout_s * WATCHER_SHARE)
-            problem = problem_of(record(waiting, event).result)
-        reply = reply_to(event, host, problem, is_strict=call.is_strict)
+            reply = carried_out(event, host, waiting, is_strict=call.is_strict)
+        if reply is None:
+            return b""
     except (Exception, OutOfTime):  # noqa: BLE001 - a mistake of ours must not end the watcher
         return b""
     return encode_reply(

@@ -13,45 +13,60 @@ from treesnap.cli.options import dry_run_option, session_option
 from treesnap.cli.output.as_text import change_lines, gap_text, restore_line, restore_notes
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.errors import printable
-from treesnap.core.model.quantities import count_text, first_lines
+from treesnap.core.model.quantities import first_lines
 
 if TYPE_CHECKING:
     from treesnap.agents.rewind import RewindResult
 
-_SHOWN_MAX = 10
-"""Conflicts and gaps that are named; the others are counted."""
+_SHOWN_MAX = 5
+"""Paths and gaps of a kind that are named; the others are counted."""
 
 
 @command(
-    "rewind", examples=["snap rewind", "snap rewind 2 --dry-run", "snap rewind step:7 --theirs"]
+    "rewind",
+    examples=["snap rewind", "snap rewind 2 --dry-run", "snap rewind 1 src", "snap rewind step:7"],
 )
 @click.argument("where", default="1", metavar="[N|STEP]")
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
 @dry_run_option
-@click.option("--theirs", is_flag=True, help="Restore what others changed since, too.")
-@click.option("--mine", is_flag=True, help="Keep what others changed since [default].")
+@click.option("--shared", is_flag=True, help="Undo what another session may have changed, too.")
+@click.option("--unknown", is_flag=True, help="Undo what work in the background left, too.")
+@click.option("--theirs", is_flag=True, help="Restore everything, also what others changed.")
 @session_option
 @pass_invocation
-def rewind(invocation: Invocation, *, where: str, dry_run: bool, theirs: bool, mine: bool) -> None:
+def rewind(
+    invocation: Invocation,
+    /,
+    *,
+    where: str,
+    paths: tuple[str, ...],
+    dry_run: bool,
+    shared: bool,
+    unknown: bool,
+    theirs: bool,
+) -> None:
     """Undo what an agent did since its newest prompt, or since STEP.
 
     Goes back to before the N-th newest prompt, or to a step such as step:7, which is
     before a tool call; any other REF is fine as well. The session is the one that did
     something last, unless --session names it. All or nothing: 'snap undo' goes back.
-    What others changed since the agent's turn ended is listed and kept.
+    What you, another session or another program wrote meanwhile is listed and kept.
     """
-    if theirs and mine:
-        raise click.UsageError("--theirs and --mine exclude each other")
+    from treesnap.agents.attribution import Whose
     from treesnap.agents.rewind import RewindRequest
     from treesnap.agents.rewind import rewind as go_back
 
-    request = RewindRequest(
-        where=where,
-        session_id=invocation.session,
-        overwrites=theirs,
-        dry_run=dry_run,
-        list_changes=dry_run or invocation.output.as_json,
-    )
+    widened = {Whose.SHARED: shared, Whose.UNKNOWN: unknown}
     with invocation.open(ends_restored=True) as handle:
+        request = RewindRequest(
+            where=where,
+            session_id=invocation.session,
+            paths=handle.tree_paths(paths or None),
+            overwrites=theirs,
+            widened=frozenset(whose for whose, is_wanted in widened.items() if is_wanted),
+            dry_run=dry_run,
+            list_changes=dry_run or invocation.output.as_json,
+        )
         result = go_back(handle.context, request)
     coloured = invocation.output.is_coloured
     plan = change_lines(result.restore.changes, coloured=coloured) if dry_run else ()
@@ -63,30 +78,65 @@ def rewind(invocation: Invocation, *, where: str, dry_run: bool, theirs: bool, m
             "session": result.session.id,
             "step": None if result.step is None else result.step.number,
             "gaps": result.gaps,
+            "paths": result.paths,
         },
         [*plan, restore_line(result.restore)],
     )
-    others = ["--session", invocation.session] if invocation.session is not None else []
-    with_theirs = invocation.command_text("rewind", where, *others, "--theirs")
-    invocation.output.note(*_notes(result, None if theirs else with_theirs))
+    named = ["--session", invocation.session] if invocation.session is not None else []
+    again = invocation.command_text("rewind", where, *paths, *named)
+    invocation.output.note(*_notes(result, again, is_everything=theirs))
     invocation.output.note(*restore_notes(result.restore, invocation.command_text("undo")))
 
 
-def _notes(result: RewindResult, with_theirs: str | None) -> Iterator[str]:
-    """Yields what a person wants to know of a rewind; the command restores what was kept."""
+def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator[str]:
+    """Yields what a person wants to know of a rewind; ``again`` is the command."""
+    from treesnap.agents.attribution import Verdict
+
     step, session = result.step, result.session
     where = f"session {printable(session.id)} of {session.host}"
     if step is not None:
         yield f"Step {step.number} of {where}, {time_text(step.snapshot.record.created_at_ns)}"
-    for text in first_lines(result.gaps, gap_text, _SHOWN_MAX):
-        yield text
-    conflicts = result.restore.conflicts
-    if not result.restore.base_ids:
-        yield "It is not known how the agent left the files, so changes by others are not kept"
-    if conflicts:
-        done = "kept" if with_theirs is not None else "overwritten"
-        yield f"{count_text(len(conflicts), 'path')} changed by others since, and {done}:"
-        for text in first_lines(list(change_lines(conflicts)), str, _SHOWN_MAX):
-            yield f"  {text}"
-        if with_theirs is not None:
-            yield f"To restore these too: {with_theirs}"
+    yield from first_lines(result.gaps, gap_text, _SHOWN_MAX)
+    differ = {change.path for change in result.restore.conflicts}
+    if is_everything:
+        if differ:
+            yield f"Overwritten, though others changed it: {_named(sorted(differ))}"
+        return
+    undone = [item.path for item in result.paths if item.verdict is Verdict.PERHAPS]
+    if undone:
+        yield (
+            f"Undone, though it may be the work of others, because a call has no known end: "
+            f"{_named(undone)}"
+        )
+    groups: dict[tuple[Verdict, tuple[str, ...]], list[bytes]] = {}
+    for item in result.paths:
+        if item.path in differ:
+            is_kept = item.verdict is Verdict.CONFLICT
+            shown = Verdict.KEPT if is_kept else item.verdict
+            groups.setdefault((shown, item.sessions), []).append(item.path)
+    for (verdict, sessions), paths in groups.items():
+        who = " and ".join(f"session {printable(name)}" for name in sessions) or "you or a program"
+        if verdict is Verdict.SHARED:
+            yield f"Kept, because {who} worked at the same time: {_named(paths)}"
+        elif verdict is Verdict.UNKNOWN:
+            yield f"Kept, because work in the background may have done it: {_named(paths)}"
+        elif verdict is Verdict.BACK_TO_OTHERS:
+            yield f"As {who} left it before the agent changed it: {_named(paths)}"
+        else:
+            yield f"Kept, changed by {who}: {_named(paths)}"
+    judged = {item.path for item in result.paths}
+    late = sorted(differ - judged)
+    if late:
+        yield f"Kept, changed while this ran: {_named(late)}"
+    verdicts = {verdict for verdict, _ in groups}
+    for wider in (Verdict.SHARED, Verdict.UNKNOWN):
+        if wider in verdicts:
+            yield f"To undo what is {wider.value}, too: {again} --{wider.value}"
+    if verdicts - {Verdict.SHARED, Verdict.UNKNOWN}:
+        yield f"To restore everything: {again} --theirs"
+
+
+def _named(paths: list[bytes]) -> str:
+    """Returns the first of some paths, and how many more there are."""
+    more = f" and {len(paths) - _SHOWN_MAX:,} more" if len(paths) > _SHOWN_MAX else ""
+    return ", ".join(printable(path) for path in paths[:_SHOWN_MAX]) + more

@@ -24,6 +24,10 @@ from treesnap.core.ops.history.steps import EventPhase
 
 _OWN_TOOL = re.compile(r"(mcp_+)?(plugin_treesnap_)?treesnap(_+|[.-])[a-z_]+")
 """The tools of ``snap mcp``, as hosts name those of a server that is called treesnap."""
+_PATCHED = re.compile(
+    r"^\*\*\* (?:Add|Update|Delete) File: (.+?)\s*$|^\*\*\* Move to: (.+?)\s*$", re.MULTILINE
+)
+"""The lines of a patch that name files."""
 BLOCKED = 2
 """The exit code that keeps most hosts from going on."""
 _SUMMARY_LENGTH_MAX = 80
@@ -101,6 +105,18 @@ class Host:
     """The object with what a tool is called with; empty for the payload itself."""
     prompt_fields: ClassVar[tuple[str, ...]] = ("prompt",)
     read_only_tools: ClassVar[frozenset[str]] = frozenset()
+    call_fields: ClassVar[tuple[str, ...]] = ("tool_use_id",)
+    """What names a call, the same before and after it."""
+    repeats_input: ClassVar[bool] = True
+    """Whether what a tool is called with is told after it as before, and so names the call."""
+    agent_fields: ClassVar[tuple[str, ...]] = ()
+    """What names an agent that another one of the session has started."""
+    path_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """By tool that changes no file but those that it names: the inputs that name them."""
+    patch_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Likewise: the inputs that are patches, in the form of Codex."""
+    background_fields: ClassVar[tuple[str, ...]] = ("run_in_background", "is_background")
+    """The inputs that are true where what a tool starts goes on after it."""
     begins_with_prompt: ClassVar[bool] = False
     """Whether the first event of a session is its first prompt."""
     waits_for_turn: ClassVar[bool] = True
@@ -134,9 +150,8 @@ class Host:
         phase = self.phases.get(name)
         if phase is None:
             return None
-        tool = (
-            payload.text(*self.tool_fields) if phase in (EventPhase.PRE, EventPhase.POST) else None
-        )
+        is_call = phase in (EventPhase.PRE, EventPhase.POST)
+        tool = payload.text(*self.tool_fields) if is_call else None
         return Event(
             host=self.name,
             phase=phase,
@@ -147,6 +162,41 @@ class Host:
             prompt=self.prompt(payload) if phase is EventPhase.TURN else None,
             summary=self.summary(payload) if tool is not None else None,
             is_read_only=self.is_read_only(tool),
+            call=self.call(payload, tool) if is_call else "",
+            paths=self.paths(payload, tool) if tool is not None else None,
+            is_background=any(self.input(payload, name) is True for name in self.background_fields),
+            agent=payload.text(*self.agent_fields) or "",
+            directory=payload.text("cwd") if payload.root is None else None,
+        )
+
+    def call(self, payload: Payload, tool: str | None) -> str:
+        """Returns what names a call, the same before and after it, or an empty text.
+
+        Two equal calls at one time have one name, and count as two.
+        """
+        name = payload.text(*self.call_fields)
+        if name is not None or tool is None or not self.repeats_input:
+            return as_name(name or "") if name else ""
+        inputs = [payload.value(field) for field in self.input_fields]
+        return _hash(json.dumps([tool, inputs], sort_keys=True))
+
+    def input(self, payload: Payload, name: str) -> object:
+        """Returns what a tool is called with by the name of an input, or None."""
+        values = (payload.value(f"{field}.{name}".lstrip(".")) for field in self.input_fields)
+        return next((value for value in values if value is not None), None)
+
+    def paths(self, payload: Payload, tool: str) -> tuple[bytes, ...] | None:
+        """Returns full paths of the files that alone a tool changes, or None for any."""
+        names = [self.input(payload, name) for name in self.path_fields.get(tool, ())]
+        for name in self.patch_fields.get(tool, ()):
+            text = self.input(payload, name)
+            names += _PATCHED.findall(text) if isinstance(text, str) else []
+        texts = [name for name in names if isinstance(name, str) and name and "\0" not in name]
+        directory = payload.text("cwd") or self.root(payload)
+        if not texts or not directory.startswith("/"):
+            return None
+        return tuple(
+            os.fsencode(os.path.normpath(os.path.join(directory, _valid(text)))) for text in texts
         )
 
     def is_read_only(self, tool: str | None) -> bool:
@@ -204,8 +254,7 @@ class Host:
     def summary(self, payload: Payload) -> str | None:
         """Returns what a call of a tool does, or None where the input does not say."""
         for name in _SUMMARISING:
-            where = (f"{field}.{name}".lstrip(".") for field in self.input_fields)
-            value = next(filter(None, map(payload.value, where)), None)
+            value = self.input(payload, name)
             text = "; ".join(map(str, value)) if isinstance(value, list) else value
             if isinstance(text, str) and text.strip():
                 return text

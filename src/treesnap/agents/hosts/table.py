@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar
 
 from treesnap.agents.event import Event
-from treesnap.agents.hosts.base import Host, Payload, by_name, words
+from treesnap.agents.hosts.base import Host, Payload, as_name, by_name, words
 from treesnap.core.model.errors import InvalidArgument, quoted
 from treesnap.core.ops.history.steps import EventPhase
 
@@ -15,6 +16,11 @@ _EXPANSION = "UserPromptExpansion"
 _PREFIX = "/treesnap:"
 """What the slash commands of treesnap's plugin begin with. Without a terminal they are told twice:
 as a prompt first, and before they expand only if that was not answered."""
+_WAKE = "<task-notification>"
+"""What a prompt of Claude Code begins with that no one wrote: a task has ended."""
+_SETTLED = re.compile(r"<tool-use-id>([^<]+)</tool-use-id>")
+_PEOPLE = ("user", "sdk")
+"""Where prompts come from that a person or a program wrote."""
 
 
 class Claude(Host):
@@ -33,18 +39,33 @@ class Claude(Host):
         "AskUserQuestion BashOutput EnterPlanMode ExitPlanMode Glob Grep LS NotebookRead Read "
         "TodoRead TodoWrite WebFetch WebSearch"
     )
+    agent_fields = ("agent_id",)
+    path_fields: ClassVar = {
+        **dict.fromkeys(("Edit", "MultiEdit", "Write"), ("file_path",)),
+        "NotebookEdit": ("notebook_path",),
+    }
 
     def parse(self, payload: Payload) -> Event | None:
         """Returns the event, which of slash commands only those of treesnap are.
 
-        They have no key: the payload may have the id of the prompt before.
+        They have no key: the payload may have the id of the prompt before. A prompt that says that
+        a task has ended is a wake, also where it has the id of the running prompt; one that the
+        user wrote meanwhile has that id, too.
         """
-        if payload.text(*self.event_fields) != _EXPANSION:
-            return super().parse(payload)
-        if not super().prompt(payload).startswith(_PREFIX):
-            return None  # its own prompt follows
         event = super().parse(payload)
-        return event._replace(key="") if event is not None else None
+        if event is None or event.phase is EventPhase.END:
+            is_idle = payload.value("background_tasks") == []
+            return event._replace(settled=("",)) if event is not None and is_idle else event
+        if payload.text(*self.event_fields) == _EXPANSION:
+            is_ours = super().prompt(payload).startswith(_PREFIX)
+            return event._replace(key="") if is_ours else None  # its own prompt follows
+        source = payload.text("source")
+        text = super().prompt(payload)
+        is_told = source is not None and source not in _PEOPLE
+        if event.phase is EventPhase.TURN and (is_told or text.startswith(_WAKE)):
+            settled = tuple(map(as_name, _SETTLED.findall(text)))
+            return event._replace(phase=EventPhase.WAKE, prompt=None, settled=settled)
+        return event
 
     def prompt(self, payload: Payload) -> str:
         """Returns what the user wrote, or the command that a slash command stands for."""
@@ -62,6 +83,7 @@ class Codex(Host):
     name = "codex"
     warning_field = "systemMessage"
     answer_form = Claude.answer_form
+    patch_fields: ClassVar = {"apply_patch": ("command", "input", "patch")}
     read_only_tools = words("grep_files list_dir read_file update_plan view_image web_search")
 
 
@@ -87,6 +109,7 @@ class Gemini(Host):
         "get_internal_docs glob google_web_search grep_search list_directory read_file "
         "read_many_files search_file_content web_fetch write_todos"
     )
+    path_fields: ClassVar = dict.fromkeys(("replace", "write_file"), ("file_path",))
 
 
 class Copilot(Host):
@@ -126,6 +149,11 @@ class Copilot(Host):
         "Glob Grep Read WebFetch ask_user fetch_copilot_cli_documentation glob grep list_bash "
         "read_bash report_intent rg update_todo view web_fetch"
     )
+    path_fields: ClassVar = {
+        **dict.fromkeys(("create", "edit"), ("path",)),
+        **dict.fromkeys(("Edit", "Write"), ("file_path", "path")),
+    }
+    patch_fields: ClassVar = {"apply_patch": ("input", "patch")}
 
 
 class Opencode(Host):
@@ -135,7 +163,8 @@ class Opencode(Host):
     hook opencode`` with this payload on standard input, and without the fields that an event
     lacks::
 
-        {"event": "session.created" | "chat.message" | "tool.execute.before" | "session.idle",
+        {"event": "session.created" | "chat.message" | "tool.execute.before" |
+                  "tool.execute.after" | "session.idle",
          "directory": "...", "sessionID": "...", "messageID": "...", "prompt": "...",
          "callID": "...", "tool": "bash", "args": {"command": "..."}}
 
@@ -158,6 +187,9 @@ class Opencode(Host):
     root_fields = ("directory",)
     tool_fields = ("tool",)
     input_fields = ("args",)
+    call_fields = ("callID",)
+    path_fields: ClassVar = dict.fromkeys(("edit", "write"), ("filePath",))
+    patch_fields: ClassVar = dict.fromkeys(("apply_patch", "patch"), ("patchText",))
     warning_field = "warning"
     context_form: ClassVar = {"context": "{text}"}
     read_only_tools = words(
@@ -189,6 +221,7 @@ class Cline(Host):
     root_fields = ("workspaceRoots.0", "workspaceRoots.0.path", "cwd")
     tool_fields = ("tool_call.name", "tool_result.name", "preToolUse.toolName")
     input_fields = ("tool_call.input", "tool_result.input", "preToolUse.parameters")
+    call_fields = ("tool_call.id", "tool_result.id")
     prompt_fields = (
         "userPromptSubmit.prompt",
         "taskStart.taskMetadata.initialTask",
@@ -237,6 +270,7 @@ class Cursor(Host):
     root_fields = ("workspace_roots.0", "cwd")
     tool_fields = ("tool_name", "hook_event_name")  # of events of a single tool
     input_fields = ("tool_input", "")
+    repeats_input = False  # an event of a single tool tells it in its own fields
     context_form: ClassVar = {}
     answer_form: ClassVar = {"continue": False, "user_message": "{text}"}
     block_forms: ClassVar = {EventPhase.TURN: answer_form}
@@ -264,6 +298,7 @@ class Windsurf(Host):
     root_fields = ()
     tool_fields = ("tool_info.mcp_tool_name", "agent_action_name")
     input_fields = ("tool_info",)
+    repeats_input = False
     prompt_fields = ("tool_info.user_prompt",)
     context_form: ClassVar = {}
 

@@ -32,7 +32,10 @@ MARK = "made by treesnap"
 """What every file that we write as a whole says in its first two lines."""
 _LINE = "{line}"
 _COMMAND = {"type": "command", "command": _LINE, "timeout": TIMEOUT_S}
-_EVENTS = ("SessionStart", "UserPromptSubmit", "PreToolUse", "Stop")
+_EVENTS = (
+    *("SessionStart", "UserPromptSubmit", "PreToolUse"),
+    *("PostToolUse", "PostToolUseFailure", "Stop"),
+)
 _MODULE = ("-P", "-m", "treesnap")
 _MODULE_FORMS = (_MODULE, _MODULE[1:])
 """What follows the interpreter where no script is called; the second is of earlier versions."""
@@ -69,7 +72,7 @@ class Contract(NamedTuple):
     """What its program may be called, if that is not the name of the host."""
     form: Form = Form.GROUPS
     events: tuple[str, ...] = _EVENTS
-    """In the host's own words; none that may not change anything, because each costs a process."""
+    """In the host's own words; none that says nothing new, because each costs a process."""
     entry: Mapping[str, Any] = _COMMAND
     members: Mapping[str, Any] = {}
     """What the file has to hold beside the entries."""
@@ -94,12 +97,13 @@ CONTRACTS: Mapping[str, Contract] = {
     ),
     "codex": Contract(
         *("Codex", "0.169", ".codex/hooks.json"),
+        events=tuple(event for event in _EVENTS if event != "PostToolUseFailure"),
         variable="CODEX_HOME",
         next_step="Codex runs no hook before you trust it: type /hooks there",
     ),
     "gemini": Contract(
         *("Gemini CLI", "0.61", ".gemini/settings.json"),
-        events=("SessionStart", "BeforeAgent", "BeforeTool", "AfterAgent"),
+        events=("SessionStart", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent"),
         entry={"name": NAME, **_COMMAND, "timeout": TIMEOUT_S * 1000},
         is_stopped_by_failure=True,
     ),
@@ -116,19 +120,25 @@ CONTRACTS: Mapping[str, Contract] = {
         *("opencode", "1.18", ".config/opencode/plugins/treesnap.js"),
         project_file=".opencode/plugins/treesnap.js",
         form=Form.PLUGIN,
-        events=("session.created", "chat.message", "tool.execute.before", "session.idle"),
+        events=(
+            *("session.created", "chat.message", "tool.execute.before"),
+            *("tool.execute.after", "session.idle"),
+        ),
         variable="XDG_CONFIG_HOME",
     ),
     "cline": Contract(
         *("Cline", "3.0", ".cline/hooks"),
         form=Form.SCRIPTS,
-        events=("TaskStart", "TaskResume", "UserPromptSubmit", "PreToolUse", "TaskComplete"),
+        events=(
+            *("TaskStart", "TaskResume", "UserPromptSubmit"),
+            *("PreToolUse", "PostToolUse", "TaskComplete"),
+        ),
     ),
     "cursor": Contract(
         *("Cursor", "2.1", ".cursor/hooks.json"),
         programs=("cursor-agent", "cursor"),
         form=Form.LISTS,
-        events=("sessionStart", "beforeSubmitPrompt", "preToolUse", "stop"),
+        events=("sessionStart", "beforeSubmitPrompt", "preToolUse", "postToolUse", "stop"),
         entry={"command": _LINE},  # sources disagree about the unit of a time-out
         members={"version": 1},
         strict={"failClosed": True},
@@ -139,8 +149,9 @@ CONTRACTS: Mapping[str, Contract] = {
         project_file=".windsurf/hooks.json",
         form=Form.LISTS,
         events=(
-            *("pre_user_prompt", "pre_write_code", "pre_run_command"),
-            *("pre_mcp_tool_use", "post_cascade_response"),
+            *("pre_user_prompt", "pre_write_code", "pre_run_command", "pre_mcp_tool_use"),
+            *("post_write_code", "post_run_command", "post_mcp_tool_use"),
+            "post_cascade_response",
         ),
         entry={"command": _LINE},
         is_tried=False,
@@ -149,7 +160,7 @@ CONTRACTS: Mapping[str, Contract] = {
         *("Kiro", "3.0", ".kiro/hooks/treesnap.json"),
         programs=("kiro-cli", "kiro"),
         form=Form.TRIGGERS,
-        events=("UserPromptSubmit", "PreToolUse", "Stop"),
+        events=("UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"),
         entry={
             "name": NAME,
             "trigger": "{event}",
@@ -165,6 +176,7 @@ CONTRACTS: Mapping[str, Contract] = {
         project_file=".github/hooks/treesnap-vscode.json",
         programs=("code", "code-insiders"),
         form=Form.LISTS,
+        events=tuple(event for event in _EVENTS if event != "PostToolUseFailure"),
         variable="COPILOT_HOME",
         is_tried=False,
     ),

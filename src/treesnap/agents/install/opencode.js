@@ -56,13 +56,17 @@ async function ask(payload, client) {
   return replied(ended, client).context
 }
 
+// The session of which the work of another one is: an agent that a session starts has its own.
+const parents = new Map()
+const topmost = (id) => (parents.has(id) ? topmost(parents.get(id)) : id)
+
 export const Treesnap = async ({ client, directory }) => ({
   "chat.message": async (input, output) => {
     const texts = output.parts.filter((part) => part.type === "text")
     const payload = {
       event: "chat.message",
       directory,
-      sessionID: input.sessionID,
+      sessionID: topmost(input.sessionID),
       messageID: output.message?.id ?? input.messageID,
       prompt: texts.map((part) => part.text).join("\n"),
     }
@@ -70,13 +74,23 @@ export const Treesnap = async ({ client, directory }) => ({
     if (context && texts.length) texts.at(-1).text += `\n\n${context}`
   },
   "tool.execute.before": async (input, output) => {
-    const { sessionID, callID, tool } = input
+    const { callID, tool } = input
+    const sessionID = topmost(input.sessionID)
     const payload = { event: "tool.execute.before", directory, sessionID, callID, tool }
     await ask({ ...payload, args: output.args }, client)
+  },
+  "tool.execute.after": async (input) => {
+    const { callID, tool, args } = input
+    const sessionID = topmost(input.sessionID)
+    const payload = { event: "tool.execute.after", directory, sessionID, callID, tool, args }
+    replied(await tell(payload), client)
   },
   event: async ({ event }) => {
     const sessionID = event.properties?.sessionID ?? event.properties?.info?.id
     if (!sessionID || !["session.created", "session.idle"].includes(event.type)) return
+    const parentID = event.properties?.info?.parentID
+    if (parentID && parentID !== sessionID) parents.set(sessionID, parentID)
+    if (parents.has(sessionID)) return // its session begins and ends by itself
     replied(await tell({ event: event.type, directory, sessionID }), client)
   },
 })

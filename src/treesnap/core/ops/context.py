@@ -42,6 +42,7 @@ MARKS_VARIABLE = "SNAP_STEP"
 """Names the commands that a process belongs to, each by its mark; nested ones are all named."""
 WAIT_DEFAULT_S = 30.0
 """How long an operation waits for another one in the same root."""
+_GIT_FILE_SIZE_MAX = 4096
 SYSTEM_DIRECTORIES = frozenset(
     {
         "/",
@@ -410,13 +411,14 @@ def absolute(path: str) -> str:
 def find_root(directory: str, store_path: str, markers: tuple[str, ...] = ()) -> str:
     """Returns the nearest registered root that holds a directory, else the directory itself.
 
-    A directory with one of the ``markers`` in it counts as well, unless it is a dangerous root.
+    A directory with one of the ``markers`` in it counts as well, unless it is a dangerous root. A
+    working tree that shares its repository with others is a root of its own, wherever it lies.
     """
     layout = Layout(store_path)
     start = os.path.realpath(directory)
     candidate = start
     while True:
-        if _is_root(layout, candidate):
+        if _is_root(layout, candidate) or is_worktree(candidate):
             return candidate
         is_marked = any(os.path.lexists(os.path.join(candidate, marker)) for marker in markers)
         if is_marked and _danger(candidate, store_path) is None:
@@ -425,6 +427,39 @@ def find_root(directory: str, store_path: str, markers: tuple[str, ...] = ()) ->
         if parent == candidate:
             return start
         candidate = parent
+
+
+def is_worktree(directory: str) -> bool:
+    """Returns whether a directory is a working tree of a repository that lies elsewhere.
+
+    As ``git worktree add`` makes them; a submodule has a repository of its own.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(os.path.join(directory, ".git"), flags)
+    except OSError:  # most have none
+        return False
+    try:
+        word, _, path = os.read(fd, _GIT_FILE_SIZE_MAX).partition(b" ")
+    except OSError:  # it is the repository itself
+        return False
+    finally:
+        os.close(fd)
+    repository = os.path.join(os.fsencode(directory), path.rstrip(b"\n"))
+    return word == b"gitdir:" and os.path.isfile(os.path.join(repository, b"commondir"))
+
+
+def worktree_of(directory: str) -> str | None:
+    """Returns the nearest such working tree that holds a directory, or None."""
+    candidate = os.path.realpath(directory)
+    while not os.path.isdir(os.path.join(candidate, ".git")):
+        if is_worktree(candidate):
+            return candidate
+        parent = os.path.dirname(candidate)
+        if parent == candidate:
+            break
+        candidate = parent
+    return None
 
 
 def is_root_of(store_path: str, directory: str) -> bool:

@@ -77,6 +77,8 @@ class CreateOptions:
 Settle = Callable[[Session, CaptureRequest], Snapshot | CaptureRequest]
 """Asked under the root's lock, before anything is read: what to publish after all, or the
 snapshot that is there already and makes another one needless."""
+Note = Callable[[Session, CreateResult], None]
+"""Told under the root's lock what was published, or is there already."""
 
 
 def with_options(request: CaptureRequest, options: CreateOptions) -> CaptureRequest:
@@ -96,6 +98,7 @@ def create(
     request: CaptureRequest,
     claim: Claim | None = None,
     settle: Settle | None = None,
+    note: Note | None = None,
 ) -> CreateResult:
     """Captures and publishes; see :meth:`treesnap.Handle.create`.
 
@@ -104,6 +107,7 @@ def create(
     open the store, lock the root  again with more room, if there was too little
     settle                         what is to be published after all
     capture, publish               again, if garbage collections overtook it
+    note                           what the caller keeps of it
     claim                          what a failed step goes back to
     maintain the store
 
@@ -134,6 +138,8 @@ def create(
                 if settled.name is not None:
                     check_name(session, settled.name, settled.replaces)
                 result = _captured(session, settled, is_shared=is_shared)
+                if note is not None:
+                    note(session, result)
                 if claim is not None:
                     claim.take(session, result.snapshot.id, settled.scope)
                     claim.require_way_back(session)

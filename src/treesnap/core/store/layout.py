@@ -30,6 +30,7 @@
 │   ├── elsewhere               how many of its snapshots a clone brought
 │   ├── gaps                    what of the work of agents was not captured
 │   ├── gaps-lock               held while a gap is added
+│   ├── marks                   what hosts told of the calls of agents; can be deleted
 │   ├── export-<16 hex>         a restore to another directory that is under way
 │   ├── hold-<id>-<16 hex>      a snapshot that a process at work goes back to if it fails
 │   ├── pushed-<32 hex>         the root's history on a remote

@@ -29,6 +29,8 @@ class EventPhase(StrEnum):
     """A session begins or is resumed."""
     TURN = "turn"
     """The user has written a prompt, and the agent has not seen it yet."""
+    WAKE = "wake"
+    """The host goes on by itself, because something in the background has ended."""
     PRE = "pre"
     """A tool is about to run."""
     POST = "post"
@@ -37,7 +39,7 @@ class EventPhase(StrEnum):
     """The agent has done what the prompt asked for."""
 
 
-BEFORE_EVENT = {EventPhase.SESSION, EventPhase.TURN, EventPhase.PRE}
+BEFORE_EVENT = {EventPhase.SESSION, EventPhase.TURN, EventPhase.WAKE, EventPhase.PRE}
 """Phases before which a snapshot is taken; of others it is taken after them."""
 
 

@@ -57,6 +57,8 @@ from treesnap.core.store.roots import (
 if TYPE_CHECKING:
     from treesnap.core.store.store import Store
 
+_NO_HISTORY = frozenset({"root", "lock", "gaps", "marks"})
+"""Files of a root of which there is no snapshot."""
 _ID_BEGINNING = re.compile(r"[0-9a-f]{4,32}\Z")
 
 
@@ -184,7 +186,7 @@ def _forget_empty(context: Context, store: Store, there: Root, but: str) -> None
         return
     with there.locked("move", context.wait_s):
         names = store.fs.list_names(store.layout.root_directory(there.id))
-        is_empty = all(name in {"root", "lock", "gaps"} or name.endswith("-lock") for name in names)
+        is_empty = all(name in _NO_HISTORY or name.endswith("-lock") for name in names)
         if is_empty and not store.snapshots.names(there.id):
             there.forget()
 

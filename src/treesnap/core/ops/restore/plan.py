@@ -426,7 +426,7 @@ class _Others:
         """
         changed: dict[bytes, list[bytes]] = {}
         for path in self._changes:
-            top = _repository_of(path)
+            top = repository_of(path)
             if top is not None:
                 changed.setdefault(top, []).append(path)
         for top, paths in changed.items():
@@ -442,7 +442,7 @@ class _Others:
     def at(self, path: bytes) -> Change | None:
         """Returns what others did to a path, or to the repository that it is in."""
         if self._repositories:
-            top = _repository_of(path)
+            top = repository_of(path)
             if top is not None and top in self._repositories:
                 return self._repositories[top]
         return self._changes.get(path)
@@ -475,7 +475,7 @@ class _Others:
             lambda path: (
                 path not in kept
                 and closed.isdisjoint(treepath.parents(path))
-                and _repository_of(path) not in self._repositories
+                and repository_of(path) not in self._repositories
             ),
         )
 
@@ -495,7 +495,7 @@ def _is_owner_lost(change: Change) -> bool:
     return (old.uid, old.gid) != (new.uid, new.gid) and rest[0] == rest[1]
 
 
-def _repository_of(path: bytes) -> bytes | None:
+def repository_of(path: bytes) -> bytes | None:
     """Returns the path of the repository that a path is in, or is; None if it is in none."""
     names = treepath.components(path)
     for count, name in enumerate(names, 1):

@@ -1,0 +1,565 @@
+"""Rewinds where several agents and the user work in one root, on real files."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from attribution_model import Rates, World, fold, opened
+from sampling import sized
+from treesnap.agents.attribution import Whose
+from treesnap.agents.event import Event
+from treesnap.agents.hook import in_its_worktree, record
+from treesnap.agents.marks import MARKS_FILE, MarkPhase, marks_in
+from treesnap.agents.rewind import RewindRequest, RewindResult, rewind
+from treesnap.agents.sessions import note_gap
+from treesnap.core.handle import Handle
+from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.ops.access import opened as opened_store
+from treesnap.core.ops.context import context_at, find_root, is_worktree
+from treesnap.core.ops.history.steps import EventPhase
+from treesnap.testing.doubles import UnsyncedFileSystem
+
+TURN, WAKE, PRE = EventPhase.TURN, EventPhase.WAKE, EventPhase.PRE
+POST, END = EventPhase.POST, EventPhase.END
+
+
+class Place:
+    """A root in which sessions and the user work."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "root"
+        self.root.mkdir()
+        self.context = context_at(self.root, str(directory / "store"), fs=UnsyncedFileSystem())
+        self.handle = Handle(self.context)
+
+    def tell(self, phase: EventPhase, session: str = "a", call: str = "", **fields: object) -> None:
+        named = fields.pop("names", None)
+        paths = named and tuple(os.fsencode(self.root / name) for name in named)
+        tool = "Bash" if phase in (PRE, POST) else None
+        event = Event("claude", phase, str(self.root), session, tool=tool, call=call, paths=paths)
+        record(self.context, event._replace(**fields))
+
+    def miss(self, session: str = "a", call: str = "") -> None:
+        event = Event("claude", PRE, str(self.root), session, tool="Bash", call=call)
+        note_gap(self.context, event, "the disk was full")
+
+    def call(self, session: str = "a", names: tuple[str, ...] | None = None, **files: str | None):
+        """Runs a tool that writes files."""
+        self.tell(PRE, session, "k", names=names)
+        for name, text in files.items():
+            self.write(name, text)
+        self.tell(POST, session, "k")
+
+    def write(self, name: str, text: str | None) -> None:
+        path = self.root / name.replace("__", "/")
+        if text is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def files(self) -> dict[str, str]:
+        return {
+            str(path.relative_to(self.root)): path.read_text()
+            for path in sorted(self.root.rglob("*"))
+            if path.is_file() and ".git" not in path.parts
+        }
+
+    def rewind(self, where: str = "1", session: str = "a", **options: object) -> RewindResult:
+        request = RewindRequest(where, session)._replace(**options)
+        return rewind(self.context, request)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def verdicts(result: RewindResult) -> dict[bytes, str]:
+    return {item.path: item.verdict.value for item in result.paths}
+
+
+class RealWorld(World):
+    """The world of the model, in a real root with real snapshots."""
+
+    place: Place
+
+    def write(self, who: str, path: str) -> None:
+        super().write(who, path)
+        file = self.place.root / path
+        if path in self.live:
+            file.write_text(f"{self.live[path]}")
+        else:
+            file.unlink(missing_ok=True)
+
+    def tell(self, session, phase, key="", paths=None):
+        super().tell(session, phase, key, paths)
+        if phase == "background":
+            self.place.tell(PRE, session, key)
+            self.place.tell(POST, session, key, is_background=True)
+        elif phase == "settled":
+            self.place.tell(WAKE, session, settled=(key,))
+        else:
+            names = paths and tuple(sorted(paths))
+            self.place.tell(EventPhase(phase), session, key, names=names)
+
+
+@pytest.mark.parametrize("seed", range(sized(12, 400)))
+def test_real_roots_go_where_the_model_goes(seed, place):
+    chooser = random.Random(seed)
+    world = RealWorld(chooser, Rates(sneaks=0.2, interruptions=0.1, late=0.2))
+    world.place = place
+    for path, version in world.live.items():
+        (place.root / path).write_text(f"{version}")
+    for _ in range(chooser.randrange(20, 80)):
+        world.step()
+    for session in "ab":
+        if not world.targets[session]:
+            continue
+        targets = len(world.targets[session])
+        count = chooser.randrange(1, targets + 1)
+        world.capture()
+        spans = opened(world.told, len(world.states))
+        target = world.targets[session][-count]
+        found = fold(world.states, spans, set(), session, target)
+        expected = {path: f"{version}" for path, version in world.live.items()}
+        for path, verdict in found.items():
+            expected.pop(path, None)
+            if verdict.value is not None:
+                expected[path] = f"{verdict.value}"
+
+        planned = place.rewind(f"{count}", session, dry_run=True)
+        result = place.rewind(f"{count}", session)
+
+        assert place.files() == expected
+        assert verdicts(result) == {
+            path.encode(): verdict.what for path, verdict in found.items()
+        } | {path: what for path, what in verdicts(result).items() if path.decode() not in found}
+        assert planned.restore.changes == result.restore.changes
+        place.handle.undo() if result.restore.safety_id else None
+        assert place.files() == {path: f"{version}" for path, version in world.live.items()}
+        break
+
+
+NAMES = ["d/f", "d/g", "d/e/f", "e", "e/f", "e/f/g", "f", "h/i"]
+
+
+def put(root: Path, name: str, text: str | None) -> bool:
+    """Writes or removes a file; what is in the way goes first, directories above are made."""
+    path = root / name
+    for above in [*reversed(path.relative_to(root).parents)][1:]:
+        if (root / above).is_file():
+            return False
+    if path.is_dir():
+        return False
+    if text is None:
+        path.unlink(missing_ok=True)
+        for above in list(path.relative_to(root).parents)[:-1]:
+            if (root / above).is_dir() and not any((root / above).iterdir()):
+                (root / above).rmdir()
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(sized(25, 1000)))
+def test_what_others_left_survives_among_directories(seed, place):
+    chooser = random.Random(seed)
+    authors: dict[str, str] = {}
+    put(place.root, chooser.choice(NAMES), "begin")
+    place.tell(TURN)
+    for number in range(chooser.randrange(5, 25)):
+        who = chooser.choice(["a", "b", "user"])
+        if who != "user":
+            place.tell(PRE, who, "k")
+        name = chooser.choice(NAMES)
+        text = None if chooser.random() < 0.3 else f"{number}"
+        if put(place.root, name, text) and text is not None:
+            authors[text] = who
+        if who != "user":
+            place.tell(POST, who, "k")
+        if who == "user":
+            place.tell(TURN, "b")
+    before = place.files()
+
+    result = place.rewind(f"{1}", "a")
+
+    after = place.files()
+    for name, text in before.items():
+        if authors.get(text, "a") != "a":
+            assert after.get(name) == text, name
+    assert place.rewind("1", "a").restore.safety_id is None
+    if result.restore.safety_id is not None:
+        place.handle.undo()
+    assert place.files() == before
+
+
+def test_each_agent_takes_back_its_own_work(place):
+    place.write("x", "0")
+    place.tell(TURN)
+    place.tell(TURN, "b")
+    place.call("a", x="a", y="a")
+    place.call("b", z="b")
+    place.write("u", "user")
+    place.call("b", v="b")
+
+    place.rewind(session="b")
+
+    assert place.files() == {"x": "a", "y": "a", "u": "user"}
+    result = place.rewind(session="a")
+    assert place.files() == {"x": "0", "u": "user"}
+    assert verdicts(result)[b"u"] == "kept"
+
+
+def test_what_the_user_wrote_between_two_prompts_comes_back(place):
+    place.tell(TURN)
+    place.call(x="first")
+    place.write("x", "user")
+    place.tell(TURN)
+    place.call(x="second")
+
+    result = place.rewind("2")
+
+    assert place.files() == {"x": "user"}
+    assert verdicts(result) == {b"x": "back-to-others"}
+
+
+def test_calls_of_two_sessions_at_one_time_are_shared(place):
+    place.write("x", "0")
+    place.tell(TURN)
+    place.tell(PRE, "a", "k")
+    place.tell(PRE, "b", "k", names=["y"])
+    place.write("x", "?")
+    place.write("y", "?")
+    place.tell(POST, "b", "k")
+    place.tell(POST, "a", "k")
+
+    result = place.rewind()
+
+    assert place.files() == {"x": "0", "y": "?"}
+    assert verdicts(result) == {b"x": "undone", b"y": "shared"}
+    assert [item.sessions for item in result.paths] == [(), ("b",)]
+    place.rewind(widened=frozenset({Whose.SHARED}))
+    assert place.files() == {"x": "0"}
+
+
+def test_what_goes_on_in_the_background_is_kept_until_it_is_asked_for(place):
+    place.tell(TURN)
+    place.tell(PRE, "a", "server")
+    place.tell(POST, "a", "server", is_background=True)
+    place.write("log", "1")
+    place.tell(WAKE, settled=("server",))
+    place.write("u", "user")
+
+    result = place.rewind()
+
+    assert place.files() == {"log": "1", "u": "user"}
+    assert verdicts(result) == {b"log": "unknown", b"u": "kept"}
+    place.rewind(widened=frozenset({Whose.UNKNOWN}))
+    assert place.files() == {"u": "user"}
+
+
+def test_a_call_that_was_not_captured_makes_its_work_perhaps_its_own(place):
+    place.tell(TURN)
+    place.miss(call="k")
+    place.write("x", "a")
+    place.tell(POST, "a", "k")
+    place.write("u", "user")
+
+    result = place.rewind()
+
+    assert verdicts(result) == {b"u": "kept", b"x": "perhaps"}
+    assert place.files() == {"u": "user"}
+
+
+def test_a_call_that_changed_nothing_has_ended_all_the_same(place):
+    place.tell(TURN)
+    place.call()
+    place.write("u", "user")
+
+    assert verdicts(place.rewind()) == {b"u": "kept"}
+    steps = [item for item in place.handle.list() if item.session == "a"]
+    assert len(steps) == 2  # the prompt, and the call: nothing for its end
+    assert place.files() == {"u": "user"}
+
+
+def test_paths_alone_go_back(place):
+    place.tell(TURN)
+    place.call(d__x="a", y="a")
+
+    result = place.rewind(paths=(b"d",))
+
+    assert place.files() == {"y": "a"}
+    assert verdicts(result) == {b"d": "undone", b"d/x": "undone"}
+
+
+def test_a_directory_stays_with_what_others_put_into_it(place):
+    place.tell(TURN)
+    place.call(d__x="a", d__e__y="a")
+    place.write("d/u", "user")
+
+    place.rewind()
+
+    assert place.files() == {"d/u": "user"}
+    assert not (place.root / "d/e").exists()
+
+
+def test_nothing_is_put_below_what_others_made_a_file(place):
+    place.write("d/x", "0")
+    place.tell(TURN)
+    place.call(d__x=None)
+    (place.root / "d").rmdir()
+    place.write("d", "user")
+
+    place.rewind()
+
+    assert place.files() == {"d": "user"}
+
+
+def test_names_of_one_file_are_one(place):
+    place.write("x", "0")
+    os.link(place.root / "x", place.root / "y")
+    place.tell(TURN)
+    place.call(names=("x",), x="a")
+
+    assert set(verdicts(place.rewind()).values()) == {"undone"}
+    assert place.files() == {"x": "0", "y": "0"}
+    assert (place.root / "x").stat().st_ino == (place.root / "y").stat().st_ino
+
+
+def test_without_a_root_all_comes_back(place):
+    place.write("x", "0")
+    place.tell(TURN)
+    place.tell(PRE, "a", "k")
+    (place.root / "x").unlink()
+    place.root.rmdir()
+
+    place.rewind()
+
+    assert place.files() == {"x": "0"}
+
+
+def test_deleted_snapshots_of_another_session_do_not_make_its_work_the_own(place):
+    place.tell(TURN)
+    place.tell(PRE, "a", "long", names=None)
+    place.tell(PRE, "b", "k")
+    place.write("x", "b")
+    place.tell(POST, "b", "k")
+    place.write("y", "a")
+    place.tell(POST, "a", "long")
+    gone = [item.id for item in place.handle.list() if item.session == "b"]
+    place.handle.delete(*gone)
+
+    result = place.rewind()
+
+    assert verdicts(result) == {b"x": "shared", b"y": "shared"}
+    assert place.files() == {"x": "b", "y": "a"}
+
+
+def test_only_states_of_the_whole_root_are_gone_back_to(place):
+    place.write("x", "0")
+    place.tell(TURN)
+    place.call(x="a")
+    part = place.handle.create(["x"]).snapshot
+
+    with pytest.raises(InvalidArgument, match="not taken of the whole root"):
+        place.rewind(part.id)
+
+
+class TestMarks:
+    def marks(self, place):
+        with opened_store(place.context, "look") as session:
+            return marks_in(session)
+
+    def test_torn_lines_take_no_other_with_them(self, place):
+        place.tell(TURN)
+        path = next(Path(place.context.store_path).glob(f"roots/*/{MARKS_FILE}"))
+        path.write_bytes(path.read_bytes()[:-5])
+        place.call(x="a")
+
+        assert [mark.phase for mark in self.marks(place)] == [MarkPhase.PRE, MarkPhase.POST]
+        assert verdicts(place.rewind()) == {b"x": "undone"}
+
+    @pytest.mark.parametrize("content", [b"\0" * 100, b"00000000 []\n", b"{}\n" * 9])
+    def test_a_damaged_file_makes_changes_less_certain(self, place, content):
+        place.tell(TURN)
+        place.call(x="a")
+        path = next(Path(place.context.store_path).glob(f"roots/*/{MARKS_FILE}"))
+        path.write_bytes(content)
+
+        assert self.marks(place) == []
+        assert verdicts(place.rewind()) == {b"x": "undone"}  # the snapshots stand for them
+
+    def test_many_are_cut_to_the_newest(self, place, monkeypatch):
+        monkeypatch.setattr("treesnap.agents.marks.MARKS_SIZE_MAX", 2000)
+        place.tell(TURN)
+        for _ in range(30):
+            place.call()
+
+        marks = self.marks(place)
+        assert 5 < len(marks) < 30
+        assert marks[-1].phase is MarkPhase.POST
+        assert marks == sorted(marks, key=lambda mark: mark.time_ns)
+
+    def test_an_event_that_is_told_again_leaves_no_second_mark(self, place):
+        for _ in range(2):
+            place.tell(PRE, "a", "k", key="k")
+
+        assert len(self.marks(place)) == 1
+
+
+def git(directory: Path, *words: str) -> str:
+    identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
+    done = subprocess.run(
+        ["git", *identity, *words], cwd=directory, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+class TestRepositories:
+    @pytest.fixture
+    def place(self, place):
+        git(place.root, "init", "-q", "-b", "main")
+        place.write("x", "0")
+        git(place.root, "add", ".")
+        git(place.root, "commit", "-qm", "begin")
+        return place
+
+    def commit(self, directory: Path, message: str) -> None:
+        git(directory, "add", ".")
+        git(directory, "commit", "-qm", message)
+
+    def log(self, place: Place) -> list[str]:
+        git(place.root, "fsck", "--strict")
+        return git(place.root, "log", "--format=%s").split()
+
+    def test_a_commit_of_the_agent_goes_back_as_a_whole(self, place):
+        place.tell(TURN)
+        place.tell(PRE, "a", "k")
+        place.write("x", "a")
+        self.commit(place.root, "agent")
+        place.tell(POST, "a", "k")
+
+        place.rewind()
+
+        assert self.log(place) == ["begin"]
+        assert git(place.root, "status", "--porcelain") == ""
+
+    def test_a_commit_of_the_user_on_top_keeps_the_repository(self, place):
+        place.tell(TURN)
+        place.tell(PRE, "a", "k")
+        place.write("x", "a")
+        self.commit(place.root, "agent")
+        place.tell(POST, "a", "k")
+        place.write("u", "user")
+        self.commit(place.root, "user")
+
+        result = place.rewind()
+
+        assert self.log(place) == ["user", "agent", "begin"]
+        assert place.files() == {"u": "user", "x": "0"}
+        assert verdicts(result)[b".git"] == "conflict"
+
+    def test_the_index_that_a_prompt_of_a_shell_writes_is_no_change(self, place):
+        place.tell(TURN)
+        place.call(x="a")
+        os.utime(place.root / "x", (1, 1))
+        git(place.root, "status")
+
+        result = place.rewind()
+
+        assert verdicts(result) == {b"x": "undone"}
+
+    def test_what_the_user_staged_stays_staged(self, place):
+        place.tell(TURN)
+        place.call(x="a")
+        place.write("u", "user")
+        git(place.root, "add", "u")
+
+        place.rewind()
+
+        assert git(place.root, "diff", "--cached", "--name-only") == "u\n"
+
+    def test_a_commit_in_another_working_tree_is_not_undone(self, place):
+        git(place.root, "worktree", "add", "-q", "trees/feature")
+        place.tell(TURN)
+        place.tell(PRE, "a", "k")
+        place.write("x", "a")
+        (place.root / "trees/feature/y").write_text("b")
+        self.commit(place.root / "trees/feature", "feature")
+        place.tell(POST, "a", "k")
+
+        result = place.rewind()
+
+        assert git(place.root / "trees/feature", "log", "-1", "--format=%s") == "feature\n"
+        assert verdicts(result)[b".git"] == "shared"
+        assert (place.root / "x").read_text() == "0"
+
+
+class TestWorkingTrees:
+    @pytest.fixture
+    def trees(self, tmp_path):
+        main = tmp_path / "main"
+        main.mkdir()
+        git(main, "init", "-q")
+        git(main, "commit", "-q", "--allow-empty", "-m", "begin")
+        git(main, "worktree", "add", "-q", "trees/inside")
+        git(main, "worktree", "add", "-q", "../outside")
+        return main, main / "trees/inside", tmp_path / "outside"
+
+    def test_it_is_a_root_of_its_own_wherever_it_lies(self, trees, tmp_path):
+        main, inside, outside = trees
+        store = str(tmp_path / "store")
+        record(context_at(main, store), Event("claude", TURN, str(main), "s"))
+
+        (inside / "deep").mkdir()
+        assert [find_root(str(each), store) for each in (main, inside / "deep", outside)] == [
+            *map(str, trees)
+        ]
+        assert [is_worktree(str(each)) for each in trees] == [False, True, True]
+
+    def test_a_submodule_is_none(self, trees):
+        main, _, _ = trees
+        git(
+            main,
+            "-c",
+            "protocol.file.allow=always",
+            "submodule",
+            "--quiet",
+            "add",
+            str(main),
+            "sub",
+        )
+
+        assert not is_worktree(str(main / "sub"))
+
+    @pytest.mark.parametrize(
+        "content", ["", "gitdir:", "gitdir: /nowhere", "gitdir: \0", "x" * 9999]
+    )
+    def test_another_file_of_that_name_is_none(self, tmp_path, content):
+        (tmp_path / ".git").write_text(content)
+
+        assert not is_worktree(str(tmp_path))
+
+    def test_a_pipe_of_that_name_is_none(self, tmp_path):
+        os.mkfifo(tmp_path / ".git")
+
+        assert not is_worktree(str(tmp_path))
+
+    def test_an_event_belongs_to_the_tree_that_the_agent_is_in(self, trees):
+        main, inside, outside = trees
+
+        def root_of(directory: Path | None) -> str:
+            where = None if directory is None else str(directory)
+            event = Event("claude", PRE, str(main), "s", directory=where)
+            return in_its_worktree(event).root
+
+        assert root_of(None) == root_of(main) == root_of(main.parent) == str(main)
+        assert root_of(inside) == str(inside)
+        assert root_of(outside) == str(outside)
