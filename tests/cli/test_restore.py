@@ -135,7 +135,7 @@ def test_restored_files_have_their_old_time_or_the_current_one(snap, damaged):
 def test_excluded_paths_are_left_alone_and_said(snap, root):
     (root / "a").write_text("a")
     (root / "b.log").write_text("b")
-    snap("create")
+    before = snap("create").id
     (root / "a").write_text("changed")
     (root / "b.log").write_text("changed")
     (root / ".snapignore").write_text("*.log")
@@ -144,6 +144,10 @@ def test_excluded_paths_are_left_alone_and_said(snap, root):
 
     assert contents(root) == {"a": "a", "b.log": "changed"}
     assert "1 path left alone:\n  b.log (excluded)\n" in result.err
+    assert result.code == 0
+    (root / ".snapignore").write_text("*.log")
+    assert snap("restore", before, "b.log").code == 4
+    assert contents(root)["b.log"] == "changed"
 
 
 def test_paths_that_could_not_be_read_are_left_alone(ordinary_snap, root):

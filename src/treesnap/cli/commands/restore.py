@@ -13,7 +13,6 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import dry_run_option, privileged_option, session_option
 from treesnap.cli.output.as_text import change_lines, restore_line, restore_notes
 from treesnap.core import features
-from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.errors import NotFound, quoted
 from treesnap.core.model.treepath import is_within
 
@@ -213,6 +212,6 @@ def _show(invocation: Invocation, name: str, result: RestoreResult, *, undone_by
 
 
 def _is_missed(result: RestoreResult, paths: Sequence[bytes]) -> bool:
-    """Returns whether one of some paths could not be read, now or when it was captured."""
-    unread = [item.path for item in result.untouched if item.reason is SkipReason.UNREADABLE]
-    return any(is_within(path, item) for item in (*unread, *result.missing) for path in paths)
+    """Returns whether one of some paths was left alone, or could not be read when captured."""
+    left = [item.path for item in result.untouched]
+    return any(is_within(path, item) for item in (*left, *result.missing) for path in paths)
