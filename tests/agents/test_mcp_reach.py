@@ -59,6 +59,9 @@ def world(tmp_path: Path) -> World:
             *((identity, absent) for identity in ids),
             *((identity[:12], absent[:12]) for identity in ids),
             *((identity[:40], absent[:40]) for identity in ids),
+            *((f"snap://{identity}/text", f"snap://{absent}/text") for identity in ids),
+            (f"snap://{hidden.id[:12]}/secret-file", f"snap://{absent[:12]}/secret-file"),
+            (str(tmp_path / "secret-fork"), str(tmp_path / "absent-fork")),
             ("secret-name", "absent-name"),
             ("secret-session", "absent-session"),
             ("latest@secret-session", "latest@absent-session"),
@@ -81,6 +84,11 @@ def texts(schema: dict[str, Any]) -> Iterator[tuple[str, Callable[[str], Any]]]:
             yield name, str
         elif any(kind.get("type") == "array" for kind in kinds):
             yield name, lambda text: [text]
+
+
+def plain(text: str) -> str:
+    """Returns a text as it is once it was taken for a path."""
+    return text.removeprefix("../").removeprefix("snap://")
 
 
 def test_no_parameter_of_any_tool_leads_into_another_root(world):
@@ -118,10 +126,9 @@ def test_no_parameter_of_any_tool_leads_into_another_root(world):
         assert there.is_error == nowhere.is_error, where
         said = [item.text for item in there.content]
         if there.is_error:
-            words = absent.removeprefix("../"), foreign.removeprefix("../")
-            same = [item.text.replace(*words) for item in nowhere.content]
+            same = [item.text.replace(plain(absent), plain(foreign)) for item in nowhere.content]
             assert said == same, where
-        without_argument = "".join(said).replace(foreign.removeprefix("../"), "")
+        without_argument = "".join(said).replace(plain(foreign), "")
         assert "secret" not in without_argument, where
 
 
