@@ -43,17 +43,41 @@ def problems(
 
     Of all places of a pair, both commands have to succeed at one at least.
     """
+    if whole:
+        return _problems_of_pair(base, command, other, damage, places)
+    return _found(base, command, other, damage, places)[0]
+
+
+def _found(base: Path, command: str, other: str, damage: str | None, places):
+    """Returns the first problem with its place, and at how many places both succeeded."""
     both = 0
     for number in places:
         outcome = lost(base / str(number), command, other, damage, number)
         if outcome is None:
             break
         if outcome.problems:
-            return [f"at call {number}: {problem}" for problem in outcome.problems]
+            return [f"at call {number}: {problem}" for problem in outcome.problems], both
         both += outcome.both
-    if whole and not both and (command, other, damage) not in ONE_OF_THEM:
-        return ["one of the two always declines"]
-    return []
+    return [], both
+
+
+def _problems_of_pair(base: Path, command: str, other: str, damage: str | None, places):
+    """Returns what does not hold; a pair that never succeeds where it is tried is tried everywhere.
+
+    A command may make few calls, most of them with the lock held that the other one needs.
+    """
+    found, both = _found(base, command, other, damage, places)
+    if found or both or (command, other, damage) in ONE_OF_THEM:
+        return found
+    for number in count(1):
+        outcome = lost(base / f"every-{number}", command, other, damage, number)
+        if outcome is None:
+            return ["one of the two always declines"]
+        if outcome.problems:
+            return [f"at call {number}: {problem}" for problem in outcome.problems]
+        if outcome.both:
+            return []
+    raise AssertionError("a command makes calls without end")
 
 
 def some_places(command: str, other: str):
