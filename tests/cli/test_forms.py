@@ -3,7 +3,7 @@
 import pytest
 
 from treesnap.cli.checks import next_steps, verify_lines
-from treesnap.core.model.results import Partial, Problem, RecoveredObject, VerifyResult
+from treesnap.core.model.results import PartialSnapshot, Problem, RecoveredObject, VerifyResult
 from treesnap.core.model.snapshots import SnapshotId
 
 PARTIAL = SnapshotId("ab" * 32)
@@ -24,9 +24,9 @@ def verified(**fields):
     )
 
 
-def partial(*paths: bytes) -> Partial:
+def partial(*paths: bytes) -> PartialSnapshot:
     """Returns a snapshot that lost some paths."""
-    return Partial(
+    return PartialSnapshot(
         snapshot_id=PARTIAL, name="step", root=b"/mnt/d", paths=paths, path_count=len(paths)
     )
 

@@ -18,7 +18,7 @@ from treesnap.core.model.quantities import count_text, first_few, first_lines, s
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
-    from treesnap.core.model.results import Partial, VerifyResult
+    from treesnap.core.model.results import PartialSnapshot, VerifyResult
 
 _PATHS_SHOWN_MAX = 20
 """Paths printed for snapshots that lost the same ones; ``--json`` has more."""
@@ -67,9 +67,9 @@ def verify_lines(result: VerifyResult) -> Iterator[str]:
     yield f"{verdict} in {checked}"
 
 
-def _lost_lines(partial: Iterable[Partial]) -> Iterator[str]:
+def _lost_lines(partial: Iterable[PartialSnapshot]) -> Iterator[str]:
     """Yields the paths that cannot be restored; snapshots that lost the same ones together."""
-    groups: dict[tuple[bytes, tuple[bytes, ...], int], list[Partial]] = {}
+    groups: dict[tuple[bytes, tuple[bytes, ...], int], list[PartialSnapshot]] = {}
     for item in partial:
         groups.setdefault((item.root, item.paths, item.path_count), []).append(item)
     for (root, paths, count), items in groups.items():
@@ -83,7 +83,7 @@ def _lost_lines(partial: Iterable[Partial]) -> Iterator[str]:
             yield f"  {text}"
 
 
-def _partial_text(item: Partial) -> str:
+def _partial_text(item: PartialSnapshot) -> str:
     name = f" ({printable(item.name)})" if item.name is not None else ""
     return short_id(item.snapshot_id) + name
 

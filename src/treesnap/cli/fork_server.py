@@ -70,12 +70,12 @@ _FILES_MIN = 64
 _ALL_LIMITS = sorted({vars(resource)[name] for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
-class _Refused(Exception):
+class _ClientMustRun(Exception):
     """This client has to do its command itself."""
 
 
-class _Outdated(_Refused):
-    """And the server is to end, so that the next one is as its clients are."""
+class _ServerMustEnd(_ClientMustRun):
+    """The server's program or limits are not its clients': it ends, and a new one starts."""
 
 
 class ServedCommand(NamedTuple):
@@ -228,10 +228,10 @@ class ForkServer:
             self._close_inherited()
             try:
                 self._prepare(connection)
-            except _Outdated:
+            except _ServerMustEnd:
                 self._listener.remove()
                 raise
-        except (_Refused, OSError, ValueError, LookupError):
+        except (_ClientMustRun, OSError, ValueError, LookupError):
             with suppress(OSError):
                 connection.shutdown(SHUT_RDWR)
             os._exit(_REFUSED)
@@ -261,9 +261,9 @@ class ForkServer:
         facts = f"/proc/self/fd/{client_fd}"
         sender, words, variables, _ = channel.decode_call(request)
         if sender != identity() or self._program.has_changed():
-            raise _Outdated
+            raise _ServerMustEnd
         if len(fds) != STREAMS:
-            raise _Refused
+            raise _ClientMustRun
         _take_limits(client)
         _replace_environment(variables)
         os.chdir(f"{facts}/cwd")
@@ -278,7 +278,7 @@ class ForkServer:
         connection.settimeout(None)  # a client that is late must find this child, or none
         answer, sender_again, _ = received(connection, len(GO))
         if answer != GO or sender_again != client:
-            raise _Refused
+            raise _ClientMustRun
         os.lstat(f"{facts}/status")  # there is no such process if it has ended
         os.close(client_fd)
         own_process.stand_for(client)
@@ -321,14 +321,14 @@ def _signals_in(mask: str) -> set[int]:
 def _take_limits(client: int) -> None:
     """Takes the limits of the client, its priority and its cores.
 
-    Raises _Outdated where that would raise those that the server was started with, which are no
-    use for such clients. Raises _Refused for a limit that the command alone might keep: a child
-    has more memory and files than a process that does nothing else.
+    Raises _ServerMustEnd where that would raise those that the server was started with, which are
+    no use for such clients. Raises _ClientMustRun for a limit that the command alone might keep: a
+    child has more memory and files than a process that does nothing else.
     """
     try:
         _take_limits_of(client)
     except (OSError, ValueError) as error:
-        raise _Outdated from error
+        raise _ServerMustEnd from error
 
 
 def _take_limits_of(client: int) -> None:
@@ -336,10 +336,10 @@ def _take_limits_of(client: int) -> None:
         wanted = resource.prlimit(client, limit)
         if wanted != resource.getrlimit(limit):
             if limit in _MEMORY_LIMITS and wanted[0] != resource.RLIM_INFINITY:
-                raise _Refused
+                raise _ClientMustRun
             resource.setrlimit(limit, wanted)
         if limit == resource.RLIMIT_NOFILE and wanted[0] < _FILES_MIN:
-            raise _Refused
+            raise _ClientMustRun
     policy, wanted_policy = os.sched_getscheduler(0), os.sched_getscheduler(client)
     if policy != wanted_policy:
         os.sched_setscheduler(0, wanted_policy, os.sched_getparam(client))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from treesnap.cli.invocation import Invocation
     from treesnap.core.handle import Handle
-    from treesnap.core.model.results import WaysBack
+    from treesnap.core.model.results import RestorePoints
     from treesnap.core.model.snapshots import Snapshot
 
 RECENT_SHOWN_MAX = 5
@@ -55,7 +55,7 @@ def advising_on_paths(
         raise
 
 
-def ways_back_lines(invocation: Invocation, ways: WaysBack) -> Iterator[str]:
+def ways_back_lines(invocation: Invocation, ways: RestorePoints) -> Iterator[str]:
     """Yields what undo and redo would do."""
     for word, snapshot in (("undo", ways.undo), ("redo", ways.redo)):
         if snapshot is not None:

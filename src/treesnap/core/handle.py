@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         MergeResult,
         PathSpace,
         PruneResult,
+        RestorePoints,
         RestoreResult,
         RootInfo,
         RunResult,
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
         StoreInfo,
         StoreMove,
         VerifyResult,
-        WaysBack,
     )
     from treesnap.core.ops.archive_import import Readable
     from treesnap.core.ops.create import CreateOptions
@@ -246,7 +246,7 @@ class Handle:
         request = LogRequest(tree_path, limit, since, kind, session, grep)
         return log(self.context, request)
 
-    def ways_back(self) -> WaysBack:
+    def ways_back(self) -> RestorePoints:
         """Returns where the root stands, and what :meth:`undo` and :meth:`redo` would go to."""
         from treesnap.core.ops.history.log import ways_back
 

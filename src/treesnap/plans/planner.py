@@ -23,7 +23,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.presentation import Fields, Presented, fields_of, json_fields
 from treesnap.core.model.quantities import first_few
 from treesnap.core.model.reserved_tags import CheckpointType
-from treesnap.core.model.results import Unfinished, UnfinishedWork
+from treesnap.core.model.results import InterruptedWork, WorkKind
 from treesnap.core.model.snapshots import Attachment, Snapshot, SnapshotId
 from treesnap.core.ops.access import recover
 from treesnap.core.ops.context import Context, context_at
@@ -443,11 +443,11 @@ def _refuse_applied(plan: Plan) -> None:
         raise Refused(f"Plan {plan.id} is already applied", code=ErrorCode.PLAN_APPLIED)
 
 
-def unfinished(handle: Handle) -> tuple[Unfinished, ...]:
+def unfinished(handle: Handle) -> tuple[InterruptedWork, ...]:
     """Returns the interrupted plans of all roots, as ``doctor`` shows them. Changes nothing."""
     return tuple(
-        Unfinished(
-            work=UnfinishedWork.PLAN,
+        InterruptedWork(
+            work=WorkKind.PLAN,
             root=plan.root,
             resolution=f"plan {plan.id} ({plan.name}) waits until it is continued or rolled back",
             blocked=True,

@@ -16,7 +16,7 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import TreesnapError
-from treesnap.core.model.results import Partial
+from treesnap.core.model.results import PartialSnapshot
 from treesnap.core.ops.context import context_at
 from treesnap.core.store.store import Store
 from treesnap.testing.doubles import UnsyncedFileSystem
@@ -131,7 +131,7 @@ def shelf(tmp_path_factory) -> Shelf:
         return Shelf(tmp_path_factory.mktemp("shelf"))
 
 
-def check(shelf: Shelf, identity: str, partial: Partial | None) -> None:
+def check(shelf: Shelf, identity: str, partial: PartialSnapshot | None) -> None:
     """Compares what is named with what can be restored."""
     named = set(partial.paths) if partial is not None else set()
     if partial is not None:

@@ -33,7 +33,7 @@ from treesnap.core.codec.snapshot import state_hash
 from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.access import opened
 from treesnap.core.worktree.scan.hard_links import load_groups
-from treesnap.core.worktree.watcher import Lost
+from treesnap.core.worktree.watcher import ReportsLost
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -237,7 +237,7 @@ class WatchedMachine(RuleBasedStateMachine):
     @rule()
     def lose_track(self) -> None:
         def fail(_deadline: float) -> None:
-            raise Lost("on purpose")
+            raise ReportsLost("on purpose")
 
         self.watched.context.watcher._tree.sync = fail
 

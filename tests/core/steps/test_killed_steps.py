@@ -14,7 +14,7 @@ from mounting import mounting
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.model.errors import WarningCode
 from treesnap.core.model.events import NullMonitor
-from treesnap.core.model.results import UnfinishedWork
+from treesnap.core.model.results import WorkKind
 from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, Step
 from treesnap.plans.planner import unfinished
@@ -120,7 +120,7 @@ def test_doctor_lists_it_and_changes_nothing(handle):
 
     found = [*handle.doctor().unfinished, *handle.doctor().unfinished]
 
-    assert [(item.work, item.blocked) for item in found] == [(UnfinishedWork.STEP, True)] * 2
+    assert [(item.work, item.blocked) for item in found] == [(WorkKind.STEP, True)] * 2
     handle.restore(found[0].target_id)
     assert Path(handle.root, "file").read_text() == "before"
 
@@ -210,7 +210,7 @@ def test_a_roll_back_that_failed_is_told_of_as_such(how, handle, monitor):
     (found,) = handle.doctor().unfinished
     handle.status()
 
-    assert (found.work, found.blocked) == (UnfinishedWork.STEP, True)
+    assert (found.work, found.blocked) == (WorkKind.STEP, True)
     assert found.target_id is not None
     short = found.target_id[:12]
     (message,) = monitor.messages

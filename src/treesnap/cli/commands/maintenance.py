@@ -21,18 +21,18 @@ from treesnap.core import features
 from treesnap.core.model.errors import ErrorCode, WarningCode, printable, quoted
 from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import count_text, size_text
-from treesnap.core.model.results import DoctorResult, UnfinishedWork
+from treesnap.core.model.results import DoctorResult, WorkKind
 
 if TYPE_CHECKING:
     from treesnap.core.model.results import GcResult, GroupSpace, PathSpace, StatsResult
 
 _WORK = {
-    UnfinishedWork.RESTORE: "restore",
-    UnfinishedWork.EXPORT: "restore to another directory, with the history",
-    UnfinishedWork.COLLECTION: "garbage collection",
-    UnfinishedWork.PLAN: "plan",
-    UnfinishedWork.STEP: "step",
-    UnfinishedWork.MAINTENANCE: "automatic maintenance",
+    WorkKind.RESTORE: "restore",
+    WorkKind.EXPORT: "restore to another directory, with the history",
+    WorkKind.COLLECTION: "garbage collection",
+    WorkKind.PLAN: "plan",
+    WorkKind.STEP: "step",
+    WorkKind.MAINTENANCE: "automatic maintenance",
 }
 _UNITS_S = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 _DEPTH_MAX = 100
@@ -320,7 +320,7 @@ def _doctor_lines(result: DoctorResult, program: str) -> Iterator[str]:
                 f"{item.done:,} of {count_text(item.paths, 'path')} done{changed}"
             )
         yield f"  {item.resolution}"
-        if item.work == UnfinishedWork.PLAN:
+        if item.work == WorkKind.PLAN:
             yield f"  hint: {hint_of(ErrorCode.PLAN_INTERRUPTED, program)}"
     yield f"Directories are looked at in {result.implementation}"
 

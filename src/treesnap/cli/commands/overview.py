@@ -16,7 +16,7 @@ from treesnap.core.model.snapshots import SnapshotKind
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation
     from treesnap.core.handle import Handle
-    from treesnap.core.model.results import StatusResult, WaysBack
+    from treesnap.core.model.results import RestorePoints, StatusResult
     from treesnap.core.model.snapshots import Snapshot
 
 _SNAPSHOTS_SHOWN_MAX = 5
@@ -90,7 +90,7 @@ def _change_lines(
     invocation: Invocation,
     status: StatusResult,
     known: Sequence[Snapshot],
-    ways: WaysBack,
+    ways: RestorePoints,
     terminal: Terminal,
 ) -> Iterator[str]:
     if status.snapshot is None:
@@ -128,7 +128,7 @@ def _latest(known: Sequence[Snapshot]) -> Snapshot | None:
     return next((item for item in whole if item.kind is not SnapshotKind.SAFETY), None)
 
 
-def _recent(ways: WaysBack, latest: Snapshot | None) -> WaysBack:
+def _recent(ways: RestorePoints, latest: Snapshot | None) -> RestorePoints:
     """Leaves out what undo and redo would go to from before the root was saved last."""
     saved = 0 if latest is None else latest.sequence
     undo, redo = (

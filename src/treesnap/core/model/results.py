@@ -186,7 +186,7 @@ class LogEntry(Record):
         return json_fields({**fields_of(self, without={"change"}), "change": kind})
 
 
-class WaysBack(Record):
+class RestorePoints(Record):
     """Where a root stands, and the states that undo and redo go to; None where there is nothing."""
 
     undo: Snapshot | None
@@ -360,7 +360,7 @@ class RunResult(Record):
         return json_fields({"id": self.snapshot_id, **fields_of(self, without={"snapshot_id"})})
 
 
-class UnfinishedWork(StrEnum):
+class WorkKind(StrEnum):
     """What can be interrupted half-way."""
 
     RESTORE = "restore"
@@ -374,10 +374,10 @@ class UnfinishedWork(StrEnum):
     """What automatic maintenance in the background failed to do."""
 
 
-class Unfinished(Record):
+class InterruptedWork(Record):
     """One piece of work that was interrupted."""
 
-    work: UnfinishedWork
+    work: WorkKind
     resolution: str
     """What becomes of it, in words."""
     root: bytes | None = None
@@ -402,7 +402,7 @@ class Unfinished(Record):
 class DoctorResult(Record):
     """Outcome of ``doctor``."""
 
-    unfinished: tuple[Unfinished, ...]
+    unfinished: tuple[InterruptedWork, ...]
     looked_at_ns: int
     """Nanoseconds since 1970 in UTC, by the clock of the machine."""
     forgotten: bool
@@ -668,7 +668,7 @@ class Problem(Record):
         return json_fields({**self._asdict(), "where": printable(self.where)})
 
 
-class Partial(Record, json_names={"snapshot_id": "id"}):
+class PartialSnapshot(Record, json_names={"snapshot_id": "id"}):
     """A snapshot that cannot be restored whole, and what of it cannot."""
 
     snapshot_id: SnapshotId
@@ -705,7 +705,7 @@ class VerifyResult(Record, json_first=("ok",)):
     read_bytes: int
     left: tuple[Problem, ...] = ()
     """What remains after a repair; without one, all that was found."""
-    partial: tuple[Partial, ...] = ()
+    partial: tuple[PartialSnapshot, ...] = ()
     """The snapshots of which something cannot be restored; after a repair, if there was one."""
     repaired: tuple[str, ...] = ()
     """A sentence for each repair."""

@@ -126,7 +126,7 @@ def tell_other_steps(session: Session, target: Snapshot, scope: tuple[bytes, ...
 
 
 @contextmanager
-def alone(
+def exclusive_use(
     context: Context, doing: str, *, operation: str, recover: bool = True
 ) -> Iterator[tuple[Session, CollectorHeld]]:
     """Opens the store to write, with the collector's lock; raises Busy, and what opening raises.

@@ -51,7 +51,7 @@ class Overlapping(Busy):
     """Another block may go back over the same paths."""
 
 
-class Claim:
+class CheckpointLock:
     """What a checkpoint needs beside the capture: no other one over its paths, and to stay."""
 
     def __init__(self, operation: str) -> None:
@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process made the claim; a forked child must not release its parent's."""
+        """Whether this process made it; a forked child must not release its parent's."""
         return os.getpid() == self._process_id
 
     @property
@@ -87,7 +87,9 @@ class Claim:
             layout = Layout(context.store_path)
             record = HoldRecord(0, f"{self._operation}: {reason}"[:_REASON_MAX], self._scope)
             with hold, suppress(OSError):
-                Reserve(context.fs, layout).back(lambda: hold.replace(layout, record))
+                Reserve(context.fs, layout).retry_without_reserve(
+                    lambda: hold.replace(layout, record)
+                )
 
     def take(
         self,
@@ -104,7 +106,9 @@ class Claim:
         record = HoldRecord(os.getpid(), self._operation, scope, process_namespace())
         reserve = Reserve(session.fs, session.store.layout)
         try:
-            self.hold = reserve.back(lambda: session.root.hold(snapshot_id, record))
+            self.hold = reserve.retry_without_reserve(
+                lambda: session.root.hold(snapshot_id, record)
+            )
         except OSError as error:
             session.monitor.warn(
                 WarningCode.CHECKPOINT_NOT_HELD,

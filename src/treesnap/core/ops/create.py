@@ -40,7 +40,7 @@ from treesnap.core.worktree.directory import absent_paths
 from treesnap.core.worktree.scan.ignore import given
 
 if TYPE_CHECKING:
-    from treesnap.core.ops.checkpoint_locks import Claim
+    from treesnap.core.ops.checkpoint_locks import CheckpointLock
 
 _NO_STATS = CreateStats(*[0] * len(CreateStats._fields))
 _NAME_SHOWN_MAX = 80
@@ -96,7 +96,7 @@ def with_options(request: CaptureRequest, options: CreateOptions) -> CaptureRequ
 def create(
     context: Context,
     request: CaptureRequest,
-    claim: Claim | None = None,
+    checkpoint_lock: CheckpointLock | None = None,
     settle: Settle | None = None,
     note: Note | None = None,
 ) -> CreateResult:
@@ -108,15 +108,15 @@ def create(
     settle                         what is to be published after all
     capture, publish               again, if garbage collections overtook it
     note                           what the caller keeps of it
-    claim                          what a failed step goes back to
+    hold the snapshot              if a failed step is to go back to it
     maintain the store
 
-    With a claim the snapshot is held, unless another one may go back over the same paths.
+    With a lock the snapshot is held, unless another checkpoint may go back over the same paths.
     """
     request = _checked(context, request)
     if request.validate is not None:
         _validate(context, request.validate)
-    if claim is not None:  # before room is made in the store, which would not help
+    if checkpoint_lock is not None:  # before room is made in the store, which would not help
         refuse_full_root(context)
     # Tried again alone: what several processes stored twice may be what found no room.
     shared = iter([True])
@@ -128,7 +128,7 @@ def create(
             asked = with_settings(session, request)
             with locked_root(session, "create"):
                 session.root.note_identity()
-                if claim is not None:
+                if checkpoint_lock is not None:
                     refuse_overlap(session, asked.scope)
                 settled = settle(session, asked) if settle is not None else asked
                 if isinstance(settled, Snapshot):
@@ -140,9 +140,9 @@ def create(
                 result = _captured(session, settled, is_shared=is_shared)
                 if note is not None:
                     note(session, result)
-                if claim is not None:
-                    claim.take(session, result.snapshot.id, settled.scope)
-                    claim.require_way_back(session)
+                if checkpoint_lock is not None:
+                    checkpoint_lock.take(session, result.snapshot.id, settled.scope)
+                    checkpoint_lock.require_way_back(session)
                 elif settled.kind == SnapshotKind.MANUAL and settled.scope is None:
                     session.root.forget_dead_holds()  # a person keeps what such a step left
                 return result

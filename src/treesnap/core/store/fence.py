@@ -160,7 +160,7 @@ class Maintaining:
                 self.finish()
 
     def _write_state(self, state: CollectorState) -> None:
-        self.reserve.back(lambda: write_state(self._fs, self._store.layout, state))
+        self.reserve.retry_without_reserve(lambda: write_state(self._fs, self._store.layout, state))
 
     def _let_writers_finish(self, epoch: int) -> None:
         """Waits a little for writers of an older epoch; correctness does not need it."""
@@ -187,7 +187,7 @@ def collector_held(
     are inside have left.
     """
     lock_path = layout.collector_lock
-    Reserve(fs, layout).back(lambda: fs.close(open_lock(fs, lock_path)))
+    Reserve(fs, layout).retry_without_reserve(lambda: fs.close(open_lock(fs, lock_path)))
     what = "The garbage collector"
     with held(fs, lock_path, operation=operation, what=what, wait_s=wait_s):
         yield CollectorHeld()

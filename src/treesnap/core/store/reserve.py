@@ -62,7 +62,7 @@ class Reserve:
             return False
         return stat.S_ISREG(status.st_mode) and status.st_size == RESERVE_SIZE
 
-    def back(self, action: Callable[[], _Result]) -> _Result:
+    def retry_without_reserve(self, action: Callable[[], _Result]) -> _Result:
         """Runs an action; when the disk is full, removes the reserve and runs it again.
 
         Raises OSError, also for a full disk when there is no reserve.

@@ -123,7 +123,7 @@ class Watcher:
         with self._lock:
             try:
                 self._begin()
-            except Lost as error:
+            except ReportsLost as error:
                 raise _refused(self._root, str(error)) from error
         if self._reads_ahead:
             thread = threading.Thread(target=self._read_ahead, name="treesnap-watch", daemon=True)
@@ -170,7 +170,7 @@ class Watcher:
                             self.changed.set()
                         self._tree.check()
                         return self._tree.answer(since)
-                    except (Lost, OSError) as error:
+                    except (ReportsLost, OSError) as error:
                         self._give_up(error_text(error))
                 if time.monotonic() < self._not_before_s:
                     return None
@@ -178,7 +178,7 @@ class Watcher:
                 # Its reader needs a moment, also when the one before has used up the time.
                 tree.sync(max(deadline, time.monotonic() + FIRST_REPORT_S))
                 return tree.answer(None)
-            except (Lost, OSError) as error:
+            except (ReportsLost, OSError) as error:
                 self._give_up(error_text(error))
                 self._not_before_s = time.monotonic() + RETRY_S
                 return None
@@ -197,7 +197,7 @@ class Watcher:
         """Starts to watch again without a question, so that changes are noticed."""
         try:
             self._begin()
-        except (Lost, OSError) as error:
+        except (ReportsLost, OSError) as error:
             self.why_lost = error_text(error)
             self._again_s = self._not_before_s = time.monotonic() + RETRY_S
         else:
@@ -226,7 +226,7 @@ class Watcher:
                 try:
                     if tree is not None and tree.take():
                         self.changed.set()
-                except (Lost, OSError) as error:
+                except (ReportsLost, OSError) as error:
                     self._give_up(error_text(error))
                     tree = None
             if tree is None:
@@ -260,7 +260,7 @@ _MOUNTED = "file systems were mounted or unmounted"
 _CAME, _REMOVED, _MOVED = range(3)
 
 
-class Lost(Exception):
+class ReportsLost(Exception):
     """What is known is no longer certain; the message says why."""
 
 
@@ -347,7 +347,7 @@ class WatchedTree:
         self._mount_points: frozenset[bytes] = frozenset()
 
     def begin(self) -> None:
-        """Watches every directory. Raises OSError, Lost."""
+        """Watches every directory. Raises OSError, ReportsLost."""
         self._cookie = os.path.join(self._cookies, f"{COOKIE_PREFIX}{self._id.hex()}-0")
         self._cookie_fd = create_locked(
             self._fs, self._cookie, b"", temporary=self._cookies, durable=False
@@ -384,10 +384,10 @@ class WatchedTree:
     def take(self) -> bool:
         """Takes in what was reported until now; returns whether anything changed.
 
-        When too much is reported, it takes in some of it. Raises Lost, OSError.
+        When too much is reported, it takes in some of it. Raises ReportsLost, OSError.
         """
         if not self._fs.fstat(self._root_fd).st_nlink:  # not reported while it is open here
-            raise Lost("the root was removed")
+            raise ReportsLost("the root was removed")
         has_changed = False
         for _ in range(_TAKES_MAX):
             reports = self._notifier.take()
@@ -400,7 +400,7 @@ class WatchedTree:
     def sync(self, deadline: float) -> bool:
         """Takes in everything that was done before this call; returns whether anything changed.
 
-        ``deadline`` is a time of ``time.monotonic``. Raises Lost, OSError.
+        ``deadline`` is a time of ``time.monotonic``. Raises ReportsLost, OSError.
         """
         self._mapped.look(self._number)
         self._cookie_count += 1
@@ -418,17 +418,17 @@ class WatchedTree:
                 has_changed |= self._take_one(report)
             left_s = max(0.0, deadline - time.monotonic())
             if wanted and not reports and not self._notifier.wait(left_s):
-                raise Lost("the kernel's reports were late")
+                raise ReportsLost("the kernel's reports were late")
         return has_changed
 
     def check(self) -> None:
-        """Raises Lost if another directory is in the root's place or mounts changed, OSError if the
-        root is gone.
+        """Raises ReportsLost if mounts changed or another directory is in the root's place, and
+        OSError if the root is gone.
         """
         if not os.path.samestat(self._fs.lstat(self._root_path), self._fs.fstat(self._root_fd)):
-            raise Lost("another directory has the root's place")
+            raise ReportsLost("another directory has the root's place")
         if Mounts(self._fs).below(os.fsencode(self._root_path)) != self._mount_points:
-            raise Lost(_MOUNTED)
+            raise ReportsLost(_MOUNTED)
 
     def answer(self, since: Mark | None) -> Answer:
         """Returns what changed since a mark, as far as it was taken in.
@@ -487,15 +487,15 @@ class WatchedTree:
     def _take_one(self, report: Report) -> bool:
         watch, mask, name = report
         if mask & (OVERFLOWED | UNMOUNTED):
-            raise Lost("the queue overflowed" if mask & OVERFLOWED else "it was unmounted")
+            raise ReportsLost("the queue overflowed" if mask & OVERFLOWED else "it was unmounted")
         directory = self._directories.get(watch)
         if directory is None:
             return False  # of a cookie, or of a directory that has left the tree
         if mask & SELF_GONE:
-            raise Lost("the root was moved or removed")
+            raise ReportsLost("the root was moved or removed")
         if mask & IGNORED:
             if directory.parent is None:
-                raise Lost("the root is not watched any more")
+                raise ReportsLost("the root is not watched any more")
             self._note(directory.parent, directory.name, is_whole=True)
             self._drop(directory)
             self._watch_all([(directory.parent, directory.name)])
@@ -580,7 +580,7 @@ class WatchedTree:
         """Returns a descriptor of a directory, or None if it is gone, which is reported, or if a
         walk cannot see it.
 
-        Raises Lost if a new mount is there: the directory that it shows may be watched in
+        Raises ReportsLost if a new mount is there: the directory that it shows may be watched in
         another place already, and a directory has one watch.
         """
         try:
@@ -590,7 +590,7 @@ class WatchedTree:
                 return None
             raise
         if self._fs.mount_id(fd) != self._mount:
-            raise Lost(_MOUNTED)
+            raise ReportsLost(_MOUNTED)
         return fd
 
     def _watch(self, fd: int, mask: int) -> int:
@@ -599,7 +599,7 @@ class WatchedTree:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            raise Lost(
+            raise ReportsLost(
                 "the kernel gives this user no more watches; see fs.inotify.max_user_watches"
             ) from None
 
@@ -620,7 +620,7 @@ class WatchedTree:
         if elsewhere is not None:
             # It was moved after it was found there; the report of that is still to come.
             if elsewhere.parent is None:
-                raise Lost("the root is below itself")
+                raise ReportsLost("the root is below itself")
             self._note(elsewhere.parent, elsewhere.name, is_whole=True)
             self._drop(elsewhere)
             watch = self._watch(fd, NAMES)

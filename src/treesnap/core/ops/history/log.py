@@ -27,7 +27,7 @@ from treesnap.core.model.quantities import parse_moment
 from treesnap.core.model.reserved_tags import (
     IMPORTED,
 )
-from treesnap.core.model.results import HistoryGap, LogEntry, WaysBack
+from treesnap.core.model.results import HistoryGap, LogEntry, RestorePoints
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
@@ -118,7 +118,7 @@ def log(context: Context, request: LogRequest) -> Iterator[LogEntry]:
     return entries_if_any()
 
 
-def ways_back(context: Context) -> WaysBack:
+def ways_back(context: Context) -> RestorePoints:
     """Returns where the root stands, and what undo and redo would go to.
 
     Takes no lock, so a restore may change it.
@@ -133,9 +133,9 @@ def ways_back(context: Context) -> WaysBack:
                     with suppress(NotFound, Corrupt):
                         snapshot = resolve_in(session, moments[-1].snapshot_id)
                 snapshots.append(snapshot)
-            return WaysBack(snapshots[0], snapshots[1], _position(session))
+            return RestorePoints(snapshots[0], snapshots[1], _position(session))
     except StoreMissing:
-        return WaysBack(None, None, None)
+        return RestorePoints(None, None, None)
 
 
 def recorded_gaps(context: Context, session_id: str) -> tuple[Gap, ...]:

@@ -21,7 +21,7 @@ from treesnap.core.model.errors import (
     WarningCode,
     quoted,
 )
-from treesnap.core.model.results import DoctorResult, Unfinished, UnfinishedWork
+from treesnap.core.model.results import DoctorResult, InterruptedWork, WorkKind
 from treesnap.core.ops.access import opened, unfinished_steps
 from treesnap.core.ops.context import Context, Session, context_at
 from treesnap.core.ops.maintenance.space import failure_in_background
@@ -62,13 +62,13 @@ def doctor(context: Context, *, forget: bool = False) -> DoctorResult:
     )
 
 
-def _of_root(context: Context, store: Store, path: bytes) -> list[Unfinished]:
+def _of_root(context: Context, store: Store, path: bytes) -> list[InterruptedWork]:
     """Returns what was interrupted in one root, without what is still under way."""
     session = Session(context, store, store.root(path))
     names = session.root.names()
     unfinished = [
-        Unfinished(
-            work=UnfinishedWork.STEP,
+        InterruptedWork(
+            work=WorkKind.STEP,
             root=path,
             resolution=(
                 f"{step.message(os.fsdecode(path))}. {_TO_GO_BACK.format(step.checkpoint.id[:12])}"
@@ -84,7 +84,7 @@ def _of_root(context: Context, store: Store, path: bytes) -> list[Unfinished]:
         if record is not None:
             with record:
                 unfinished.append(
-                    Unfinished(work=UnfinishedWork.EXPORT, root=path, resolution=_TO_SWEEP)
+                    InterruptedWork(work=WorkKind.EXPORT, root=path, resolution=_TO_SWEEP)
                 )
     if session.root.is_interrupted:
         try:
@@ -95,7 +95,7 @@ def _of_root(context: Context, store: Store, path: bytes) -> list[Unfinished]:
     return unfinished
 
 
-def _restore(session: Session, path: bytes) -> list[Unfinished]:
+def _restore(session: Session, path: bytes) -> list[InterruptedWork]:
     try:
         journal = read_journal(session.root)
         if journal is None:
@@ -103,7 +103,7 @@ def _restore(session: Session, path: bytes) -> list[Unfinished]:
     except Corrupt as error:
         resolution = f"its journal is damaged, and the root waits until it is forgotten: {error}"
         return [
-            Unfinished(work=UnfinishedWork.RESTORE, root=path, resolution=resolution, blocked=True)
+            InterruptedWork(work=WorkKind.RESTORE, root=path, resolution=resolution, blocked=True)
         ]
     states: dict[bytes, PathState] = {}
     reason = None
@@ -115,8 +115,8 @@ def _restore(session: Session, path: bytes) -> list[Unfinished]:
         resolution = f"it cannot be finished yet: {reason}"
     commit = journal.commit
     return [
-        Unfinished(
-            work=UnfinishedWork.RESTORE,
+        InterruptedWork(
+            work=WorkKind.RESTORE,
             root=path,
             resolution=resolution,
             blocked=reason is not None,
@@ -130,21 +130,21 @@ def _restore(session: Session, path: bytes) -> list[Unfinished]:
     ]
 
 
-def _collection(context: Context, store: Store) -> list[Unfinished]:
+def _collection(context: Context, store: Store) -> list[InterruptedWork]:
     try:
         is_open = bool(read_state(context.fs, store.layout).condemned)
     except TreesnapError as error:
         resolution = f"its state is damaged: {error}"
-        return [Unfinished(work=UnfinishedWork.COLLECTION, resolution=resolution, blocked=True)]
-    return [Unfinished(work=UnfinishedWork.COLLECTION, resolution=_TO_COLLECT)] if is_open else []
+        return [InterruptedWork(work=WorkKind.COLLECTION, resolution=resolution, blocked=True)]
+    return [InterruptedWork(work=WorkKind.COLLECTION, resolution=_TO_COLLECT)] if is_open else []
 
 
-def _maintenance(store: Store) -> list[Unfinished]:
+def _maintenance(store: Store) -> list[InterruptedWork]:
     failure = failure_in_background(store)
     if failure is None:
         return []
     resolution = f"{_TO_MAINTAIN}: {failure}"
-    return [Unfinished(work=UnfinishedWork.MAINTENANCE, resolution=resolution)]
+    return [InterruptedWork(work=WorkKind.MAINTENANCE, resolution=resolution)]
 
 
 def _forget(session: Session) -> bool:

@@ -51,7 +51,7 @@ from treesnap.core.model.results import (
     StatsResult,
 )
 from treesnap.core.model.snapshots import SnapshotId
-from treesnap.core.ops.access import alone, locked_root, opened, remove_displaced
+from treesnap.core.ops.access import exclusive_use, locked_root, opened, remove_displaced
 from treesnap.core.ops.context import Context, Session, context_at
 from treesnap.core.ops.known_changes import remove_dead_sockets
 from treesnap.core.ops.maintenance.config import Settings, settings_of
@@ -164,7 +164,7 @@ def gc(context: Context, *, dry_run: bool, is_automatic: bool = False) -> GcResu
     """
     from treesnap.core.store.maintenance.collection import collect
 
-    with alone(context, "collect garbage", operation="gc") as (session, proof):
+    with exclusive_use(context, "collect garbage", operation="gc") as (session, proof):
         if not dry_run:
             remove_dead_sockets(context.fs, session.store.layout.roots)
         return collect(

@@ -13,7 +13,7 @@ from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import Problem, RecoveredObject, VerifyResult
-from treesnap.core.ops.access import alone, opened
+from treesnap.core.ops.access import exclusive_use, opened
 from treesnap.core.ops.context import Context
 from treesnap.core.ops.maintenance.object_recovery import ObjectRecovery
 from treesnap.core.store.fence import collector_held, maintain
@@ -80,7 +80,10 @@ def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
     from treesnap.core.store.maintenance.check.repair import Repair
 
     with (
-        alone(context, "repair the store", operation="verify", recover=False) as (session, proof),
+        exclusive_use(context, "repair the store", operation="verify", recover=False) as (
+            session,
+            proof,
+        ),
         maintain(session.store, proof, wait_s=context.wait_s) as maintaining,
     ):
         store = session.store

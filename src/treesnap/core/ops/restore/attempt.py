@@ -638,7 +638,7 @@ def _publish_in_place(session: Session, snapshot: Snapshot, label: str) -> Snaps
         **dict.fromkeys(("name", "session", "step")),
         tags={},
     )
-    return Reserve(session.fs, session.store.layout).back(publish)
+    return Reserve(session.fs, session.store.layout).retry_without_reserve(publish)
 
 
 def _carry_out_in_place(session: Session, journal: Journal) -> None:

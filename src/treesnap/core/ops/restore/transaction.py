@@ -38,7 +38,12 @@ from treesnap.core.ops.tree_state import MemoryObjects, State, totals_of_entry, 
 from treesnap.core.ops.trust import has_root
 from treesnap.core.store.layout import attachment_file_name
 from treesnap.core.store.reserve import Reserve
-from treesnap.core.worktree.apply.applier import Applier, Finisher, open_files, settle
+from treesnap.core.worktree.apply.applier import (
+    Applier,
+    Finisher,
+    apply_directory_metadata,
+    open_files,
+)
 from treesnap.core.worktree.apply.preconditions import Expected, Observed
 from treesnap.core.worktree.apply.protection import refuse_protected
 from treesnap.core.worktree.apply.stage import (
@@ -117,7 +122,7 @@ class Transaction:
         self._journal = journal
 
     def _backed(self, write: Callable[[], _Result]) -> _Result:
-        return Reserve(self._fs, self._session.store.layout).back(write)
+        return Reserve(self._fs, self._session.store.layout).retry_without_reserve(write)
 
     def _begin(
         self, place_fd: int, root_before: Entry | None, subvolumes: tuple[Subvolume, ...] = ()
@@ -512,7 +517,7 @@ class Transaction:
                 if fd is None:
                     continue
                 try:
-                    settle(self._fs, fd, (before,), before, self._xattrs)
+                    apply_directory_metadata(self._fs, fd, (before,), before, self._xattrs)
                 except PermissionError:  # another user's directory, whose time changed anyway
                     if self._fs.fstat(fd).st_uid == os.geteuid():
                         raise

@@ -47,7 +47,7 @@ from treesnap.core.model.snapshots import SnapshotId, SnapshotKind
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.checkpoint_locks import (
     MARK_DIGITS,
-    Claim,
+    CheckpointLock,
     Overlap,
     entered,
     refuse_overlap,
@@ -117,7 +117,7 @@ class _Runs:
         restored: RestoreResult | None = None
         for attempt in range(1, retries + 2):
             mark = f"run/{held.made.id[:MARK_DIGITS]}/{attempt}"
-            running = Command(self._context, self._command, mark, held.claim.mark_path)
+            running = Command(self._context, self._command, mark, held.checkpoint_lock.mark_path)
             self._running = running
             try:
                 exit_code = running.run(self._signals.deferred)
@@ -174,7 +174,7 @@ class HeldCheckpoint(NamedTuple):
 
     context: Context
     made: CreateResult
-    claim: Claim
+    checkpoint_lock: CheckpointLock
     mount: int | None
     """The mount through which the root was reached, or None where that cannot be known."""
 
@@ -218,7 +218,7 @@ class CheckpointBlock(Generic[Value]):
         self._context = context
         self._give_up = give_up
         self._guard = Guard()
-        self._claim: Claim | None = None
+        self._checkpoint_lock: CheckpointLock | None = None
         self._begun: _Begun | None = None
 
     @uninterrupted
@@ -226,11 +226,11 @@ class CheckpointBlock(Generic[Value]):
         context, request, operation, _, value, overlap = self._arguments
         try:
             self._guard.stand(ending=False)
-            self._claim = claim = Claim(operation)
+            self._checkpoint_lock = checkpoint_lock = CheckpointLock(operation)
             wait_s = context.wait_s if overlap == Overlap.WAIT else 0
             mount = mount_of(context.fs, context.root)
-            made = _taken(context, request, claim, wait_s)
-            held = HeldCheckpoint(context, made, claim, mount)
+            made = _taken(context, request, checkpoint_lock, wait_s)
+            held = HeldCheckpoint(context, made, checkpoint_lock, mount)
             self._begun = _Begun(held, self._guard)
             entered.set(entered.get() | {made.id})
             found = value(held)
@@ -256,7 +256,7 @@ class CheckpointBlock(Generic[Value]):
                 interruption = raised
         begun = self._begun
         try:
-            if error is not None and begun is not None and begun.held.claim.is_ours:
+            if error is not None and begun is not None and begun.held.checkpoint_lock.is_ours:
                 begun.note_failure(error)  # where the body went back by itself
                 try:
                     self._give_up(begun.held, error)
@@ -280,13 +280,13 @@ class CheckpointBlock(Generic[Value]):
 
     def _leave(self) -> None:
         try:
-            if self._claim is not None:
-                self._claim.release()
+            if self._checkpoint_lock is not None:
+                self._checkpoint_lock.release()
             if self._begun is not None:
                 entered.set(entered.get() - {self._begun.held.made.id})
                 self._begun.is_left = True
         finally:
-            self._claim = self._begun = None
+            self._checkpoint_lock = self._begun = None
             self._guard.go()
 
 
@@ -307,18 +307,18 @@ class _Begun:
         held = self.held
         if isinstance(error, TreesnapError) and error.checkpoint_id == held.made.id:
             reason = error.message.removeprefix(_failed_to(held.made.id))
-            held.claim.leave(held.context, reason)
+            held.checkpoint_lock.leave(held.context, reason)
 
     @uninterrupted
     def abandon(self) -> None:
         """Releases the checkpoint, and warns of what is not rolled back."""
-        context, claim = self.held.context, self.held.claim
-        if self.is_left or not claim.is_ours:
+        context, checkpoint_lock = self.held.context, self.held.checkpoint_lock
+        if self.is_left or not checkpoint_lock.is_ours:
             return
         self.is_left = True
         try:
             self._guard.stand(ending=True)
-            claim.release()
+            checkpoint_lock.release()
             context.monitor.warn(
                 WarningCode.BLOCK_ABANDONED,
                 f"A block in {quoted(context.root)} was never left, so what it did was not "
@@ -337,11 +337,13 @@ def itself(held: HeldCheckpoint) -> HeldCheckpoint:
 
 
 @interruptible
-def _taken(context: Context, request: CaptureRequest, claim: Claim, wait_s: float) -> CreateResult:
+def _taken(
+    context: Context, request: CaptureRequest, checkpoint_lock: CheckpointLock, wait_s: float
+) -> CreateResult:
     from treesnap.core.ops.create import create
 
     listening = context._replace(monitor=_InterruptibleMonitor(context.monitor))
-    return when_alone(lambda: create(listening, request, claim), wait_s)
+    return when_alone(lambda: create(listening, request, checkpoint_lock), wait_s)
 
 
 class _InterruptibleMonitor:
@@ -371,7 +373,7 @@ def held_snapshot(context: Context, snapshot_id: SnapshotId, operation: str) -> 
     if snapshot_id in entered.get():
         yield
         return
-    claim = Claim(operation)
+    checkpoint_lock = CheckpointLock(operation)
 
     def take() -> None:
         with (
@@ -379,13 +381,13 @@ def held_snapshot(context: Context, snapshot_id: SnapshotId, operation: str) -> 
             locked_root(session, operation),
         ):
             refuse_overlap(session, None)
-            claim.take(session, snapshot_id, None)
+            checkpoint_lock.take(session, snapshot_id, None)
 
     try:
         when_alone(take, context.wait_s)
         yield
     finally:
-        claim.release()
+        checkpoint_lock.release()
 
 
 @uninterrupted

@@ -245,7 +245,9 @@ class _Collection:
             )
         if self._deleted or self._emptied_bytes or usage.is_index_stale():
             try:
-                self._reserve.back(lambda: usage.rebuild_index(self._deleted, old_parts))
+                self._reserve.retry_without_reserve(
+                    lambda: usage.rebuild_index(self._deleted, old_parts)
+                )
             except OSError as error:
                 if not is_full(error):
                     raise

@@ -418,7 +418,9 @@ class Finisher:
         try:
             if entry is not None:
                 entries = (item.old, item.new or item.old)
-                if not settle(self._fs, fd, entries, entry, self._xattrs, touch=touch):
+                if not apply_directory_metadata(
+                    self._fs, fd, entries, entry, self._xattrs, touch=touch
+                ):
                     self.degraded.append(item.path)
             elif stat_module.S_IMODE(self._fs.fstat(fd).st_mode) != item.old.mode:
                 self._fs.change_mode(fd, item.old.mode)
@@ -430,7 +432,7 @@ class Finisher:
             self.denied.append(item.path)
 
 
-def settle(
+def apply_directory_metadata(
     fs: FileSystem,
     fd: int,
     known: Sequence[Entry],

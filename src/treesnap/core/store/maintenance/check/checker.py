@@ -19,7 +19,7 @@ from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, NewerVersion, NotFound, TreesnapError
 from treesnap.core.model.events import Phase
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.results import Partial, Problem
+from treesnap.core.model.results import PartialSnapshot, Problem
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotRecord
 from treesnap.core.store.maintenance.check.metadata_files import CheckPlace, Finding, MetadataFiles
 from treesnap.core.store.snapshots import SnapshotName
@@ -76,7 +76,7 @@ class Checker:
         self._sample = sample
         self.reads_data = read_data
         self.problems: list[Problem] = []
-        self.partial: list[Partial] = []
+        self.partial: list[PartialSnapshot] = []
         self.findings: list[Finding] = []
         """Metadata files that are damaged, with what mends each."""
         self.newer: list[str] = []
@@ -311,7 +311,7 @@ class Checker:
                 paths.setdefault(lost.object_id, set()).add(lost.path)
             lost_paths = sorted({lost.path for lost in lost_objects})
             self.partial.append(
-                Partial(
+                PartialSnapshot(
                     snapshot_id=snapshot.id,
                     name=snapshot.name,
                     root=snapshot.record.root_path,
