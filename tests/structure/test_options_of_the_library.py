@@ -32,6 +32,7 @@ NO_METHOD = {
     "agent": "changes settings of programs, not files of a root",
     "hook": "speaks the protocols of hosts; treesnap.agents.frameworks is for programs",
     "rewind": "its STEP is one of an agent's host; restore(base=...) undoes up to a snapshot",
+    "prompts": "lists those of an agent's host",
     "mcp": "is a server",
     "session": "treesnap.compat.maestro",
     "maker": "treesnap.compat.maker",

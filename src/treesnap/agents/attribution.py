@@ -209,9 +209,9 @@ class Attribution:
 
     def is_own(self, path: bytes, place: int) -> bool:
         """Returns whether a change of a path in a span may be undone as the session's own."""
-        return self._whose(path, place)[0] in (Whose.OWN, Whose.PERHAPS)
+        return self.whose(path, place)[0] in (Whose.OWN, Whose.PERHAPS)
 
-    def _whose(self, path: bytes, place: int) -> tuple[Whose, tuple[str, ...]]:
+    def whose(self, path: bytes, place: int) -> tuple[Whose, tuple[str, ...]]:
         """Returns whose the change of a path in a span is, and which other sessions worked."""
         names = self._names(path)
         may = [call for call in self._calls[place] if call.may_change(names)]
@@ -235,8 +235,8 @@ class Attribution:
         is_certain = True
         while position:
             place = places[position - 1]
-            whose, others = self._whose(path, place)
-            if self._is_restored(path, place):
+            whose, others = self.whose(path, place)
+            if self.is_restored(path, place):
                 # It brought back an old version, and nothing new: on from where that was made.
                 # From the newest such place, so what others did between two is not passed over.
                 older = [at for at in range(position) if versions[at] == versions[position]]
@@ -262,12 +262,13 @@ class Attribution:
             verdict = Verdict.BACK_TO_OTHERS
         else:
             has_own = any(
-                self.is_own(path, place) and not self._is_restored(path, place)
+                self.is_own(path, place) and not self.is_restored(path, place)
                 for place in places[:position]
             )
             verdict = Verdict.CONFLICT if has_own else Verdict.KEPT
         return Judgement(verdict, stop, is_live, sessions, is_certain)
 
-    def _is_restored(self, path: bytes, place: int) -> bool:
+    def is_restored(self, path: bytes, place: int) -> bool:
+        """Returns whether a change of a path in a span brought back what was restored."""
         span = self._spans[place]
         return span.changes[path][1] in span.restored(path)

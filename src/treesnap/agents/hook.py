@@ -17,7 +17,14 @@ from types import FrameType
 from treesnap.agents.event import Event, Reply
 from treesnap.agents.hosts.base import Host, one_line
 from treesnap.agents.marks import add_marks, marks_of
-from treesnap.agents.sessions import REASON_LENGTH_MAX, Before, agent_sessions, look_back, note_gap
+from treesnap.agents.sessions import (
+    PROMPT_COMMANDS,
+    REASON_LENGTH_MAX,
+    Before,
+    agent_sessions,
+    look_back,
+    note_gap,
+)
 from treesnap.core.fs.durable import ensure_directories, read_file, replace_file
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.entries import Change, SkipReason
@@ -48,10 +55,6 @@ from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.store.lock import held
 from treesnap.core.store.roots import read_journal
 
-PROMPT_COMMANDS = frozenset(
-    {"rewind", "undo", "redo", "list", "status", "diff", "show", "ls", "find"}
-)
-"""Commands that a user can type as a prompt."""
 WATCH_IDLE_S = 3600
 """How long a watcher that a hook has started goes on without being asked."""
 _CAPTURE_SHARE = 0.8
@@ -66,6 +69,10 @@ RunCommand = Callable[[Sequence[str]], tuple[int, str]]
 """Carries out words of the command line; returns the exit code and what was printed."""
 USAGE = 2
 """The exit code for words that are no command, as in ``cli.failure``."""
+NOT_FOUND = 5
+"""The exit code of a command that names what is not there, likewise."""
+_SENTENCE = 3
+"""What begins like a command, has more words and names nothing that is there, is a sentence."""
 INTERRUPTED = 130
 """The exit code of a command that was stopped, likewise."""
 
@@ -353,7 +360,8 @@ def _answered(event: Event, host: Host, context: Context, run_command: RunComman
         return host.go_on(event)  # the other hook answers
     import shlex
 
-    if words[0] == "rewind" and not any(word.startswith("--session") for word in words):
+    of_session = words[0] in ("rewind", "prompts")
+    if of_session and not any(word.startswith("--session") for word in words):
         sessions = {session.id for session in agent_sessions(context)}
         words += ["--session", event.session] if event.session in sessions else []
     options = ["-C", context.root, "--store", context.store_path]
@@ -362,7 +370,8 @@ def _answered(event: Event, host: Host, context: Context, run_command: RunComman
         text = _why_stopped(context)
     # What it says to type next is typed as a prompt, too.
     text = text.replace(shlex.join(["snap", *options]), "snap")
-    return host.answer(text.strip() or "Done") if code != USAGE else None
+    is_sentence = code == NOT_FOUND and len(words) > _SENTENCE
+    return host.answer(text.strip() or "Done") if code != USAGE and not is_sentence else None
 
 
 def _why_stopped(context: Context) -> str:

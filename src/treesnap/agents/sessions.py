@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, zip_longest
 
 from treesnap.agents.event import Event
 from treesnap.agents.marks import add_marks, marks_of
@@ -29,6 +29,15 @@ from treesnap.core.store.lock import held, inside
 LOOK_BACK_MAX = 256
 """Snapshots of a root that are read at most before a step of a known session is made."""
 REASON_LENGTH_MAX = 300
+PROMPT_COMMANDS = frozenset(
+    {
+        *("rewind", "prompts", "undo", "redo", "restore", "revert", "list", "log", "status"),
+        *("diff", "show", "ls", "find", "grep", "blame", "help"),
+    }
+)
+"""Commands that a user can type as a prompt."""
+_WORDS_MAX = 3
+"""Of ``snap rewind N``; options do not count."""
 _LOCK_WAIT_S = 1.0
 
 
@@ -212,3 +221,25 @@ def _incomplete(step: AgentStep) -> Gap | None:
     session = record.session or ""
     phase = step.phase.value
     return Gap(record.created_at_ns, step.host, session, step.key, phase, step.tool, reason)
+
+
+def work_of(session: AgentSession) -> list[AgentStep]:
+    """Returns the steps of a session, newest first, without those of commands such as this one.
+
+    Where a host cannot carry out what is typed as a prompt, the model runs it as a tool: then the
+    prompt, the tool and the end of that turn are no work.
+    """
+    return [
+        step
+        for step, earlier in zip_longest(session.steps, session.steps[1:])
+        if not _is_of_command(earlier if step.phase is EventPhase.END and earlier else step)
+    ]
+
+
+def _is_of_command(step: AgentStep) -> bool:
+    """Returns whether a step is from before a command; longer ones may be sentences, or do more."""
+    label = (step.snapshot.label or "").removeprefix(f"{step.tool}: ")
+    words = [word for word in label.split() if not word.startswith("-")]
+    if words[:1] != ["snap"] or len(words) > _WORDS_MAX:
+        return False
+    return words[1:2] == ["rewind"] or (words[1:] != [] and " ".join(words[1:]) in PROMPT_COMMANDS)

@@ -83,6 +83,10 @@ FEATURES = {
                     "treesnap.agents.commands.rewind",
                     "Undo what an agent did since its newest prompt, or since STEP.",
                 ),
+                "prompts": (
+                    "treesnap.agents.commands.prompts",
+                    "List what an agent was asked for, newest first, and what it changed.",
+                ),
                 "mcp": (
                     "treesnap.agents.commands.mcp",
                     "Serve the history of directories to a model, by the Model Context Protocol.",

@@ -1,0 +1,321 @@
+"""The states of a root in order, what changed between them, and whose that was.
+
+A repository is one path, because its files refer to each other. Except its index, which the
+prompts of shells write all the time: it goes where the repository goes, but only if the agent may
+have changed it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from stat import S_ISGID, S_ISUID
+
+from treesnap.agents.attribution import (
+    Attribution,
+    Judgement,
+    Span,
+    Verdict,
+    Version,
+    Whose,
+    calls_by_span,
+    calls_in,
+)
+from treesnap.agents.marks import ToldMark, marks_in, with_steps
+from treesnap.agents.sessions import AgentSession, work_of
+from treesnap.core.codec.reader import TreeReader
+from treesnap.core.diff.trees import change_at, differing
+from treesnap.core.fs.owner import may_give_owners
+from treesnap.core.model import treepath
+from treesnap.core.model.entries import Change, Entry
+from treesnap.core.model.errors import Corrupt, InvalidArgument, NotFound
+from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.reserved_tags import IMPORTED, facts_of
+from treesnap.core.model.snapshots import Snapshot
+from treesnap.core.ops.context import Session
+from treesnap.core.ops.merge.selection import Pick
+from treesnap.core.ops.restore.plan import REPOSITORIES, repository_of
+from treesnap.core.ops.tree_state import MemoryObjects
+from treesnap.core.store.snapshots import restored_ref
+from treesnap.core.worktree.scan.hard_links import load_groups
+
+_MERGES = ("reverted", "adopted", "rewound")
+"""Facts of snapshots that were never in the root as they are, but were restored."""
+_WORKTREES = b"worktrees"
+"""In a repository: what belongs to other directories with the same repository."""
+_SET_IDS = S_ISUID | S_ISGID
+
+
+class JudgedPath(NamedTuple):
+    """What a rewind does with a path that changed since."""
+
+    path: bytes
+    verdict: Verdict
+    sessions: tuple[str, ...]
+    """Of others that worked when the version was made that stays; none for the user."""
+
+
+class RootHistory:
+    """The states of a root since a target, and what changed between them."""
+
+    def __init__(
+        self, session: Session, agent: AgentSession, target: Snapshot, mine: Snapshot
+    ) -> None:
+        self._session = session
+        self._agent = agent
+        self.trees = MemoryObjects(session.store).trees()
+        all_snapshots = list(session.store.snapshots.readable(session.root.id))
+        self._snapshots = [item for item in all_snapshots if item.sequence <= mine.sequence]
+        between = [
+            item
+            for item in self._snapshots
+            if target.sequence < item.sequence < mine.sequence and was_there(item)
+        ]
+        self._states = [target, *reversed(between), *([mine] if mine.id != target.id else [])]
+        if target.sequence > mine.sequence or target not in self._snapshots:
+            raise InvalidArgument(
+                f"Snapshot {target.id[:12]} is not an earlier state of this root, so it can only "
+                "be restored"
+            )
+        self._entries: list[dict[bytes, tuple[Entry | None, Entry | None]]] = []
+        self._indexes: dict[bytes, set[int]] = defaultdict(set)
+        """By repository: the spans in which its index changed."""
+        self._spans = self._compared()
+
+    def _compared(self) -> list[Span]:
+        """Returns what lies between the states; leaves out a state that cannot be read any more."""
+        spans: list[Span] = [Span({})]
+        self._entries = [{}]
+        states = self._states[:1]
+        restored = self._restored()
+        for state in self._states[1:]:
+            is_needed = state is self._states[-1]
+            try:
+                span = self._span(states[-1], state, len(spans))
+            except (Corrupt, NotFound):
+                if is_needed:
+                    raise
+                continue
+            sources = [
+                safety
+                for safety in restored
+                if states[-1].sequence <= safety[0].sequence < state.sequence
+            ]
+            if sources:
+                span = span._replace(restored=self._versions_in(sources))
+            states.append(state)
+            spans.append(span)
+        self._states = states
+        return spans
+
+    def _restored(self) -> list[tuple[Snapshot, Snapshot]]:
+        """Returns each safety snapshot of a restore, and what was restored after it."""
+        listing = self._session.store.snapshots.listing(self._session.root.id)
+        known = {item.id: item for item in self._snapshots}
+        pairs = []
+        for safety in self._snapshots:
+            ref = restored_ref(safety)
+            names = listing.beginning(ref) if ref is not None else []
+            pairs += [(safety, known[name.id]) for name in names[:1] if name.id in known]
+        return pairs
+
+    def _versions_in(self, sources: Sequence[tuple[Snapshot, Snapshot]]) -> _Restored:
+        return _Restored(self.trees, [(safety.record.scope, source) for safety, source in sources])
+
+    def _span(self, old: Snapshot, new: Snapshot, place: int) -> Span:
+        """Returns what changed between two states."""
+        trees = self.trees
+        entries: dict[bytes, tuple[Entry | None, Entry | None]] = {}
+        changes: dict[bytes, tuple[Version, Version]] = {}
+        inside: dict[bytes, list[bytes]] = defaultdict(list)
+        walks = trees.walk(), trees.walk()
+        for path, before, after in differing(
+            old.record.root, new.record.root, walks[0].entries, walks[1].entries
+        ):
+            if any(entry is not None and entry.is_skipped for entry in (before, after)):
+                continue
+            versions = _version(before), _version(after)
+            if versions[0] == versions[1]:
+                continue
+            repository = repository_of(path)
+            if repository is not None:
+                inside[repository].append(path)
+                continue
+            entries[path] = before, after
+            changes[path] = versions
+        shared = set()
+        for repository, paths in inside.items():
+            if _index_of(repository) in paths:
+                self._indexes[repository].add(place)
+            if paths == [_index_of(repository)]:
+                continue
+            found = [trees.find(state.record.root, repository) for state in (old, new)]
+            entries[repository] = found[0], found[1]
+            changes[repository] = (
+                _version_of_repository(trees, found[0]),
+                (_version_of_repository(trees, found[1])),
+            )
+            elsewhere = treepath.join(repository, _WORKTREES)
+            if any(treepath.is_within(path, elsewhere) for path in paths):
+                shared.add(repository)
+        self._entries.append(entries)
+        return Span(changes, shared=shared)
+
+    def _marks(self) -> list[ToldMark]:
+        """Returns what was told of all sessions, without the commands that this one ran."""
+        marks = with_steps(marks_in(self._session), self._snapshots)
+        work = {step.snapshot.id for step in work_of(self._agent)}
+        commands = {
+            (step.phase.value, step.snapshot.sequence)
+            for step in self._agent.steps
+            if step.snapshot.id not in work
+        }
+        own = self._agent.id
+        of_commands = [
+            mark for mark in marks if mark.session == own and (mark.phase, mark.at) in commands
+        ]
+        calls = {mark.call for mark in of_commands if mark.call}
+        left_out = {id(mark) for mark in of_commands}
+        return [
+            mark
+            for mark in marks
+            if id(mark) not in left_out and (mark.session != own or mark.call not in calls)
+        ]
+
+    def attribution(self, widened: Collection[Whose] = ()) -> Attribution:
+        """Returns whose the changes are; ``widened`` are classes that are undone as well."""
+        numbers = [state.sequence for state in self._states]
+        calls = calls_by_span(calls_in(self._marks(), numbers[-1]), numbers)
+        groups = load_groups(self._states[-1].record.links, self._session.store.get)
+        return Attribution(
+            self._agent.id,
+            self._spans,
+            calls,
+            widened=widened,
+            names=lambda path: groups.get(path, (path,)),
+        )
+
+    def changes(self) -> Iterator[tuple[int, bytes, Whose]]:
+        """Yields each change: the number of the state after it, its path, and whose it is."""
+        attribution = self.attribution()
+        for place, span in enumerate(self._spans):
+            for path in span.changes:
+                if not attribution.is_restored(path, place):
+                    yield self._states[place].sequence, path, attribution.whose(path, place)[0]
+
+    def picks(
+        self, wanted: Sequence[bytes] = (), widened: Collection[Whose] = ()
+    ) -> tuple[dict[bytes, Pick], tuple[JudgedPath, ...], tuple[Change, ...]]:
+        """Returns what paths become, what became of each, and what stays other than the target."""
+        attribution = self.attribution(widened)
+        picks: dict[bytes, Pick] = {}
+        judged: list[JudgedPath] = []
+        conflicts: list[Change] = []
+        for path, judgement in sorted(attribution.judged().items()):
+            if wanted and not any(treepath.is_within(path, top) for top in wanted):
+                continue
+            judged.append(JudgedPath(path, judgement.verdict, judgement.sessions))
+            if not judgement.is_live:
+                self._pick(picks, path, judgement, attribution)
+            change = self._difference(path, judgement)
+            if change is not None:
+                conflicts.append(change)
+        return picks, tuple(judged), tuple(conflicts)
+
+    def _pick(
+        self,
+        picks: dict[bytes, Pick],
+        path: bytes,
+        judgement: Judgement,
+        attribution: Attribution,
+    ) -> None:
+        """Adds what a path becomes."""
+        source = self._states[judgement.stop or 0]
+        is_repository = repository_of(path) is not None
+        picks[path] = Pick(self._entry(path, judgement.stop), source, is_repository)
+        places = self._indexes.get(path, set())
+        if is_repository and not any(attribution.is_own(path, place) for place in places):
+            index = _index_of(path)
+            live = self.trees.find(self._states[-1].record.root, index)
+            if live is not None:
+                picks[index] = Pick(live, None)
+
+    def _entry(self, path: bytes, stop: int | None) -> Entry | None:
+        """Returns what is at a path at the end of a span, or in the target."""
+        if stop is not None:
+            return self._entries[stop][path][1]
+        return next(entries[path][0] for entries in self._entries if path in entries)
+
+    def _difference(self, path: bytes, judgement: Judgement) -> Change | None:
+        """Returns how a path that is kept differs from the target, or None."""
+        if judgement.verdict in (Verdict.UNDONE, Verdict.PERHAPS):
+            return None
+        target, kept = self._entry(path, None), self._entry(path, judgement.stop)
+        return change_at(path, target, kept) if target is not kept else None
+
+
+class _Restored:
+    """The versions of paths in what was restored."""
+
+    def __init__(
+        self, trees: TreeReader, sources: Sequence[tuple[tuple[bytes, ...] | None, Snapshot]]
+    ) -> None:
+        self._trees = trees
+        self._sources = sources
+
+    def __call__(self, path: bytes) -> Collection[Version]:
+        """Returns the version of a path in each of them that concerned it."""
+        return list(self._versions(path))
+
+    def _versions(self, path: bytes) -> Iterator[Version]:
+        for scope, source in self._sources:
+            if scope is None or any(treepath.is_within(path, top) for top in scope):
+                with suppress(Corrupt, NotFound):
+                    entry = self._trees.find(source.record.root, path)
+                    is_repository = repository_of(path) is not None
+                    yield (
+                        _version_of_repository(self._trees, entry)
+                        if is_repository
+                        else _version(entry)
+                    )
+
+
+def was_there(snapshot: Snapshot) -> bool:
+    """Returns whether the whole root was as in a snapshot when that was taken."""
+    facts = facts_of(snapshot)
+    return (
+        snapshot.record.scope is None
+        and IMPORTED not in snapshot.record.tags
+        and not any(fact in facts for fact in _MERGES)
+    )
+
+
+def _version(entry: Entry | None) -> Version:
+    """Returns what tells an entry from others, without its time and what is in a directory.
+
+    Without privileges a restore gives no owners, so they tell nothing then.
+    """
+    if entry is None:
+        return None
+    content = None if entry.is_directory else entry.content
+    alike = entry._replace(name=b"", mtime_ns=0, content=content)
+    if may_give_owners():
+        return alike
+    return alike._replace(uid=0, gid=0, mode=entry.mode & ~_SET_IDS)
+
+
+def _version_of_repository(trees: TreeReader, entry: Entry | None) -> Version:
+    """Returns what tells a repository from others, without its index."""
+    if entry is None or not entry.is_directory:
+        return _version(entry)
+    index = REPOSITORIES[entry.name]
+    return tuple(
+        (inner.name, inner.kind, inner.mode, inner.content)
+        for inner in trees.entries(entry.tree_id)
+        if inner.name != index
+    )
+
+
+def _index_of(repository: bytes) -> bytes:
+    return treepath.join(repository, REPOSITORIES[treepath.split(repository)[1]])
