@@ -67,28 +67,57 @@ def test_start_imports_only_click_and_the_command_line(words, environment, root)
     ours = {name for name in modules if name.startswith("treesnap.")}
     assert set() == modules & HEAVY
     below = {"core", "core.features", "core.fs", "core.fs.own_process", "core.own_program"}
-    below |= {"core.model", "core.model.errors", "core.model.named_tuple"}
+    below |= {"core.model", "core.model.errors", "core.model.named_tuple", "core.model.type_names"}
     below = {f"treesnap.{name}" for name in below}
     assert {name for name in ours if not name.startswith("treesnap.cli")} == below
     assert [name for name in ours if ".commands." in name or "completion" in name] == []
 
 
-def test_list_does_not_import_what_it_does_not_use(snap, environment, root):
+NEEDLESS = {"click", "concurrent.futures", "dataclasses", "difflib", "hashlib", "inspect"}
+NEEDLESS |= {
+    "json",
+    "logging",
+    "platformdirs",
+    "pyfastcdc",
+    "rich",
+    "shlex",
+    "socket",
+    "subprocess",
+}
+NEEDLESS |= {"tempfile", "threading", "tomllib", "unicodedata"}
+"""What no everyday command needs."""
+OF_ZSTANDARD = {"zstandard", "platform", "typing"}
+"""With what it imports itself: for commands that read or store content."""
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize(
+    ("words", "own_max"),
+    [
+        ("status", 110),
+        ("create -q", 122),
+        ("list -n 3", 88),
+        ("diff", 122),
+        ("restore latest", 142),
+        ("undo", 142),
+    ],
+)
+def test_everyday_commands_import_little(words, own_max, is_changed, snap, environment, root):
+    (root / "a").write_text("first")
     snap("create")
-
-    modules = modules_after(["list"], environment, root)
-
-    assert set() == modules & {"rich", "pyfastcdc", "difflib", "subprocess", "json", "shlex"}
-
-
-def test_create_of_an_unchanged_root_does_not_import_what_it_does_not_use(snap, environment, root):
+    snap("restore", "latest")
+    (root / "a").write_text("second")
     snap("create")
+    snap("restore", "latest~1")
+    if is_changed:
+        (root / "a").write_text("third")
 
-    modules = modules_after(["create"], environment, root)
+    modules = modules_after(words.split(), environment, root)
 
-    unused = {"rich", "pyfastcdc", "subprocess", "tomllib", "zstandard", "logging"}
-    unused |= {"concurrent.futures", "json", "shlex", "signal"}
-    assert set() == modules & unused
+    reads = is_changed or words in {"restore latest", "undo", "diff"}
+    assert set() == modules & (NEEDLESS if reads else NEEDLESS | OF_ZSTANDARD)
+    ours = {name for name in modules if name.startswith("treesnap.")}
+    assert len(ours) <= own_max, sorted(ours)
 
 
 def test_records_of_everyday_commands_are_cheap_to_define(snap, environment, root):

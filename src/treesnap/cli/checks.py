@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +14,7 @@ from treesnap.cli.failure import ExitCode
 from treesnap.cli.output.as_text import path_text, short_id
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.quantities import count_text, first_few, first_lines, size_text
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +21,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import OneOf, Seconds, ValueKind, WholeNumber
 from treesnap.core.features import Commands
 from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.model.type_names import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -15,13 +15,13 @@ import re
 import sys
 from collections.abc import Sequence
 from pkgutil import get_data
-from typing import cast
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
+from treesnap.core.model.type_names import cast
 from treesnap.core.own_program import NAMES
 
 SHELLS = ("bash", "zsh", "fish")

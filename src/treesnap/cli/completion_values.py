@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
 from treesnap.cli.invocation import Invocation
 from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.model.snapshots import Snapshot

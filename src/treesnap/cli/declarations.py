@@ -15,11 +15,9 @@ from treesnap.cli.invocation import WAIT_DEFAULT_S
 from treesnap.cli.parameters import OneOf, Seconds, ValueKind
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import TYPE_CHECKING, Any, TypeVar
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

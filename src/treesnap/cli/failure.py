@@ -21,11 +21,9 @@ from treesnap.core.model.errors import (
     printable,
 )
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import TYPE_CHECKING, Any, TypeVar
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
     import click
 
     _Error = TypeVar("_Error", bound=BaseException)

@@ -25,7 +25,6 @@ from contextlib import suppress
 from importlib import import_module
 from pkgutil import walk_packages
 from socket import SHUT_RDWR, socket
-from typing import NoReturn
 
 import treesnap
 from treesnap.cli.commands import COMMANDS
@@ -40,6 +39,7 @@ from treesnap.core.companion.listener import Listener
 from treesnap.core.fs import own_process
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.named_tuple import NamedTuple, make_constructors
+from treesnap.core.model.type_names import NoReturn
 from treesnap.core.store.layout import Layout
 
 CHILDREN_MAX = 16

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from treesnap.cli.failure import advised, usage_error
 from treesnap.cli.output.as_text import aligned, path_text, short_id, title_of, titled
@@ -13,6 +12,7 @@ from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.errors import ErrorCode, NotFound, TreesnapError, printable
 from treesnap.core.model.quantities import first_few
 from treesnap.core.model.snapshots import SnapshotKind
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import click

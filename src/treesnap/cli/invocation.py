@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from treesnap.cli.failure import usage_error
 from treesnap.cli.output.streams import (
@@ -15,11 +14,14 @@ from treesnap.cli.output.streams import (
     ignore_time_limit,
     is_terminal,
 )
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
 
 WAIT_DEFAULT_S = 30.0
+_PLAIN_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-"
+"""Those that mean nothing to a shell."""
 
 
 class Invocation:
@@ -145,11 +147,9 @@ class Invocation:
 
     def command_text(self, *words: str) -> str:
         """Returns a command for a person to type, with the ``-C`` and ``--store`` of this one."""
-        import shlex
-
         where = ["-C", self.directory] if self.directory is not None else []
         store = ["--store", self.store] if self.store is not None else []
-        return shlex.join([self.program, *where, *store, *words])
+        return " ".join(map(_shell_word, [self.program, *where, *store, *words]))
 
     def places(self) -> tuple[str, str]:
         """Returns the root and the store; looks at directories, and opens nothing."""
@@ -173,3 +173,12 @@ class Invocation:
 
 def _is_below(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _shell_word(word: str) -> str:
+    """Returns a word as a person types it; most words are typed as they are."""
+    if word and not word.strip(_PLAIN_LETTERS):
+        return word
+    from shlex import quote
+
+    return quote(word)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from treesnap.cli.output.as_text import list_lines, list_table
 from treesnap.core.model.quantities import parse_moment
 from treesnap.core.model.snapshots import SnapshotKind, utc_time
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation

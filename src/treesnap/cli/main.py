@@ -24,10 +24,7 @@ from treesnap.cli.output import streams
 from treesnap.core.fs import own_process
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.named_tuple import NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
+from treesnap.core.model.type_names import Any, NoReturn
 
 _COLLECTION_THRESHOLD = 50_000
 """New objects after which Python looks for reference cycles; a command makes few cycles, and most

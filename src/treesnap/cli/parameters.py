@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from treesnap.core.model.errors import InvalidArgument
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from treesnap.core.model.type_names import Any
 
 
 class ValueKind:

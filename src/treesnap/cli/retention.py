@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from treesnap.cli.output.as_text import list_lines
 from treesnap.core.model.quantities import count_text, format_duration
 from treesnap.core.model.results import PolicySource
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation

@@ -4,20 +4,28 @@ A thread cannot be interrupted. So a call that is cancelled before it began does
 that has begun ends first: CancelledError is raised when nothing works in the root any more.
 The call that leaves a block is always made, in a thread of its own.
 
-Not here: what is called (``handle``). asyncio is imported by programs that use it, not by commands.
+Not here: what is called (``handle``). asyncio and threading are imported by programs that use them,
+not by commands.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractContextManager
-from contextvars import copy_context
 from functools import partial, update_wrapper
-from threading import Lock, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from treesnap.core.interruption import LoopGuard, left_in_thread, uninterrupted, wait_until_left
+from treesnap.core.model.type_names import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,6 +84,8 @@ class _Call(Generic[T]):
         is_unwanted: Callable[[], bool],
     ) -> None:
         """Prepares a call. ``is_unwanted`` tells whether its caller cannot go on any more."""
+        from threading import Lock
+
         self._function = function
         self._release = release
         self._is_unwanted = is_unwanted
@@ -124,6 +134,7 @@ async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwa
 async def _ended(function: Callable[[], T], release: Callable[[], object]) -> T:
     """Calls in a thread; where the result comes too late for its caller, releases it."""
     from asyncio import CancelledError, get_running_loop, wait
+    from contextvars import copy_context
 
     loop = get_running_loop()
     call = _Call(partial(copy_context().run, function), release, loop.is_closed)
@@ -156,7 +167,9 @@ async def _left(leave: Callable[[], T]) -> T:
     begun. A task that is collected meanwhile waits without its loop.
     """
     from asyncio import CancelledError, wait, wrap_future
-    from concurrent.futures import Future  # no command needs it
+    from concurrent.futures import Future
+    from contextvars import copy_context
+    from threading import Lock, Thread
 
     result: Future[T] = Future()
     once = Lock()

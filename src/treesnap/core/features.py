@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
 
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import Any
 
 Commands = Mapping[str, Mapping[str, tuple[str, str]]]
 """By section of the help, commands with their module and the first sentence of their help."""

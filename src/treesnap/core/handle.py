@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from treesnap.core.event_loop import BlockInThread, InThread, in_thread, items_in_thread
 from treesnap.core.model.arguments import checked, checked_methods
@@ -18,6 +17,7 @@ from treesnap.core.model.entries import CONTENT_SIZE_MAX, Change, ChangeList, En
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind, SnapshotList
 from treesnap.core.model.treepath import PathLike, from_user
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.context import (
     WAIT_DEFAULT_S,
     Context,

@@ -36,11 +36,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import ref
 
 from treesnap.core.ending_signals import ENDING
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

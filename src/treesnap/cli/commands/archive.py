@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +16,7 @@ from treesnap.cli.output.as_text import create_notes, short_id
 from treesnap.cli.output.streams import is_terminal
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import count_text, size_text
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.model.results import ArchiveResult

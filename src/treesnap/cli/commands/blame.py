@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +16,7 @@ from treesnap.cli.parameters import SIZE
 from treesnap.core.model.entries import CONTENT_SIZE_MAX
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import format_size
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.model.results import BlameLine, BlameResult

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
 
 from treesnap.cli.declarations import argument, command, option
 from treesnap.cli.hints import advising_on_paths
@@ -35,6 +34,7 @@ from treesnap.core.model.reserved_tags import (
     stated_facts,
 )
 from treesnap.core.model.snapshots import SnapshotList
+from treesnap.core.model.type_names import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treesnap.core.codec.root_files import Gap

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from treesnap.cli.declarations import argument, command, option
 from treesnap.cli.failure import ExitCode, usage_error
@@ -25,6 +24,7 @@ from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, quo
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import format_size
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

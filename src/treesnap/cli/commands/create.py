@@ -12,10 +12,7 @@ from treesnap.cli.output.as_text import create_notes
 from treesnap.cli.parameters import COUNTER, SIZE, OneOf, WholeNumber, by_key
 from treesnap.core.model.reserved_tags import CheckpointType, counter_tags
 from treesnap.core.model.snapshots import SnapshotKind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from treesnap.core.model.type_names import Any
 
 
 @command(

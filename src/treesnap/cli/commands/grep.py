@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +13,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import session_option
 from treesnap.cli.output.terminal import Style, Terminal, cut, width_of
 from treesnap.core.model.errors import printable
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.model.results import FileMatches, MatchedLine

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +24,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.reserved_tags import facts_of, is_numbered_step
 from treesnap.core.model.snapshots import SnapshotKind
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle

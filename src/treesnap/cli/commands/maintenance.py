@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +21,7 @@ from treesnap.core.model.errors import ErrorCode, WarningCode, printable, quoted
 from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.results import DoctorResult, WorkKind
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.model.results import GcResult, GroupSpace, PathSpace, StatsResult

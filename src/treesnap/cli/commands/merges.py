@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +14,7 @@ from treesnap.cli.output.as_text import change_lines, short_id, skipped_lines
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import count_text, first_lines, size_text
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.model.results import ForkResult, MergeResult

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from treesnap.cli.hints import ways_back_lines
 from treesnap.cli.output.as_text import first_lines_of_changes, list_table, short_id, titled
@@ -12,6 +11,7 @@ from treesnap.cli.output.terminal import Style, Terminal
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.snapshots import SnapshotKind
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.cli.invocation import Invocation

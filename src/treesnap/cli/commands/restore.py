@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from treesnap.cli.declarations import DeclaredCommand, argument, command, option
 from treesnap.cli.failure import ExitCode, usage_error
@@ -15,6 +14,7 @@ from treesnap.cli.output.as_text import change_lines, restore_line, restore_note
 from treesnap.core import features
 from treesnap.core.model.errors import NotFound, quoted
 from treesnap.core.model.treepath import is_within
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.cli.output.streams import Output

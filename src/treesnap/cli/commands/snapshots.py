@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -13,6 +12,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import keep_options, session_option
 from treesnap.cli.parameters import SIZE, TAG, by_key
 from treesnap.cli.retention import print_decisions
+from treesnap.core.model.type_names import Any
 
 
 @command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +11,7 @@ from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import count_text, first_lines, size_text
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.model.results import StoreCopy, StoreInfo, StoreMove

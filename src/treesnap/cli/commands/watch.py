@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +21,7 @@ from treesnap.core.model.presentation import Fields, path_fields
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.requests import WatchRequest
 from treesnap.core.model.results import FollowStatus, WatchStatus
+from treesnap.core.model.type_names import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle

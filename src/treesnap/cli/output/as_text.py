@@ -6,14 +6,13 @@ the terminal.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from treesnap.cli.output.terminal import Cell, Style, styled, table, time_text
 from treesnap.core.model.entries import ChangeKind, SkipReason
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.quantities import count_text, first_few, first_lines, size_text
 from treesnap.core.model.reserved_tags import own_tags
 from treesnap.core.model.snapshots import SnapshotKind
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from treesnap.cli.output.as_text import path_text
 from treesnap.cli.output.coloured_patch import coloured_hunks, without_controls
@@ -14,6 +13,7 @@ from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import count_text, size_text
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle

@@ -13,12 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
 
 from treesnap.core.fs.ticker import Ticker
 from treesnap.core.model.errors import WarningCode
 from treesnap.core.model.events import NullMonitor, Phase
 from treesnap.core.model.quantities import size_text
+from treesnap.core.model.type_names import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,11 +13,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from treesnap.cli.failure import Failure, hint_of, text_lines
 from treesnap.core.model.errors import WarningCode, printable
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import TYPE_CHECKING, Any, NoReturn
 from treesnap.core.own_program import NAMES
 
 if TYPE_CHECKING:

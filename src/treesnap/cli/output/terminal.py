@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from unicodedata import combining, east_asian_width
 
 from treesnap.core.model.named_tuple import NamedTuple
 
@@ -114,6 +113,8 @@ def width_of(text: str) -> int:
     """Returns how many columns a text takes up: East Asian letters two, combining marks none."""
     if text.isascii():
         return len(text)
+    from unicodedata import combining, east_asian_width
+
     return sum(
         0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text
     )

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Any
 
 from treesnap.core.codec.message import pack_object, refused, require, unpack
 from treesnap.core.model.entries import FileContent, ObjectId, ObjectKind, Segment
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.ids import ID_SIZE
+from treesnap.core.model.type_names import Any
 
 INLINE_SIZE_MAX = 128
 """Content of so many bytes has no chunk."""

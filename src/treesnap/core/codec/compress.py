@@ -6,13 +6,13 @@ is one of each level for each thread.
 
 from __future__ import annotations
 
-import threading
+from _thread import _local as local  # as in threading, which takes longer to import
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.type_names import IO, TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import zstandard
@@ -55,7 +55,7 @@ class Compression(IntEnum):
     ZSTD = 1
 
 
-_local = threading.local()
+_local = local()
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:

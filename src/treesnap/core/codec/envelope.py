@@ -17,7 +17,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Generic, TypeVar
 
 from treesnap.core.model.errors import (
     Corrupt,
@@ -28,6 +27,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from treesnap.core.codec.fields import Table

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from itertools import zip_longest
-from typing import Any, Generic, TypeVar
 
 from treesnap.core.codec.message import (
     LONG_ARRAY_LENGTH_MAX,
@@ -28,6 +27,7 @@ from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.ids import is_snapshot_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.treepath import parse, parse_scope
+from treesnap.core.model.type_names import Any, Generic, TypeVar
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ and signed, so that every time has one encoding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]  # the library has no types
 
 from treesnap.core.model.errors import Corrupt, InvalidArgument, NewerVersion
+from treesnap.core.model.type_names import Any, TypeVar
 
 ARRAY_LENGTH_MAX = 8192
 """Items of one array in a stored object."""

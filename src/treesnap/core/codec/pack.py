@@ -29,7 +29,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol, Self
 from zlib import crc32
 
 from treesnap.core.codec.compress import (
@@ -46,6 +45,7 @@ from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import ID_SIZE, prefixed_id
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import Protocol, Self
 
 MAGIC = b"TSBK"
 TRAILER_MAGIC = b"TSFT"

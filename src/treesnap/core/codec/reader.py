@@ -8,10 +8,9 @@ callers see entries and segments only. Everything is checked while it is read.
 
 from __future__ import annotations
 
+from _thread import allocate_lock  # as in threading, which takes longer to import
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from threading import Lock
-from typing import Any
 
 from treesnap.core.codec.chunklist import decode_list
 from treesnap.core.codec.message import require
@@ -32,6 +31,7 @@ from treesnap.core.model.entries import (
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.path_budget import paths_max, refuse_paths
+from treesnap.core.model.type_names import Any
 
 _CHECKS: dict[ObjectKind, Callable[[bytes], object]] = {
     ObjectKind.TREE: check_tree,
@@ -109,7 +109,7 @@ class TreeCache:
         self._trees_max = trees_max
         self._trees: OrderedDict[ObjectId, Tree] = OrderedDict()
         self._entries = 0
-        self._lock = Lock()
+        self._lock = allocate_lock()
         self.get = self._trees.get
 
     def add(self, tree_id: ObjectId, tree: Tree) -> None:

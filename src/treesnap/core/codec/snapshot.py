@@ -9,10 +9,8 @@ restore brings back and nothing else, so that equal states have equal hashes.
 
 from __future__ import annotations
 
-import re
 import struct
 from functools import partial
-from typing import Any
 
 from treesnap.core.codec.chunklist import check_content
 from treesnap.core.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, FileKind, Format
@@ -48,16 +46,17 @@ from treesnap.core.model.snapshots import (
     SnapshotState,
 )
 from treesnap.core.model.treepath import parse
+from treesnap.core.model.type_names import Any
 
 RECORD_SIZE_MAX = 64 << 20
 STATE_SIZE_MAX = 1 << 16
+_ULID_DIGITS = 26
+_ULID_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _FRAME = struct.Struct(f"<{HEADER_SIZE}xQ")
 """What stands before the payload of a sealed file, and its length."""
 
 PLAN_ATTACHMENT = "plan"
 """The kind of attachment that records have a field for."""
-_ATTACHMENT_NAME = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")
-"""A ULID: it becomes part of a file's name."""
 _ORDER = (
     *("root", "root_path", "created_at_ns", "totals", "kind", "host", "links", "scope", "rules"),
     *("unstable", "step", "added_bytes", "tags", "plan", "label", "name", "session", "parent"),
@@ -169,10 +168,20 @@ _ROOT = where(
     "is not a directory without a name",
 )
 _TAGS = optional(FieldKind(_read_tags, lambda tags: dict(sorted(tags.items()))), absent={})
+
+
+def _is_attachment_name(text: str) -> bool:
+    """Returns whether a text is a ULID, whose first digit has three bits.
+
+    It becomes part of a file's name.
+    """
+    return len(text) == _ULID_DIGITS and text[0] < "8" and not text.strip(_ULID_ALPHABET)
+
+
 _ATTACHMENT_ROW = row(
     Attachment,
     given={"kind": PLAN_ATTACHMENT},
-    name=where(TEXT, _ATTACHMENT_NAME.match, "is not that of an attachment"),
+    name=where(TEXT, _is_attachment_name, "is not that of an attachment"),
 )
 ATTACHMENT = omitted(_ATTACHMENT_ROW)
 """The kind of attachments, whose payloads are checked when they are read."""

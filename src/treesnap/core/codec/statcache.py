@@ -20,7 +20,6 @@ import struct
 import zlib
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 from treesnap.core.codec.message import (
     LONG_ARRAY_LENGTH_MAX,
@@ -31,12 +30,15 @@ from treesnap.core.codec.message import (
     unpack,
 )
 from treesnap.core.codec.tree import decode_totals
-from treesnap.core.codec.watch import WatchNote, decode_note, encode_note
 from treesnap.core.model.entries import ObjectId, SkipReason, Totals
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import ID_SIZE
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.treepath import are_valid_names
+from treesnap.core.model.type_names import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treesnap.core.codec.watch import WatchNote
 
 TRAILER_MAGIC = b"TSCT"
 TRAILER = struct.Struct("<QQ4s")
@@ -270,6 +272,8 @@ def encode_meta(meta: Meta) -> bytes:
     if meta.base_id is not None:
         fields |= {"base": meta.base_id, "removed": tuple(sorted(meta.removed))}
     if meta.watch is not None:
+        from treesnap.core.codec.watch import encode_note
+
         fields["watch"] = encode_note(meta.watch)
     return pack(fields)
 
@@ -286,5 +290,11 @@ def decode_meta(payload: memoryview) -> Meta:
         ObjectId(fields.get("tree", bytes)),
         fields.optional("base", str),
         frozenset(removed),
-        decode_note(watch) if watch is not None else None,
+        _decoded_note(watch) if watch is not None else None,
     )
+
+
+def _decoded_note(fields: dict[str, object]) -> WatchNote:
+    from treesnap.core.codec.watch import decode_note
+
+    return decode_note(fields)

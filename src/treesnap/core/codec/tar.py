@@ -16,12 +16,12 @@ import re
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
-from typing import NoReturn
 from unicodedata import is_normalized
 
 from treesnap.core.model.entries import Device, EntryKind, Xattrs
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, quoted
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import NoReturn
 
 BLOCK_SIZE = 512
 RECORD_SIZE = 20 * BLOCK_SIZE

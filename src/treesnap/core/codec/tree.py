@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from operator import itemgetter, lt
-from typing import Any
 from zlib import crc32
 
 from treesnap.core.codec.chunklist import FILE_SIZE_MAX, check_content
@@ -38,6 +37,7 @@ from treesnap.core.model.entries import (
 from treesnap.core.model.errors import Corrupt, InvalidArgument, NewerVersion
 from treesnap.core.model.ids import ID_SIZE
 from treesnap.core.model.treepath import are_valid_names, is_valid_name
+from treesnap.core.model.type_names import Any
 
 VERSION = 1
 ENTRIES_MAX = 4096

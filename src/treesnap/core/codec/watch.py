@@ -8,7 +8,6 @@ watcher, or changes were lost since. The idea is that of Watchman's clock.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
 
 from treesnap.core.codec.fields import (
     PATH,
@@ -25,6 +24,7 @@ from treesnap.core.codec.snapshot import decode_rules, encode_rules
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import FollowFailure, FollowStatus, WatchStatus
 from treesnap.core.model.snapshots import IgnoreRules
+from treesnap.core.model.type_names import Any
 
 ANSWER_SIZE_MAX = 64 << 20
 """Bytes of the longest answer; a watcher with more to say answers that it cannot know."""

@@ -12,9 +12,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isqrt
-from typing import TYPE_CHECKING
 
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treesnap.core.model.results import Hunk

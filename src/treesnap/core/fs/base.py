@@ -22,7 +22,8 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from mmap import mmap
-from typing import Protocol
+
+from treesnap.core.model.type_names import Protocol
 
 Name = str | bytes
 

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import chain
-from typing import Any, Generic, Self, TypeVar
 
 from treesnap.core.fs.local import shared_with_children
 from treesnap.core.fs.ticker import running_count
+from treesnap.core.model.type_names import Any, Generic, Self, TypeVar
 
 HELPERS_MAX = 3
 _PR_SET_PDEATHSIG = 1

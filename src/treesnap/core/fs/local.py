@@ -18,9 +18,9 @@ from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache, cached_property, partial
-from typing import Any
 
 from treesnap.core.fs.base import Name
+from treesnap.core.model.type_names import Any
 
 _ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
 _AT_FDCWD = -100

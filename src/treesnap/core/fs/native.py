@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import Protocol, cast
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.fs.owner import OwnerFileSystem
+from treesnap.core.model.type_names import Protocol, cast
 
 INTERFACE = 1
 """Which functions the module has. One that was built from other sources is not used."""

@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
 
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.model.type_names import Any, cast
 
 _BY_NAME = frozenset(
     {

@@ -8,16 +8,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import struct
 from array import array
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
 from treesnap.core.fs.local import open_whole
+from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import TypeVar
 
 _DESCRIPTORS_MAX = 50_000
 _QUERY = 0xC0686611
@@ -29,12 +29,12 @@ _NEXT_SHARED_FILE = 0x08 | 0x10 | 0x20
 """Asks for the first mapping at an address or after it that is shared and of a file."""
 _WRITABLE = 0x02
 _NAME_SIZE_MAX = 4096
-_SHARED = re.compile(
-    rb"^([0-9a-f]+)-[0-9a-f]+ .([w-]).s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$",
-    re.MULTILINE,
+_SHARED = LateRegex(
+    rb"(?m)^([0-9a-f]+)-[0-9a-f]+ .([w-]).s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$",
 )
 """Start, permissions, offset, then device, inode and path."""
-_DETAIL = re.compile(rb"^(?:([0-9a-f]+)-[0-9a-f]+ |VmFlags:(.*)$)", re.MULTILINE)
+_VERSION = LateRegex(r"[0-9]+")
+_DETAIL = LateRegex(rb"(?m)^(?:([0-9a-f]+)-[0-9a-f]+ |VmFlags:(.*)$)")
 """Of a longer list, proc_pid_smaps(5): where a mapping starts, and its flags at the end."""
 _MAY_WRITE = b"mw"
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -131,7 +131,7 @@ class KernelThreads:
     """
 
     def __init__(self) -> None:
-        major, minor = re.findall(r"[0-9]+", os.uname().release)[:2]
+        major, minor, *_ = _VERSION.compiled.findall(os.uname().release)
         self._stay = (int(major), int(minor)) >= _THREADS_STAY
         self._inodes: dict[str, int] = {}
         """By name in /proc. Another process of that name would have another inode number."""
@@ -284,7 +284,7 @@ def _read(fd: int) -> list[_Shared] | None:
             writable == b"w",
             Mapping((int(major, 16), int(minor, 16)), int(inode), path),
         )
-        for start, writable, major, minor, inode, path in _SHARED.findall(shown)
+        for start, writable, major, minor, inode, path in _SHARED.compiled.findall(shown)
     ]
 
 
@@ -299,7 +299,7 @@ def _never_writable(task: str) -> set[int]:
     """Returns the starts of the mappings that can never be made writable."""
     starts: set[int] = set()
     start = b""
-    for begins, flags in _DETAIL.findall(read_shown(f"{task}/smaps")):
+    for begins, flags in _DETAIL.compiled.findall(read_shown(f"{task}/smaps")):
         if begins:
             start = begins
         elif _MAY_WRITE not in flags.split():

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import threading

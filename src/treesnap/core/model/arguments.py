@@ -11,15 +11,14 @@ Not here: what a value means. The operation decides whether a step is too large.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from itertools import chain, repeat
 from types import FunctionType
-from typing import Any, TypeVar
 
 from treesnap.core.model.errors import InvalidArgument, quoted
-from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.named_tuple import NamedTuple, constructor_of
+from treesnap.core.model.type_names import Any, TypeVar
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class")
@@ -28,7 +27,6 @@ NAME_SIZE_MAX = 255
 """Bytes of the name of a snapshot or session: as many as a file's name may have."""
 _NUMBER_MAX = (1 << 63) - 1
 _SHOWN_MAX = 40
-_ALTERNATIVES = re.compile(r" \| (?![^\[]*\])")
 _COLLECTIONS = {"Sequence": tuple, "Iterable": tuple, "tuple": tuple, "frozenset": frozenset}
 
 
@@ -92,6 +90,17 @@ def checked_methods(cls: type[_Class]) -> type[_Class]:
     return cls
 
 
+def checked_record(cls: type[_Class]) -> type[_Class]:
+    """Returns a class of named tuples that takes its fields by keyword, and checks their types."""
+    make: Callable[..., _Class] = checked(constructor_of(cls))
+
+    def construct(cls: type[_Class], /, **fields: Any) -> _Class:
+        return make(cls, **fields)
+
+    cls.__new__ = staticmethod(construct)  # type: ignore[method-assign,assignment]  # by keyword
+    return cls
+
+
 def problem_of_name(name: str) -> str | None:
     """Returns why a text cannot be a name that people type and lists show in one line, or None."""
     try:
@@ -117,7 +126,7 @@ def _kinds_of(function: Any) -> dict[str, _Kind]:
 
 def _kind(annotation: str, where: str) -> _Kind:
     """Returns what an annotation allows; raises TypeError for one that is not understood."""
-    kinds = [_single(word, where) for word in _ALTERNATIVES.split(annotation)]
+    kinds = [_single(word, where) for word in _alternatives(annotation)]
     if len(kinds) == 1:
         return kinds[0]
     either = ", or " if any("," in kind.words for kind in kinds) else " or "
@@ -126,6 +135,17 @@ def _kind(annotation: str, where: str) -> _Kind:
         lambda value: any(kind.fits(value) for kind in kinds),
         lambda value: next(kind for kind in kinds if kind.fits(value)).convert(value),
     )
+
+
+def _alternatives(annotation: str) -> list[str]:
+    """Returns the types of which a value has one: those between bars that stand in no brackets."""
+    words: list[str] = []
+    for word in annotation.split(" | "):
+        if words and words[-1].count("[") > words[-1].count("]"):
+            words[-1] += f" | {word}"
+        else:
+            words.append(word)
+    return words
 
 
 def _single(annotation: str, where: str) -> _Kind:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, StrEnum
-from typing import Any, NewType
 
 from treesnap.core.model.errors import printable
 from treesnap.core.model.named_tuple import NamedTuple
@@ -25,6 +24,7 @@ from treesnap.core.model.presentation import (
     path_text,
 )
 from treesnap.core.model.quantities import size_text
+from treesnap.core.model.type_names import Any, NewType
 
 ObjectId = NewType("ObjectId", bytes)
 """The 32 bytes that identify a stored object."""

@@ -8,9 +8,9 @@ once.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
 
 from treesnap.core.model.errors import WarningCode
+from treesnap.core.model.type_names import Protocol
 
 
 class Phase(StrEnum):

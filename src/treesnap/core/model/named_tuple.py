@@ -2,7 +2,7 @@
 
 Every command defines about a hundred records when it starts, and does not use all. ``typing``
 compiles a constructor for each record, and each annotation that is text: 62 of the 379 million
-instructions of a ``create`` of ten files. Here the constructor is compiled when the first record
+instructions of a ``create`` of ten files. Here the constructor is compiled when the third record
 is made, and annotations stay text. All else is as in ``typing``, which type checkers see.
 
 A module that defines records has to import ``annotations`` from ``__future__``.
@@ -12,9 +12,13 @@ from __future__ import annotations
 
 from collections import _tuplegetter  # type: ignore[attr-defined]  # the fastest way to read a field
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Self
+
+from treesnap.core.model.type_names import TYPE_CHECKING, Any, Self
 
 __all__ = ["NamedTuple"]
+
+_MADE_PLAINLY_MAX = 2
+"""Records of a class that are made without a constructor of its own: most commands make no more."""
 
 
 class _Definition(type):
@@ -35,16 +39,24 @@ class _Definition(type):
         """The signature of the constructor, for documentation."""
         from inspect import signature
 
-        described = signature(_constructor(cls))
+        described = signature(constructor_of(cls))
         return described.replace(parameters=list(described.parameters.values())[1:])
 
 
 class _NamedTuple(tuple[Any, ...], metaclass=_Definition):
     _fields = tuple[str, ...]()
+    _field_defaults = dict[str, Any]()  # noqa: RUF012 - each class has its own
+    _made_plainly = 0
 
     def __new__(cls, /, *values: Any, **named: Any) -> Self:
-        """Gives the class its own constructor, which replaces this one, and calls that."""
-        constructor = _constructor(cls)
+        """Makes the first records; then gives the class its own constructor, and calls that."""
+        count = vars(cls).get("_made_plainly", 0)
+        if count < _MADE_PLAINLY_MAX and len(values) <= len(cls._fields):
+            cls._made_plainly = count + 1
+            fields, defaults = cls._fields[len(values) :], {**cls._field_defaults, **named}
+            if len(defaults.keys() & fields) == len(fields) and not named.keys() - set(fields):
+                return cls._make((*values, *map(defaults.__getitem__, fields)))
+        constructor = constructor_of(cls)
         cls.__new__ = staticmethod(constructor)  # type: ignore[method-assign]  # the same, with names
         made: Self = constructor(cls, *values, **named)
         return made
@@ -75,7 +87,7 @@ class _NamedTuple(tuple[Any, ...], metaclass=_Definition):
         return f"{type(self).__name__}({fields})"
 
 
-def _constructor(cls: Any) -> Any:
+def constructor_of(cls: Any) -> Any:
     """Returns a function of the class and its fields by name, as ``collections`` compiles it."""
     fields = "".join(f"{field}, " for field in cls._fields)
     source = f"lambda _cls, {fields}: _new(_cls, ({fields}))"
@@ -92,7 +104,7 @@ def make_constructors() -> None:
     for cls in classes:
         classes += cls.__subclasses__()
         if cls._fields and cls.__new__ is _NamedTuple.__new__:
-            cls.__new__ = staticmethod(_constructor(cls))  # type: ignore[method-assign]  # the same
+            cls.__new__ = staticmethod(constructor_of(cls))  # type: ignore[method-assign]  # the same
 
 
 if TYPE_CHECKING:

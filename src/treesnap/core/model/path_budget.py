@@ -12,9 +12,9 @@ A walk that holds nothing takes time alone, so it may pass far more: see :func:`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
 
 from treesnap.core.model.errors import ErrorCode, OperationFailed
+from treesnap.core.model.type_names import NoReturn
 
 _FREE_BYTES = 64 << 20
 """About 300,000 paths, without looking at the size of the store."""

@@ -10,12 +10,12 @@ cannot become markup.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 from treesnap.core.model.errors import printable
+from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 Fields = dict[str, Any]
 
@@ -30,7 +30,7 @@ ROWS_MAX = 200
 
 _PLAIN = (str, int, float, type(None))
 """What JSON takes as it is. As a tuple, because to ask a union takes three times as long."""
-_HASH = re.compile(r"[0-9a-f]{32,}\Z")
+_HASH = LateRegex(r"[0-9a-f]{32,}\Z")
 
 
 def json_fields(values: Mapping[str, Any]) -> Fields:
@@ -178,7 +178,7 @@ def _defaults_of(record: Any) -> Mapping[str, Any]:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, str) and _HASH.match(value):
+    if isinstance(value, str) and _HASH.compiled.match(value):
         return repr(value[:ID_DIGITS])
     if isinstance(value, str | bytes) and len(value) > TEXT_LENGTH_MAX:
         return f"{value[:TEXT_LENGTH_MAX]!r}..."

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
-from typing import TypeVar
 
 from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.model.late_regex import LateRegex
+from treesnap.core.model.type_names import TypeVar
 
 _Item = TypeVar("_Item")
 
 _SECONDS = {"w": 7 * 86_400, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 _BYTES = {"t": 1 << 40, "g": 1 << 30, "m": 1 << 20, "k": 1 << 10, "": 1}
-_DURATION_PART = re.compile(r"([0-9]{1,9})([wdhms])")
-_TIME_OF_DAY = re.compile(r"\d\d:\d\d(:\d\d)?", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
+_DURATION_PART = LateRegex(r"([0-9]{1,9})([wdhms])")
+_TIME_OF_DAY = LateRegex(r"(?a)\d\d:\d\d(:\d\d)?")
+_DATE = LateRegex(r"(?a)\d{4}-\d\d-\d\d")
+_SIZE = LateRegex(r"(?ai)(\d{1,15})(?:\.(\d{1,3}))?\s*([kmgt]?)(?:i?b)?")
 
 
 def parse_duration(text: str) -> int:
     """Returns the seconds of ``36h``, ``2w`` or ``1d12h``; raises InvalidArgument."""
-    parts = _DURATION_PART.findall(text)
+    parts = _DURATION_PART.compiled.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise InvalidArgument(f"{text!r} is not of the form 36h, 2w or 1d12h")
     return sum(int(number) * _SECONDS[unit] for number, unit in parts)
@@ -48,13 +48,13 @@ def _moment_ns(text: str, now: datetime, now_ns: int) -> int:
     days_ago = {"today": 0, "yesterday": 1}.get(text)
     if days_ago is not None:
         return _end_of_day_ns(now.date() - timedelta(days=days_ago))
-    if _DURATION_PART.match(text):
+    if _DURATION_PART.compiled.match(text):
         return now_ns - parse_duration(text) * 1_000_000_000
-    if _TIME_OF_DAY.fullmatch(text):
+    if _TIME_OF_DAY.compiled.fullmatch(text):
         moment = datetime.combine(now.date(), time.fromisoformat(text)).astimezone()
         if moment > now:
             moment = datetime.combine(now.date() - timedelta(days=1), moment.time()).astimezone()
-    elif _DATE.fullmatch(text):
+    elif _DATE.compiled.fullmatch(text):
         return _end_of_day_ns(date.fromisoformat(text))
     else:
         moment = datetime.fromisoformat(text.upper())
@@ -73,7 +73,7 @@ def parse_size(text: str) -> int:
 
     Units are powers of 1024.
     """
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.compiled.fullmatch(text)
     if match is None:
         raise InvalidArgument(f"{text!r} is not of the form 500M or 1.5GiB")
     whole, fraction, unit = match.groups()

@@ -11,12 +11,12 @@ are shown, but no system decides anything by a caller's tag.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from treesnap.core.model.errors import InvalidArgument, printable, quoted
+from treesnap.core.model.late_regex import LateRegex
+from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -57,7 +57,7 @@ TEXTS = ("step_name", "phase", "type", "reason", "source_tool")
 
 ``snap show`` leaves them out of the other tags, so it has to print a line for each."""
 
-_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_NUMBER = LateRegex(r"-?[0-9]{1,19}")
 _NUMBER_MAX = (1 << 63) - 1
 
 
@@ -146,7 +146,7 @@ def counters_in(facts: Mapping[str, str]) -> dict[str, int]:
 
 def parse_number(text: str) -> int | None:
     """Returns the number in a text, from -2**63 to 2**63 - 1, or None."""
-    number = int(text) if _NUMBER.fullmatch(text) else _NUMBER_MAX + 1
+    number = int(text) if _NUMBER.compiled.fullmatch(text) else _NUMBER_MAX + 1
     return number if -_NUMBER_MAX - 1 <= number <= _NUMBER_MAX else None
 
 

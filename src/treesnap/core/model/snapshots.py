@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NewType, Self
 
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import LINES_MAX, Entry, FileContent, Totals
@@ -23,6 +22,7 @@ from treesnap.core.model.presentation import (
     short_repr,
 )
 from treesnap.core.model.quantities import first_few, size_text
+from treesnap.core.model.type_names import NewType, Self
 
 SnapshotId = NewType("SnapshotId", str)
 """The 64 hex digits that identify a snapshot."""

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from treesnap.core.fs.durable import unlink_if_present
 from treesnap.core.fs.os_errors import reported
@@ -24,15 +23,15 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind
-from treesnap.core.ops.checkpoint_locks import takes_back
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.context import Context, Session, replaced_by_link
 from treesnap.core.ops.trust import refuse_foreign
-from treesnap.core.store.fence import CollectorHeld, collector_held
 from treesnap.core.store.lock import inside, is_held, is_mover_waiting, is_nested
 from treesnap.core.store.store import Store
 
 if TYPE_CHECKING:
     from treesnap.core.ops.restore.recover import Recovery
+    from treesnap.core.store.fence import CollectorHeld
 
 
 @contextmanager
@@ -119,6 +118,8 @@ def _tell(session: Session, steps: Iterable[UnfinishedStep]) -> None:
 
 def tell_other_steps(session: Session, target: Snapshot, scope: tuple[bytes, ...] | None) -> None:
     """Warns of steps that still have to be rolled back, except one that a restore is about."""
+    from treesnap.core.ops.checkpoint_locks import takes_back
+
     steps = unfinished_steps(session, session.root.names())
     if takes_back(target, scope):
         steps = [step for step in steps if step.checkpoint.id != target.id]
@@ -133,6 +134,8 @@ def exclusive_use(
 
     The lock is taken first: no process waits for it inside the gate.
     """
+    from treesnap.core.store.fence import collector_held
+
     with reported(doing):
         refuse_foreign(context)
         layout = Store.open(context.fs, context.store_path, writing=True).layout
@@ -202,12 +205,12 @@ def _finish_if_possible(session: Session) -> None:
 
 def recover(context: Context) -> Recovery | None:
     """Finishes an interrupted restore; returns what was done, or None."""
-    from treesnap.core.ops.restore.recover import recover_locked
-
     try:
         with _open_session(context, "finish an interrupted restore") as session:
             if not session.root.is_interrupted:
                 return None
+            from treesnap.core.ops.restore.recover import recover_locked
+
             with session.root.locked("recover", context.wait_s):
                 return recover_locked(session)
     except StoreMissing:

@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
-from typing import IO, Any, Protocol, cast
 
 from treesnap.core.codec import tar
 from treesnap.core.fs.base import FileSystem
@@ -38,6 +37,7 @@ from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import IMPORTED
 from treesnap.core.model.results import CreateResult, CreateStats
 from treesnap.core.model.snapshots import SnapshotRecord
+from treesnap.core.model.type_names import IO, Any, Protocol, cast
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Context, Session, check_root

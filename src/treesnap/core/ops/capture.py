@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Self
 
 from treesnap.core.codec.journal import is_valid_stage_name
 from treesnap.core.codec.reader import check_object
-from treesnap.core.codec.watch import WatchNote
-from treesnap.core.fs.forked import helper_count
 from treesnap.core.model.entries import ObjectId, ObjectKind, Skipped, SkipReason
 from treesnap.core.model.errors import Corrupt, ErrorCode, NotFound, Refused, WarningCode, quoted
 from treesnap.core.model.events import Phase
@@ -18,13 +15,13 @@ from treesnap.core.model.ids import object_id
 from treesnap.core.model.quantities import first_few
 from treesnap.core.model.requests import WHOLE_ROOT, CaptureRequest
 from treesnap.core.model.snapshots import Snapshot, SnapshotRecord
+from treesnap.core.model.type_names import TYPE_CHECKING, Self
 from treesnap.core.ops.context import Context, Session, store_identities
 from treesnap.core.ops.known_changes import query_watcher, walk_with_fallback
 from treesnap.core.ops.privileges import elsewhere_tags, note_captured
 from treesnap.core.ops.tree_state import MemoryObjects, State, walked_state
 from treesnap.core.store.roots import read_journal, registered_roots
 from treesnap.core.store.snapshots import SnapshotListing
-from treesnap.core.store.writer import Added, Writer, retry_overtaken
 from treesnap.core.worktree.scan.scanner import (
     NOTHING_KNOWN,
     KnownChanges,
@@ -35,6 +32,8 @@ from treesnap.core.worktree.scan.scanner import (
 from treesnap.core.worktree.scan.statcache import StatCache, StatCacheBuilder, load
 
 if TYPE_CHECKING:
+    from treesnap.core.codec.watch import WatchNote
+    from treesnap.core.store.writer import Added, Writer
     from treesnap.core.worktree.apply.preconditions import Observed
 
 HELPERS_MIN = 2
@@ -163,11 +162,13 @@ class Capture:
         self._observations: Observations | None = {} if request.observes else None
         self._listing = session.store.snapshots.listing(session.root.id)
         self.cache = usable_cache(session, self._listing) if not request.fresh else None
-        self.writer: Writer | _Unstored = (
-            _Unstored(session.store)
-            if request.keeps_nothing
-            else Writer(session.store, size_bytes_max=request.max_size_bytes, earlier=earlier)
-        )
+        self.writer: Writer | _Unstored = _Unstored(session.store)
+        if not request.keeps_nothing:
+            from treesnap.core.store.writer import Writer
+
+            self.writer = Writer(
+                session.store, size_bytes_max=request.max_size_bytes, earlier=earlier
+            )
         # What helpers store twice must not count against a limit.
         self._is_shared = is_shared and request.max_size_bytes is None
         self._builder: StatCacheBuilder | None = None
@@ -243,7 +244,7 @@ class Capture:
             self._observations,
         )
         is_shared = self._is_shared and self.cache is None and request.scope is None
-        if is_shared and isinstance(self.writer, Writer) and helper_count() >= HELPERS_MIN:
+        if is_shared and not isinstance(self.writer, _Unstored) and _has_helpers():
             from treesnap.core.worktree.scan.parallel_capture import ParallelScanner
 
             scanner = ParallelScanner(
@@ -295,7 +296,7 @@ class Capture:
         newest = self._listing.newest
         if record.parent is None and newest is not None:
             record = record._replace(parent=newest.id)
-        assert isinstance(self.writer, Writer)
+        assert not isinstance(self.writer, _Unstored)
         self._session.monitor.begin(Phase.SYNC, None, None)
         identity, name = self.writer.publish(record, root.id, self._listing.next_sequence)
         self._is_published = True
@@ -312,7 +313,15 @@ class Capture:
             return None
         walked_ns = note.walked_ns if note is not None else self._started_ns
         unfinished = self.result.unfinished_links
+        from treesnap.core.codec.watch import WatchNote
+
         return WatchNote(mark, walked_ns, listed, unfinished, self.result.rules)
+
+
+def _has_helpers() -> bool:
+    from treesnap.core.fs.forked import helper_count
+
+    return helper_count() >= HELPERS_MIN
 
 
 def publish_again(session: Session, snapshot: Snapshot, what: str, /, **fields: object) -> Snapshot:
@@ -321,6 +330,8 @@ def publish_again(session: Session, snapshot: Snapshot, what: str, /, **fields: 
     The caller holds the root's lock. Raises NotFound where the snapshot was deleted meanwhile: one
     that was fetched is in another root.
     """
+    from treesnap.core.store.writer import Writer, retry_overtaken
+
     store, root = session.store, session.root
     record = snapshot.record._replace(
         created_at_ns=session.context.clock_ns(),

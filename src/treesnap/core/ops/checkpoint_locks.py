@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import TypeVar
 
 from treesnap.core.codec.root_files import HoldRecord
 from treesnap.core.fs import own_process
@@ -21,6 +20,7 @@ from treesnap.core.interruption import pause
 from treesnap.core.model.errors import Busy, HeldByMount, StorageFull, WarningCode, quoted
 from treesnap.core.model.snapshots import Snapshot, SnapshotId
 from treesnap.core.model.treepath import is_within
+from treesnap.core.model.type_names import TypeVar
 from treesnap.core.ops.context import Context, Session, own_marks
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.records import LockedRecord

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, Protocol
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import is_there
@@ -29,6 +28,7 @@ from treesnap.core.model.ids import root_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.model.treepath import PathLike
+from treesnap.core.model.type_names import TYPE_CHECKING, Literal, Protocol
 from treesnap.core.store.layout import Layout
 
 if TYPE_CHECKING:  # a command that asks no watcher needs none of it

@@ -6,14 +6,12 @@ import os
 import stat as stat_module
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.codec.snapshot import SNAPSHOT, state_hash
 from treesnap.core.ending_signals import ending_text
 from treesnap.core.fs.os_errors import reported
-from treesnap.core.model.arguments import checked_methods, problem_of_name
+from treesnap.core.model.arguments import checked_record, problem_of_name
 from treesnap.core.model.entries import Entry, EntryKind, SkipReason, Totals
 from treesnap.core.model.errors import (
     ErrorCode,
@@ -25,10 +23,12 @@ from treesnap.core.model.errors import (
     printable,
     quoted,
 )
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import CreateResult, CreateStats
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
 from treesnap.core.model.treepath import ROOT, ancestors, parents, without_nested
+from treesnap.core.model.type_names import TYPE_CHECKING, Any
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import Capture, latest
 from treesnap.core.ops.checkpoint_locks import refuse_full_root, refuse_overlap
@@ -55,9 +55,8 @@ _NOTHING: dict[str, Any] = {
 """What a record says of an empty root."""
 
 
-@checked_methods
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateOptions:
+@checked_record
+class CreateOptions(NamedTuple):
     """How to capture, where it differs from the usual."""
 
     exclude: Iterable[str] = ()

@@ -11,24 +11,18 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from treesnap.core.codec.message import pack
-from treesnap.core.codec.watch import (
-    ANSWER_SIZE_MAX,
-    Answer,
-    Asked,
-    Mark,
-    Question,
-    decode_answer,
-    encode_question,
-)
-from treesnap.core.companion.channel import connected, received
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import read_file
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import checksum
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.worktree.scan.listing import path_tree
 from treesnap.core.worktree.scan.scanner import NOTHING_KNOWN, KnownChanges, ScanResult
 from treesnap.core.worktree.scan.statcache import StatCache
+
+if TYPE_CHECKING:
+    from treesnap.core.codec.watch import Answer, Mark
 
 WALK_EVERY_NS = 3600 * 10**9
 """After this time a walk looks at everything again, for what no kernel reports."""
@@ -99,6 +93,8 @@ def ask_other_process(session: Session, since: Mark | None) -> Answer | None:
         session.fs.lstat(os.path.join(directory, "socket"))
     except OSError:
         return None  # the usual case, which costs this one call
+    from treesnap.core.codec.watch import Asked, Question, decode_answer, encode_question
+
     try:
         question = Question(Asked.CHANGES, since, view_of(session.context))
         return decode_answer(ask(directory, encode_question(question)))
@@ -126,6 +122,9 @@ def ask(directory: str, question: bytes, patience_s: float | None = None) -> byt
     That is FileNotFoundError or ConnectionRefusedError when there is none, TimeoutError when it is
     suspended.
     """
+    from treesnap.core.codec.watch import ANSWER_SIZE_MAX
+    from treesnap.core.companion.channel import connected, received
+
     connection, _ = connected(directory, patience_s=patience_s, question=question)
     try:
         return received(connection, ANSWER_SIZE_MAX)[0]
@@ -145,6 +144,8 @@ def remove_dead_sockets(fs: FileSystem, directory: str) -> None:
 
 
 def _is_dead(directory: str, name: str) -> bool:
+    from treesnap.core.companion.channel import connected
+
     try:
         connection, _ = connected(directory, name, patience_s=0)  # a suspended one is not dead
         connection.close()

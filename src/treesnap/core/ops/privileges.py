@@ -21,7 +21,6 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from stat import S_ISGID, S_ISUID
-from typing import Any
 
 from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.diff.trees import paired
@@ -32,6 +31,7 @@ from treesnap.core.model.errors import printable
 from treesnap.core.model.reserved_tags import IMPORTED, RESERVED_TAGS
 from treesnap.core.model.results import Privilege, Privileges
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotRecord
+from treesnap.core.model.type_names import Any
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.tree_state import (
     MemoryObjects,

@@ -17,7 +17,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING
 
 from treesnap.core.fs import process_files
 from treesnap.core.fs.base import FileSystem
@@ -32,6 +31,7 @@ from treesnap.core.model.errors import (
     WarningCode,
     printable,
 )
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.context import MARKS_VARIABLE, own_marks
 
 if TYPE_CHECKING:

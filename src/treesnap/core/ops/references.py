@@ -8,33 +8,34 @@ old, more records are read.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec.root_files import NAMES, NameTable
 from treesnap.core.features import finders
 from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
+from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import parse_moment
 from treesnap.core.model.reserved_tags import CheckpointType, stated_facts
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, utc_text
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.context import Session
 from treesnap.core.store.snapshots import SnapshotListing, SnapshotName, position_in
 
 if TYPE_CHECKING:
+    import re
     from datetime import datetime
 
-_LATEST = re.compile(
+_LATEST = LateRegex(
     rf"(latest|newest)(?::({'|'.join(CheckpointType)}))?(?:~([0-9]{{1,9}}))?(?:@(.+))?\Z"
 )
 _MOMENT = "@"
-_STEP = re.compile(r"step:([0-9]{1,18})\Z")
+_STEP = LateRegex(r"step:([0-9]{1,18})\Z")
 _FOREIGN_DIGITS_MIN = 12
-_ABBREVIATION = re.compile(r"[0-9a-f]{4,64}\Z")
+_ABBREVIATION = LateRegex(r"[0-9a-f]{4,64}\Z")
 STEP_MAX = 10**18 - 1
 """The largest step that a reference can name."""
 
@@ -42,7 +43,7 @@ STEP_MAX = 10**18 - 1
 def is_reserved_name(name: str) -> bool:
     """Returns whether a reference of these letters is never looked up as a name."""
     is_time = name.startswith(_MOMENT)
-    return bool(not name or is_time or _LATEST.match(name) or _STEP.match(name))
+    return bool(not name or is_time or _LATEST.compiled.match(name) or _STEP.compiled.match(name))
 
 
 class Filter(NamedTuple):
@@ -129,12 +130,12 @@ def resolve_in(
     reach nothing is found, and the error is that for an unknown reference.
     """
     wanted = wanted or Filter()
-    latest = _LATEST.match(ref)
+    latest = _LATEST.compiled.match(ref)
     if latest is not None:
         return _counted_back(session, ref, latest, wanted, paths)
     if ref.startswith(_MOMENT):
         return _at_moment(session, ref, wanted, paths)
-    step = _STEP.match(ref)
+    step = _STEP.compiled.match(ref)
     if step is not None:
         return _by_step(session, ref, int(step.group(1)), wanted)
     listing = session.store.snapshots.listing(session.root.id)
@@ -235,7 +236,7 @@ def _elsewhere(session: Session, names: list[SnapshotName], ref: str) -> Snapsho
 
     With fewer digits than lists show, it is more likely a word than an id of another root.
     """
-    if len(ref) < _FOREIGN_DIGITS_MIN or not _ABBREVIATION.match(ref):
+    if len(ref) < _FOREIGN_DIGITS_MIN or not _ABBREVIATION.compiled.match(ref):
         return None
     if any(name.id.startswith(ref) for name in names):
         return None
@@ -247,7 +248,7 @@ def _elsewhere(session: Session, names: list[SnapshotName], ref: str) -> Snapsho
 
 def by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
     """Returns the one name whose id begins with a reference; raises NotFound, InvalidArgument."""
-    if not _ABBREVIATION.match(ref):
+    if not _ABBREVIATION.compiled.match(ref):
         raise unknown(ref)
     matches = [name for name in names if name.id.startswith(ref)]
     if not matches:

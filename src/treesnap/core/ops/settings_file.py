@@ -6,12 +6,12 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem
 from treesnap.core.fs.durable import read_file, replace_file, sync_directory, unlink_if_present
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, quoted
 from treesnap.core.model.quantities import size_text
+from treesnap.core.model.type_names import Any
 
 _FILE_SIZE_MAX = 1 << 16
 

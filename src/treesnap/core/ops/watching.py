@@ -6,11 +6,11 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec.reader import TreeCache
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, check_root, store_identities
 from treesnap.core.store.layout import Layout

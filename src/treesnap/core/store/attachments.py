@@ -9,13 +9,13 @@ feature knows; which snapshots it protects, holds without the feature too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
 
 from treesnap.core.codec.root_files import ATTACHMENTS, Protection, protection_of
 from treesnap.core.codec.snapshot import PLAN_ATTACHMENT
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.snapshots import Attachment, Snapshot, SnapshotId
+from treesnap.core.model.type_names import TYPE_CHECKING, Any
 from treesnap.core.store.layout import attachment_file_name
 
 if TYPE_CHECKING:

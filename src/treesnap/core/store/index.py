@@ -10,7 +10,6 @@ misses an object scans the packs that no part covers, and then all packs.
 
 from __future__ import annotations
 
-import heapq
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, islice
@@ -169,6 +168,8 @@ class ObjectIndex:
 
         No list of the entries is made.
         """
+        import heapq
+
         entries = (entry for entry, _ in groupby(heapq.merge(*sources)))
         self._publish(encode_index(entries, covered), durable=True)
 

@@ -21,9 +21,9 @@ from __future__ import annotations
 import errno
 import os
 import time
+from _thread import get_ident  # as in threading, which takes longer to import
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import get_ident
 
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem
 from treesnap.core.fs.durable import has_other_names, open_lock, open_regular, read_file

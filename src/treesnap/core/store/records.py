@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Generic, Self, TypeVar
 
 from treesnap.core.codec.envelope import Format
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem
@@ -21,6 +20,7 @@ from treesnap.core.fs.durable import (
 )
 from treesnap.core.fs.os_errors import is_unreadable
 from treesnap.core.model.errors import Corrupt, NewerVersion, UnsupportedFormat
+from treesnap.core.model.type_names import Generic, Self, TypeVar
 from treesnap.core.store.layout import Layout
 
 T = TypeVar("T")

@@ -13,12 +13,12 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import Temporary, open_lock, sync_directory, unlink_if_present
 from treesnap.core.fs.os_errors import is_full
 from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.type_names import TypeVar
 from treesnap.core.store.layout import Layout
 
 RESERVE_SIZE = 32 << 10

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from stat import S_ISDIR
-from typing import TYPE_CHECKING, TypeVar
 
 from treesnap.core.codec.envelope import FileKind, Format
 from treesnap.core.codec.message import Fields, pack, require, unpack
@@ -56,8 +54,10 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.ids import root_id
+from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.snapshots import SnapshotId
+from treesnap.core.model.type_names import TYPE_CHECKING, TypeVar
 from treesnap.core.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, is_hex
 from treesnap.core.store.lock import held, inside, is_held, locked_roots
 from treesnap.core.store.records import LockedRecord, read_record, write_record
@@ -65,7 +65,7 @@ from treesnap.core.store.records import LockedRecord, read_record, write_record
 if TYPE_CHECKING:
     from treesnap.core.codec.journal import Journal
 
-_FETCHED = re.compile(rb".*/fetched/([^/]+)/([^/]+)/([0-9a-f]{32})\Z", re.DOTALL)
+_FETCHED = LateRegex(rb"(?s).*/fetched/([^/]+)/([^/]+)/([0-9a-f]{32})\Z")
 _ELSEWHERE = "elsewhere"
 _NUMBER_SIZE_MAX = 32
 _EXPORT_PREFIX = "export-"
@@ -605,7 +605,7 @@ class FetchedHistory(NamedTuple):
 
 def history_at(path: bytes) -> FetchedHistory | None:
     """Returns the history that the root with a path is, or None for a directory's root."""
-    match = _FETCHED.match(path)
+    match = _FETCHED.compiled.match(path) if b"/fetched/" in path else None
     if match is None:
         return None
     remote, name, history_id = map(os.fsdecode, match.groups())

@@ -14,13 +14,12 @@ give it one.
 from __future__ import annotations
 
 import os
-import re
 import stat
+from _thread import allocate_lock  # as in threading, which takes longer to import
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from threading import Lock
 
 from treesnap.core.codec.envelope import FileKind, unseal
 from treesnap.core.codec.snapshot import (
@@ -56,7 +55,7 @@ from treesnap.core.store.layout import Layout, is_hex
 from treesnap.core.store.lock import locked_roots
 from treesnap.core.store.records import read_record, write_record
 
-_FILE_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{64})\Z")
+_SEQUENCE_DIGITS, _ID_DIGITS = 16, 64
 FORGOTTEN_PREFIX = "forgotten-"
 """Prefix of the directories that hold the snapshots of a forgotten root."""
 _BEFORE = {"before restore", "before undo to", "before redo to"}
@@ -78,10 +77,10 @@ class SnapshotName(NamedTuple):
 
 
 def _parsed(file_name: str) -> SnapshotName | None:
-    match = _FILE_NAME.match(file_name)
-    if match is None:
+    sequence, _, identity = file_name.partition("-")
+    if not (is_hex(sequence, _SEQUENCE_DIGITS) and is_hex(identity, _ID_DIGITS)):
         return None
-    return SnapshotName(int(match[1], 16), SnapshotId(match[2]))
+    return SnapshotName(int(sequence, 16), SnapshotId(identity))
 
 
 def position_in(snapshots: Iterable[Snapshot]) -> Snapshot | None:
@@ -179,7 +178,7 @@ class RecordCache:
 
     def __init__(self) -> None:
         self._files: OrderedDict[SnapshotId, bytes] = OrderedDict()
-        self._lock = Lock()
+        self._lock = allocate_lock()
         self.get = self._files.get
 
     def add(self, identity: SnapshotId, data: bytes) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from errno import ELOOP
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
 
 from treesnap.core.codec.envelope import FileKind, check_header
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem
@@ -39,10 +38,10 @@ from treesnap.core.model.errors import (
     UnsupportedFormat,
     quoted,
 )
+from treesnap.core.model.type_names import TYPE_CHECKING, Self
 from treesnap.core.store.layout import DIRECTORIES, DISPLACED_PREFIX, Layout, is_hex
 from treesnap.core.store.moving import WAITING, read_move
 from treesnap.core.store.ownership import is_own, note_made_here
-from treesnap.core.store.quarantine import Quarantine
 from treesnap.core.store.roots import LOCK_WAIT_S, Root, step_output_bytes
 from treesnap.core.store.snapshots import SnapshotLog
 
@@ -328,6 +327,8 @@ class Store:
             raise UnsupportedFormat(
                 f"No snapshot in the store at {quoted(self.path)} can be read", path=self.path
             )
+        from treesnap.core.store.quarantine import Quarantine
+
         kept = Quarantine(self.writing_fs, self.layout).keep_copy(self.layout.format)
         was_own = self.is_own
         replace_file(

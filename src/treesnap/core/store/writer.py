@@ -11,7 +11,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self, TypeVar
 
 from treesnap.core.codec.compress import LEVEL_CAPTURE, LEVEL_REWRITE, OBJECT_SIZE_MAX
 from treesnap.core.codec.pack import Encoded, IndexEntry, encode_objects
@@ -25,6 +24,7 @@ from treesnap.core.model.ids import object_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import format_size
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotRecord
+from treesnap.core.model.type_names import TYPE_CHECKING, Self, TypeVar
 from treesnap.core.store.collector import read_state
 from treesnap.core.store.packs import PackAppender, cut_back
 from treesnap.core.store.reserve import Reserve

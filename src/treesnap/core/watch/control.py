@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec.watch import Asked, Question, decode_status, encode_question
 from treesnap.core.companion.channel import PATIENCE_S
@@ -18,6 +17,7 @@ from treesnap.core.model.errors import (
     TreesnapError,
 )
 from treesnap.core.model.results import WatchStatus
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.known_changes import ask
 from treesnap.core.own_program import module_words, start_in_background

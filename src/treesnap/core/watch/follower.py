@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
-from typing import IO
 
 from treesnap.core.ending_signals import ending_text
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.results import FollowFailure, FollowStatus
+from treesnap.core.model.type_names import IO
 from treesnap.core.ops.context import Context
 
 PAUSE_MIN_S = 30.0

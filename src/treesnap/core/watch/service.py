@@ -14,7 +14,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from socket import SHUT_RDWR, socket
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec.watch import (
     ANSWER_SIZE_MAX,
@@ -34,6 +33,7 @@ from treesnap.core.model.errors import Corrupt, TreesnapError, printable, quoted
 from treesnap.core.model.requests import CaptureRequest, WatchRequest
 from treesnap.core.model.results import CreateResult, WatchStatus
 from treesnap.core.model.snapshots import SnapshotKind
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.context import Context, check_root
 from treesnap.core.ops.create import create
 from treesnap.core.ops.known_changes import view_of

@@ -14,13 +14,13 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Self
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file
 from treesnap.core.fs.real_path import OPEN_DIRECTORY, open_real, opened_real
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import ErrorCode, NotFound, Refused, quoted
+from treesnap.core.model.type_names import Self
 
 NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors that say that a path does not lead through directories alone."""

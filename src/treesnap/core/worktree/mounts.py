@@ -9,10 +9,10 @@ directory on another device counts as a mount point.
 from __future__ import annotations
 
 import os
-import re
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import read_file
+from treesnap.core.model.late_regex import LateRegex
 
 MOUNT_LIST = "/proc/self/mountinfo"
 
@@ -22,11 +22,13 @@ COARSE_GRANULARITY_NS = 2_000_000_000
 """FAT's two seconds; used for every file system that is not known to do better."""
 
 _PRECISE = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "overlay", "f2fs", "zfs", "bcachefs"})
-_ESCAPE = re.compile(rb"\\([0-7]{3})")
+_ESCAPE = LateRegex(rb"\\([0-7]{3})")
 
 
 def _decoded(field: bytes) -> bytes:
-    return _ESCAPE.sub(lambda match: bytes([int(match.group(1), 8)]), field)
+    if b"\\" not in field:
+        return field
+    return _ESCAPE.compiled.sub(lambda match: bytes([int(match.group(1), 8)]), field)
 
 
 def mount_of(fs: FileSystem, path: str) -> int | None:

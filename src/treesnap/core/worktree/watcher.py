@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
 
 from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.watch import Answer, Mark
@@ -50,6 +49,7 @@ from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import OPEN_DIRECTORY
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
+from treesnap.core.model.type_names import Self
 from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
 from treesnap.core.worktree.mounts import Mounts
 from treesnap.core.worktree.scan.mapped_files import MappedFiles

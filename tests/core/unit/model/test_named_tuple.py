@@ -107,12 +107,33 @@ def test_signature_is_known_before_one_is_made():
     assert str(inspect.signature(Unused)).replace("'", "") == "(size: int, name: str = )"
 
 
-def test_constructor_is_made_when_the_first_one_is():
+def test_constructor_is_made_when_the_third_one_is():
     class Unused(NamedTuple):
         size: int
+        name: str = "none"
 
-    before = "__new__" in vars(Unused)
-    made = [Unused(1), Unused(size=2)]
+    made, has_own = [], []
+    for give in (lambda: Unused(1), lambda: Unused(name="b", size=2), lambda: Unused(3, "c")):
+        made.append(give())
+        has_own.append("__new__" in vars(Unused))
 
-    assert (before, "__new__" in vars(Unused)) == (False, True)
-    assert made == [(1,), (2,)]
+    assert has_own == [False, False, True]
+    assert made == [(1, "none"), (2, "b"), (3, "c")]
+
+
+@pytest.mark.parametrize(
+    "wrong", [((), {}), ((1, "b", 3), {}), ((1,), {"size": 1}), ((1,), {"x": 1})]
+)
+def test_the_first_ones_refuse_what_later_ones_refuse(wrong):
+    class Unused(NamedTuple):
+        size: int
+        name: str = ""
+
+    values, named = wrong
+    messages = []
+    for _ in range(4):
+        with pytest.raises(TypeError) as refused:
+            Unused(*values, **named)
+        messages.append(str(refused.value))
+
+    assert len(set(messages)) == 1

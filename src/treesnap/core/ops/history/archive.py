@@ -15,7 +15,6 @@ import os
 from collections.abc import Iterator
 from enum import StrEnum
 from stat import S_ISDIR
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec import tar
 from treesnap.core.codec.journal import is_reserved_path
@@ -28,6 +27,7 @@ from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused, quot
 from treesnap.core.model.events import Phase
 from treesnap.core.model.results import ArchiveResult
 from treesnap.core.model.snapshots import Snapshot
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.history.browse import walk

@@ -18,7 +18,6 @@ import stat as stat_module
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
-from typing import Any, NoReturn
 
 from treesnap.core.codec import tar
 from treesnap.core.codec.journal import is_reserved_path
@@ -29,6 +28,7 @@ from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry, EntryKind, FileContent, Totals
 from treesnap.core.model.errors import InvalidArgument, OperationFailed, quoted
+from treesnap.core.model.type_names import Any, NoReturn
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.tree_state import totals_of_leaf
 from treesnap.core.store.writer import Writer

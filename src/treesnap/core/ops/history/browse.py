@@ -6,7 +6,6 @@ import fnmatch
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec.reader import TreeReader, read_content
 from treesnap.core.fs.durable import read_all
@@ -19,6 +18,7 @@ from treesnap.core.model.events import Phase
 from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.model.results import FoundPath, GroupSpace, PathSpace
 from treesnap.core.model.snapshots import SnapshotId
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context
 from treesnap.core.ops.references import reading, resolve_in

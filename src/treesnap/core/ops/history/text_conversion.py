@@ -8,14 +8,9 @@ reaches it, no shell reads its words, and a program that imports from where it r
 from __future__ import annotations
 
 import os
-import re
-import signal
-import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from selectors import EVENT_READ, DefaultSelector
-from tempfile import TemporaryDirectory
 
 from treesnap.core.ending_signals import signal_name
 from treesnap.core.fs.durable import opened_file, write_all
@@ -23,15 +18,20 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import EntryKind
 from treesnap.core.model.errors import printable
+from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.quantities import size_text
 from treesnap.core.model.results import ChangedContent
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.user_settings import TextCommand, text_commands
 from treesnap.core.worktree.scan.patterns import Matcher
+
+if TYPE_CHECKING:
+    import subprocess
 
 TIME_MAX_S = 20.0
 """How long a command may take for one file."""
 PLACEHOLDER = "{}"
-_SUFFIX = re.compile(rb"\.[A-Za-z0-9_]{1,16}\Z")
+_SUFFIX = LateRegex(rb"\.[A-Za-z0-9_]{1,16}\Z")
 _READ_SIZE = 1 << 16
 _LAST_LINE_BYTES = 4096
 
@@ -95,7 +95,7 @@ def _command_for(
 
 
 def _converted(content: ChangedContent, command: TextCommand, size_max: int) -> ChangedContent:
-    suffix = _SUFFIX.search(content.change.path)
+    suffix = _SUFFIX.compiled.search(content.change.path)
     name = f"file{suffix.group().decode() if suffix else ''}"
     old, new = (
         None if data is None else _text_of(data, name, command, size_max)
@@ -105,6 +105,8 @@ def _converted(content: ChangedContent, command: TextCommand, size_max: int) -> 
 
 
 def _text_of(data: bytes, name: str, command: TextCommand, size_max: int) -> bytes:
+    from tempfile import TemporaryDirectory
+
     fs = LocalFileSystem()
     try:
         with TemporaryDirectory(prefix="treesnap-", ignore_cleanup_errors=True) as directory:
@@ -127,6 +129,9 @@ def _words_for(command: TextCommand, path: str) -> list[str]:
 
 def _output_of(words: list[str], directory: str, size_max: int) -> bytes:
     """Returns what a command prints; raises _ConversionFailed, and OSError if it cannot start."""
+    import signal
+    import subprocess
+
     deadline = time.monotonic() + TIME_MAX_S
     with subprocess.Popen(  # noqa: S603 - the user's own choice, without a shell
         words,
@@ -157,6 +162,8 @@ def _read_both(
     process: subprocess.Popen[bytes], deadline: float, size_max: int
 ) -> tuple[bytes, bytes]:
     """Returns standard output, and the end of standard error."""
+    from selectors import EVENT_READ, DefaultSelector
+
     assert process.stdout is not None
     assert process.stderr is not None
     pieces: list[bytes] = []

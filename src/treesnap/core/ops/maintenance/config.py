@@ -11,13 +11,13 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
 
 from treesnap.core.fs.base import ReadingFileSystem
 from treesnap.core.model.errors import InvalidArgument, StoreMissing
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import format_duration, format_size, parse_duration, parse_size
 from treesnap.core.model.requests import CaptureRequest
+from treesnap.core.model.type_names import TYPE_CHECKING, Any
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.settings_file import (

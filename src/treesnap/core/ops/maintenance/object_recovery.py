@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec.reader import Reference, TreeReader, read_segments, root_references
 from treesnap.core.fs.real_path import open_real
@@ -23,6 +22,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import RecoveredObject
 from treesnap.core.model.snapshots import IgnoreRules, Snapshot
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Context
 from treesnap.core.ops.tree_state import MemoryObjects, entry_at

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import opened_real
@@ -29,6 +28,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.reserved_tags import is_fork_base
 from treesnap.core.model.results import RootDirectory, RootInfo
 from treesnap.core.model.snapshots import SnapshotKind
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.checkpoint_locks import kept_by
 from treesnap.core.ops.context import (

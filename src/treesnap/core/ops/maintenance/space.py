@@ -24,8 +24,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
 
 from treesnap.core.fs.durable import has_other_names, open_lock, open_regular
 from treesnap.core.fs.os_errors import error_text
@@ -51,6 +49,7 @@ from treesnap.core.model.results import (
     StatsResult,
 )
 from treesnap.core.model.snapshots import SnapshotId
+from treesnap.core.model.type_names import TYPE_CHECKING, TypeVar
 from treesnap.core.ops.access import exclusive_use, locked_root, opened, remove_displaced
 from treesnap.core.ops.context import Context, Session, context_at
 from treesnap.core.ops.known_changes import remove_dead_sockets
@@ -504,7 +503,7 @@ def _prune(session: Session, settings: Settings) -> None:
 
     policy = settings.policy
     if policy.keep_last == 0:
-        policy = replace(policy, keep_last=1)  # what was just made, and whose id was returned
+        policy = policy._replace(keep_last=1)  # what was just made, and whose id was returned
     request = PruneRequest(
         policy=policy, max_size_bytes=settings.root_size_bytes_max, is_asked=False
     )

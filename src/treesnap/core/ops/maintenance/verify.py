@@ -7,12 +7,12 @@ content comes from :mod:`treesnap.core.ops.maintenance.object_recovery`.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from treesnap.core.fs.os_errors import reported
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import Problem, RecoveredObject, VerifyResult
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.access import exclusive_use, opened
 from treesnap.core.ops.context import Context
 from treesnap.core.ops.maintenance.object_recovery import ObjectRecovery

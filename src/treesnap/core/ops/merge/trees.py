@@ -22,7 +22,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
 
 from treesnap.core.codec.reader import Get, TreeReader, read_content
 from treesnap.core.codec.tree import Put, put_tree
@@ -33,6 +32,7 @@ from treesnap.core.model.errors import ErrorCode, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
+from treesnap.core.model.type_names import Any, TypeVar
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.merge.renames import Moves, are_apart, can_move, find_moves, moved
 from treesnap.core.ops.privileges import MERGED, elsewhere_tags

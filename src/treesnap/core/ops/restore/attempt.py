@@ -26,7 +26,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from stat import S_ISDIR
-from typing import Any
 
 from treesnap.core.codec.journal import Commit, Journal
 from treesnap.core.codec.root_files import HISTORY, Moment
@@ -50,6 +49,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import NOTHING_REVEALED, CaptureRequest, Revealed
 from treesnap.core.model.results import OpenFile, Privileges, RestoreResult
 from treesnap.core.model.snapshots import Attachment, Snapshot, SnapshotKind
+from treesnap.core.model.type_names import Any
 from treesnap.core.ops.capture import Capture, preview, publish_again
 from treesnap.core.ops.checkpoint_locks import refuse_overlap, settle_steps
 from treesnap.core.ops.context import Context, Session

@@ -26,7 +26,6 @@ import stat as stat_module
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec.root_files import (
     EXPORT_MOVES,
@@ -56,6 +55,7 @@ from treesnap.core.model.events import Phase
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import is_fork_base
 from treesnap.core.model.results import RestoreResult
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.privileges import PrivilegeList
 from treesnap.core.ops.restore.plan import (

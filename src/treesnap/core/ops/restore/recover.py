@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec.journal import Commit, Journal
 from treesnap.core.codec.root_files import HISTORY
@@ -34,6 +33,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import first_few
 from treesnap.core.model.requests import CaptureRequest, Revealed
 from treesnap.core.model.snapshots import Snapshot, SnapshotId
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.capture import Capture, preview
 from treesnap.core.ops.checkpoint_locks import settle_steps
 from treesnap.core.ops.context import Context, Session

@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, TypeVar
 
 from treesnap.core.codec.envelope import Format
 from treesnap.core.codec.journal import JOURNAL, Commit, Journal, Subvolume
@@ -30,6 +29,7 @@ from treesnap.core.model.events import NullMonitor, Phase
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import NOTHING_REVEALED, CaptureRequest, Revealed
 from treesnap.core.model.snapshots import Attachment, IgnoreRules, Snapshot
+from treesnap.core.model.type_names import TYPE_CHECKING, TypeVar
 from treesnap.core.ops.capture import scan_settings
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.restore.plan import RestorePlan, warn_of_degraded

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from itertools import count
 from stat import S_ISDIR
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
 
 from treesnap.core.fs.os_errors import error_text, reported
 from treesnap.core.fs.real_path import opened_real, path_beside
@@ -44,6 +43,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, first_few
 from treesnap.core.model.results import RestoreResult, RunResult
 from treesnap.core.model.snapshots import SnapshotId, SnapshotKind
+from treesnap.core.model.type_names import TYPE_CHECKING, Generic, TypeVar
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.checkpoint_locks import (
     MARK_DIGITS,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from treesnap.core.event_loop import BlockInThread
 from treesnap.core.model.results import CreateResult
+from treesnap.core.model.type_names import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from treesnap.core.ops.checkpoint_locks import Overlap, Overlapping, entered
 from treesnap.core.ops.run.checkpoint import CheckpointBlock, HeldCheckpoint, warn_of_untouched
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
 from datetime import datetime
 
-from treesnap.core.model.arguments import checked_methods
+from treesnap.core.model.arguments import checked_record
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import RESERVED_TAGS
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind, utc_time
@@ -28,9 +27,8 @@ _HOST, _PHASE = f"{RESERVED_TAGS}host", f"{RESERVED_TAGS}phase"
 """Facts that the snapshots of an agent have."""
 
 
-@checked_methods
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+@checked_record
+class Policy(NamedTuple):
     """Rules; None leaves one out. A policy without any rule keeps everything."""
 
     keep_last: int | None = None
@@ -53,7 +51,7 @@ class Policy:
     def rules(self) -> dict[str, int | tuple[str, ...]]:
         """The rules that are given, by their keyword without ``keep_``."""
         prefix = "keep_"
-        names = [item.name for item in fields(self) if item.name.startswith(prefix)]
+        names = [name for name in self._fields if name.startswith(prefix)]
         given = {name.removeprefix(prefix): getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value not in (None, ())}
 

@@ -17,7 +17,6 @@ import os
 import stat as stat_module
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Self
 
 from treesnap.core.codec.journal import Finish
 from treesnap.core.fs.base import FileSystem
@@ -28,6 +27,7 @@ from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry, EntryKind, Xattrs
 from treesnap.core.model.errors import Conflict
 from treesnap.core.model.results import OpenFile
+from treesnap.core.model.type_names import Self
 from treesnap.core.worktree.apply.preconditions import (
     Expected,
     Preconditions,

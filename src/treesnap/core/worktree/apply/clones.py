@@ -18,7 +18,6 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from stat import S_ISREG
-from typing import Any
 
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.codec.statcache import (
@@ -34,6 +33,7 @@ from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import Any
 from treesnap.core.worktree.directory import DirectoryChain, open_directory
 from treesnap.core.worktree.scan.ignore import Exclusions
 from treesnap.core.worktree.scan.listing import list_directory

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from stat import S_ISDIR
-from typing import Any, Protocol
 
 from treesnap.core.codec.statcache import (
     Observation,
@@ -24,6 +23,7 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import Conflict, Corrupt, quoted
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import Any, Protocol
 from treesnap.core.worktree.apply.protection import refuse_flags, refuse_flags_below
 from treesnap.core.worktree.apply.step import (
     Action,

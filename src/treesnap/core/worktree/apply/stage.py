@@ -20,7 +20,6 @@ import os
 import stat as stat_module
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
 
 from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.reader import Get, TreeReader, read_segments
@@ -33,6 +32,7 @@ from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, 
 from treesnap.core.model.errors import Conflict, Corrupt, ErrorCode, OperationFailed, quoted
 from treesnap.core.model.events import ADVANCE_SIZE, LargeFileProgress, Monitor, NullMonitor
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import Any, Protocol
 from treesnap.core.worktree.apply.preconditions import conflict
 from treesnap.core.worktree.apply.removal import remove_below
 from treesnap.core.worktree.attributes import (

@@ -11,12 +11,12 @@ Content up to 256 KiB is one chunk and needs no library.
 
 from __future__ import annotations
 
-import threading
+from _thread import _local as local  # as in threading, which takes longer to import
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
 
 from treesnap.core.model.errors import OperationFailed
 from treesnap.core.model.ids import checksum, expanded
+from treesnap.core.model.type_names import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pyfastcdc import FastCDC
@@ -30,7 +30,7 @@ NORMALIZATION: Literal[2] = 2
 
 _PROBE_SIZE = 1 << 20
 _PROBE_CHECKSUM = "68c2ceba9171d9139c4d58403f835c72"
-_own = threading.local()
+_own = local()
 
 
 def _chunker() -> FastCDC:

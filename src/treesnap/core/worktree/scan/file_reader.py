@@ -20,7 +20,6 @@ import stat as stat_module
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Protocol
 
 from treesnap.core.codec.chunklist import INLINE_SIZE_MAX, Put, fold
 from treesnap.core.codec.compress import OBJECT_SIZE_MAX
@@ -41,6 +40,7 @@ from treesnap.core.model.entries import (
 )
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import Protocol
 from treesnap.core.worktree.attributes import path_of, read_xattrs
 from treesnap.core.worktree.scan.chunking import SINGLE_SIZE_MAX, cut
 

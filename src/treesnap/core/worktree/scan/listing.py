@@ -11,7 +11,6 @@ import sys
 from collections.abc import Container, Iterable
 from contextlib import suppress
 from stat import S_IFDIR, S_IFMT, S_ISDIR, S_ISLNK, S_ISREG
-from typing import Any
 
 from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.statcache import PlainObservation, Row, decode_observations
@@ -22,6 +21,7 @@ from treesnap.core.model import treepath
 from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.errors import Corrupt, WarningCode, printable, quoted
 from treesnap.core.model.snapshots import IgnoreRules
+from treesnap.core.model.type_names import Any
 from treesnap.core.worktree.case_folding import is_folding
 from treesnap.core.worktree.directory import is_left_by_others
 from treesnap.core.worktree.scan.file_reader import blames_file

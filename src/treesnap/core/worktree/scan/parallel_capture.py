@@ -16,7 +16,6 @@ often than there are processes, and a collection keeps one of each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, Self
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.forked import Work, helper_count, share_out
@@ -26,6 +25,7 @@ from treesnap.core.model.errors import WarningCode
 from treesnap.core.model.events import Monitor, NullMonitor
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.snapshots import IgnoreRules
+from treesnap.core.model.type_names import Any, Protocol, Self
 from treesnap.core.worktree.directory import DirectoryChain
 from treesnap.core.worktree.scan.file_reader import ObjectSink, blames_file
 from treesnap.core.worktree.scan.ignore import Exclusions

@@ -14,18 +14,21 @@ is not entered, so patterns are never asked about what is below it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Final
 
+from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import re
 
 _SLASH: Final = ord("/")
 _STAR: Final = ord("*")
 _BACKSLASH: Final = ord("\\")
-_SPECIAL: Final = re.compile(rb"[*?[\\]")
+_SPECIAL: Final = LateRegex(rb"[*?[\\]")
 _ANY: Final = frozenset(range(1, 256)) - {_SLASH}
 _ALL: Final = frozenset(range(256))
 _NONE: Final[frozenset[int]] = frozenset()
@@ -116,7 +119,7 @@ def parse_pattern(text: bytes) -> Pattern | None:
     is_for_names = b"/" not in text
     if text.startswith(b"/"):
         text = text[1:]
-    special = _SPECIAL.search(text)
+    special = _SPECIAL.compiled.search(text)
     if special is None:
         if not text or text.endswith(b"/"):
             return None
@@ -340,6 +343,8 @@ class _Group:
             return last
         if self._expression is None:
             branches = (b"(" + expression(pattern.tokens) + b")" for _, pattern in self._patterns)
+            import re
+
             self._expression = re.compile(b"|".join(branches))
         match = self._expression.match(text)
         if match is None:

@@ -28,7 +28,6 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from stat import S_ISDIR, S_ISLNK
-from typing import TYPE_CHECKING, Any
 
 from treesnap.core.codec.reader import TreeCache, TreeReader
 from treesnap.core.codec.statcache import Row, decode_observations, encode_observations
@@ -52,6 +51,7 @@ from treesnap.core.model.events import LargeFileProgress, Monitor
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import WHOLE_ROOT, CaptureRequest
 from treesnap.core.model.snapshots import IgnoreRules
+from treesnap.core.model.type_names import TYPE_CHECKING, Any
 from treesnap.core.worktree.directory import DirectoryChain, open_root
 from treesnap.core.worktree.mounts import Mounts
 from treesnap.core.worktree.scan.file_reader import (

@@ -21,7 +21,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from stat import S_ISDIR
-from typing import Any
 
 from treesnap.core.codec.envelope import HEADER_SIZE, FileKind, check_header, header
 from treesnap.core.codec.statcache import (
@@ -41,7 +40,6 @@ from treesnap.core.codec.statcache import (
     path_of_row,
     unframe,
 )
-from treesnap.core.codec.watch import WatchNote
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import Temporary, open_regular, unlink_if_present, write_all
 from treesnap.core.fs.os_errors import is_unreadable
@@ -49,6 +47,10 @@ from treesnap.core.model import treepath
 from treesnap.core.model.entries import ObjectId, SkipReason
 from treesnap.core.model.errors import Corrupt, UnsupportedFormat
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.type_names import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treesnap.core.codec.watch import WatchNote
 
 RECENT = "-recent"
 """The suffix of the second file's name."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
-from typing import Any
 
 from treesnap.core.codec.envelope import Format
 from treesnap.core.codec.root_files import GAPS, HISTORY, PLAN_PAYLOAD
@@ -21,6 +20,7 @@ from treesnap.core.model.ids import root_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import Problem
 from treesnap.core.model.snapshots import SnapshotId, SnapshotKind, SnapshotState
+from treesnap.core.model.type_names import Any
 from treesnap.core.store.collector import oldest_epoch_possible, read_state, rebuild_state
 from treesnap.core.store.layout import PLAN_PREFIX, is_hex
 from treesnap.core.store.lock import held, locked_roots

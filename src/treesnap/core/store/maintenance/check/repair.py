@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from treesnap.core.codec.pack import IndexEntry
 from treesnap.core.codec.snapshot import (
@@ -28,6 +27,7 @@ from treesnap.core.model.events import Monitor, Phase
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.results import RecoveredObject
 from treesnap.core.model.snapshots import SnapshotId
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.store.fence import Maintaining
 from treesnap.core.store.layout import is_hex
 from treesnap.core.store.maintenance.check.quarantined import quarantined_objects
