@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from everywhere import assert_turns_once, fail_everywhere, kill_everywhere
 from state import differences, tree_state
 from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
-from treesnap.testing.doubles import UnsyncedFileSystem, error_at, kill_halfway
+from treesnap.testing.doubles import Fault, Kind, UnsyncedFileSystem, error_at, kill_halfway
 
 
 def fork_of(scene, name: str = "fork") -> Path:
@@ -115,8 +116,29 @@ class TestFailing:
             assert state(scene) == found
             return found
 
-        outcomes = fail_everywhere(
-            scene, "restored", fork, check, lambda point: error_at(point, number), every=2
-        )
+        def fault(point: int) -> Fault:
+            made = error_at(point, number)
+            if number == errno.EIO:
+                return made
+            # While there is room, it says that the file cannot have the attribute: setxattr(2).
+            return replace(made, kinds=made.kinds - {Kind.ATTRIBUTE})
+
+        outcomes = fail_everywhere(scene, "restored", fork, check, fault, every=2)
 
         assert set(outcomes) == {"absent", "whole"}
+
+    def test_at_a_lock_leaves_no_root_without_a_tree(self, scene):
+        def check(error) -> str:
+            found = state(scene)
+            assert found == "whole" or error is not None
+            assert litter(scene, "fork") == []
+            return found
+
+        def fault(point: int) -> Fault:
+            return replace(
+                error_at(point, errno.EIO), where=lambda call: call.path.endswith("/lock")
+            )
+
+        outcomes = fail_everywhere(scene, "restored", fork, check, fault)
+
+        assert outcomes.count("absent") > 1

@@ -338,11 +338,12 @@ class _Forking:
             if store.snapshots.listing(origin.id).find(self._snapshot.id) is None:
                 raise NotFound(f"Snapshot {self._snapshot.id[:12]} was deleted meanwhile")
             root = store.root(path)
+            export.owns_root = not root.is_registered()
             root.register()
             export.root_lock.enter_context(root.locked("fork", session.context.wait_s))
-            if store.snapshots.names(root.id):
+            export.owns_root = not store.snapshots.names(root.id)
+            if not export.owns_root:
                 raise _taken(path)
-            export.owns_root = True
             self._copy_settings(root)
             base = retry_overtaken("the fork", lambda _: self._publish_base(root))
             store.snapshots.change_state(base.id, lambda state: state._replace(pinned=True))
