@@ -16,8 +16,16 @@ import pytest
 from everywhere import assert_turns_once, fail_everywhere, kill_everywhere
 from state import differences, tree_state
 from treesnap.core.handle import Handle
+from treesnap.core.model.errors import OperationFailed
 from treesnap.core.ops.context import context_at
-from treesnap.testing.doubles import Fault, Kind, UnsyncedFileSystem, error_at, kill_halfway
+from treesnap.testing.doubles import (
+    Fault,
+    FaultyFileSystem,
+    Kind,
+    UnsyncedFileSystem,
+    error_at,
+    kill_halfway,
+)
 
 
 def fork_of(scene, name: str = "fork") -> Path:
@@ -127,18 +135,19 @@ class TestFailing:
 
         assert set(outcomes) == {"absent", "whole"}
 
-    def test_at_a_lock_leaves_no_root_without_a_tree(self, scene):
-        def check(error) -> str:
-            found = state(scene)
-            assert found == "whole" or error is not None
-            assert litter(scene, "fork") == []
-            return found
+    def test_at_the_lock_of_the_new_root_leaves_no_root(self, scene):
+        scene.reset("restored")
+        new_lock = Fault(
+            number=2,  # after that of the origin
+            errno=errno.EIO,
+            methods=frozenset({"open"}),
+            where=lambda call: call.path.endswith("/lock") and "/roots/lock" not in call.path,
+        )
+        fs = FaultyFileSystem(new_lock, inner=UnsyncedFileSystem())
 
-        def fault(point: int) -> Fault:
-            return replace(
-                error_at(point, errno.EIO), where=lambda call: call.path.endswith("/lock")
-            )
+        with pytest.raises(OperationFailed, match="Input/output error"):
+            fork(scene.handle(fs))
 
-        outcomes = fail_everywhere(scene, "restored", fork, check, fault)
-
-        assert outcomes.count("absent") > 1
+        assert fs.hits_of(new_lock) == 1
+        assert litter(scene, "fork") == []
+        assert state(scene) == "absent"
