@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import (
     ErrorCode,
     MountStopped,
@@ -148,7 +148,7 @@ def _mounted_at(directory: str) -> str | None:
 
 def _is_dead(path: str, wait_s: float) -> bool:
     """Returns whether the process that serves a mount is gone; raises Busy without an answer."""
-    with reported("look at the mount"):
+    with translating_os_errors("look at the mount"):
         return _run(python_words("-I", "-S", "-c", _ASK, path), path, wait_s)[0] == _DEAD
 
 
@@ -180,7 +180,7 @@ def _run(command: Sequence[str], path: str, wait_s: float) -> tuple[int, str]:
 def _check(context: Context, path: str) -> None:
     """Raises Refused unless a path is an empty directory."""
     why = None
-    with reported("look at the directory"):
+    with translating_os_errors("look at the directory"):
         try:
             os.lstat(path)
         except FileNotFoundError:
@@ -240,7 +240,7 @@ def _unmount(path: str, wait_s: float, *, lazily: bool) -> None:
         command = [helper, "-u", *(["-z"] if lazily else []), path]
     else:
         command = ["umount", *(["-l"] if lazily else []), path]
-    with reported("unmount the history"):
+    with translating_os_errors("unmount the history"):
         code, said = _run(command, path, wait_s)
     if code != 0:
         raise OperationFailed(f"Could not unmount {quoted(path)}: {said}", path=path)

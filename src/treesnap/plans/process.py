@@ -29,7 +29,7 @@ from typing import Self
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import open_regular, unlink_if_present
-from treesnap.core.fs.os_errors import error_text, reported
+from treesnap.core.fs.os_errors import error_text, translating_os_errors
 from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.ops.processes import end_leftovers, marked_environment
@@ -175,7 +175,7 @@ class Log:
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         """Creates a new file: processes of an earlier attempt may still hold the old one."""
-        with reported(_DOING):
+        with translating_os_errors(_DOING):
             unlink_if_present(fs, path)
             self.fd = fs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._fs = fs
@@ -309,7 +309,7 @@ def keep_output(fs: FileSystem, log_path: str, data: bytes) -> None:
 
 def read_output(fs: FileSystem, log_path: str) -> Iterator[bytes]:
     """Yields the output of an attempt, or nothing if it was not kept."""
-    with reported("read the output of a step"):
+    with translating_os_errors("read the output of a step"):
         try:
             fd = open_regular(fs, log_path)
         except FileNotFoundError:
@@ -317,7 +317,7 @@ def read_output(fs: FileSystem, log_path: str) -> Iterator[bytes]:
     try:
         position = 0
         while True:
-            with reported("read the output of a step"):
+            with translating_os_errors("read the output of a step"):
                 piece = fs.read_at(fd, _PIECE_SIZE, position)
             if not piece:
                 return

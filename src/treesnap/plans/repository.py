@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 from treesnap.core.fs.durable import unlink_if_present
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -59,7 +59,7 @@ def plan_lock(context: Context, operation: str) -> Iterator[None]:
     with opened(context, operation, create=True, recover=False) as session:
         session.root.register()
     with ExitStack() as stack:
-        with reported(operation):
+        with translating_os_errors(operation):
             stack.enter_context(session.root.attachments_locked(operation))
         yield
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Skipped, Totals
 from treesnap.core.model.errors import (
@@ -1141,7 +1141,7 @@ def _merge_bases(session: Session, done: FetchResult) -> list[Snapshot]:
 
 def _require_empty(directory: str) -> None:
     """Raises Refused for a directory that holds something; one that does not exist is empty."""
-    with reported("look at the directory"):
+    with translating_os_errors("look at the directory"):
         if os.path.lexists(directory) and os.listdir(directory):
             raise Refused(
                 f"The directory {quoted(directory)} is not empty",

@@ -24,7 +24,7 @@ from treesnap.core.fs.durable import (
     sync_directory,
     unlink_if_present,
 )
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed, Refused, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.schedule.job import (
@@ -161,7 +161,7 @@ class Scheduler:
             # Systemd refuses this for one that it has not loaded, which does no harm.
             services = [os.path.basename(path) for path in paths if path.endswith(".service")]
             self._run([*self._systemctl, "reset-failed", *services])
-            with reported("remove a schedule"):
+            with translating_os_errors("remove a schedule"):
                 for path in paths:
                     unlink_if_present(self._place.fs, path)
                 sync_directory(self._place.fs, self._place.unit_directory)
@@ -202,7 +202,7 @@ class Scheduler:
         if dry_run:
             return change
         try:
-            with reported("write a schedule"):
+            with translating_os_errors("write a schedule"):
                 ensure_directories(place.fs, place.unit_directory)
                 self._write({**dict.fromkeys(before), **texts})
             for command in commands:
@@ -239,7 +239,7 @@ class Scheduler:
     def _own(self, path: str) -> str | None:
         """Returns the text of a unit, None if it is absent; raises Refused for one not ours."""
         fs = self._place.fs
-        with reported("look at a schedule"):
+        with translating_os_errors("look at a schedule"):
             try:
                 is_file = stat.S_ISREG(fs.lstat(path).st_mode)
             except FileNotFoundError:

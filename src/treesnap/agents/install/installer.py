@@ -39,7 +39,7 @@ from treesnap.agents.install.settings_file import (
 )
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import ensure_directories, read_file, replace_file
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, OperationFailed, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.store.lock import held
@@ -202,7 +202,7 @@ def _carry_out(
         return [step.change for step in _checked(place, steps(_notes(place)))]
     lock = os.path.join(place.notes_directory, "lock")
     what = "The record of installed hooks"
-    with reported("install or remove hooks"):
+    with translating_os_errors("install or remove hooks"):
         ensure_directories(place.fs, place.notes_directory)
         with held(place.fs, lock, operation="agent", what=what, wait_s=place.wait_s):
             notes = _notes(place)
@@ -338,7 +338,10 @@ def _notes(place: SettingsPlace) -> dict[str, Note]:
     """
     path = os.path.join(place.notes_directory, "installed.json")
     listed: object = None
-    with reported("read the record of installed hooks"), suppress(FileNotFoundError, ValueError):
+    with (
+        translating_os_errors("read the record of installed hooks"),
+        suppress(FileNotFoundError, ValueError),
+    ):
         listed = json.loads(read_file(place.fs, path, _NOTES_SIZE_MAX))
     notes = {}
     for name, fields in listed.items() if isinstance(listed, dict) else ():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import Temporary, read_file, sync_directory, write_all
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.fs.pinned import pinned
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model.errors import Conflict, ErrorCode, NotFound, OperationFailed, quoted
@@ -44,7 +44,7 @@ def look(fs: FileSystem, path: str, *, project: str | None = None) -> HostFile:
     In a project, which may be a stranger's, no link leads to a file outside of it. Raises Refused
     for the superuser where a link of another user leads there.
     """
-    with reported("look at the settings of a host"):
+    with translating_os_errors("look at the settings of a host"):
         for above in (Path(path), *Path(path).parents):
             if above.is_symlink() and not os.path.exists(above):
                 raise _unusable(str(above), "is a link that leads nowhere")
@@ -100,7 +100,7 @@ def replace(fs: FileSystem, found: HostFile, content: bytes, *, executable: bool
     it was when it was looked at. After an error all is as before.
     """
     missing, directory = missing_directories(found), os.path.dirname(found.path)
-    with reported("change the settings of a host"):
+    with translating_os_errors("change the settings of a host"):
         try:
             _make_directories(fs, missing)
             with opened_real(fs, directory) as fd:
@@ -114,7 +114,7 @@ def replace(fs: FileSystem, found: HostFile, content: bytes, *, executable: bool
 
 def remove(fs: FileSystem, found: HostFile) -> None:
     """Removes a file; raises Conflict if it is no longer what it was when it was looked at."""
-    with reported("remove the hooks of a host"):
+    with translating_os_errors("remove the hooks of a host"):
         directory = os.path.dirname(found.path)
         with opened_real(fs, directory) as fd:
             fixed = pinned(fs, directory, fd)

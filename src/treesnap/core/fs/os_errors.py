@@ -44,7 +44,7 @@ def _where(error: OSError) -> str:
 
 
 @contextmanager
-def reported(doing: str) -> Iterator[None]:
+def translating_os_errors(doing: str) -> Iterator[None]:
     """Re-raises OSError as StorageFull or OperationFailed.
 
     ``doing`` completes the sentence "Could not ...".

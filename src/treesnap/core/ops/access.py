@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from treesnap.core.fs.durable import unlink_if_present
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.interruption import pause
 from treesnap.core.model.errors import (
     Busy,
@@ -136,7 +136,7 @@ def exclusive_use(
     """
     from treesnap.core.store.fence import collector_held
 
-    with reported(doing):
+    with translating_os_errors(doing):
         refuse_foreign(context)
         layout = Store.open(context.fs, context.store_path, writing=True).layout
         with (
@@ -260,7 +260,7 @@ def _open_session(
     Who writes is inside the gate of the store until the session ends. Takes over the history of
     a root that was moved here. Turns OSError into OperationFailed or StorageFull.
     """
-    with reported(doing), ExitStack() as stack:
+    with translating_os_errors(doing), ExitStack() as stack:
         refuse_foreign(context, create=create)
         store = stack.enter_context(_entered(context, create=create, writing=writing))
         store.wait_s = context.wait_s

@@ -20,7 +20,7 @@ from functools import lru_cache
 from treesnap.core.codec import tar
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import is_there, opened_file
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.entries import Entry, FileContent, Skipped, Totals
 from treesnap.core.model.errors import (
     Busy,
@@ -84,7 +84,7 @@ def import_from(context: Context, source: str | Readable, request: CaptureReques
     check_root(context, force=True)  # which is not captured
     if not isinstance(source, str):
         return _import(context, request, lambda: nullcontext(source), once=True)
-    with reported("import"):
+    with translating_os_errors("import"):
         is_absent = not is_there(context.fs, source)
     if is_absent:
         raise NotFound(
@@ -137,7 +137,10 @@ def _attempt(
 ) -> CreateResult:
     settings = with_settings(session)
     limit = settings.max_size_bytes
-    with reported("import"), Writer(session.store, size_bytes_max=limit, earlier=earlier) as writer:
+    with (
+        translating_os_errors("import"),
+        Writer(session.store, size_bytes_max=limit, earlier=earlier) as writer,
+    ):
         try:
             session.monitor.begin(Phase.SCAN, None, None)
             if isinstance(source, str):

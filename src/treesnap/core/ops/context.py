@@ -328,11 +328,11 @@ def require_root(context: Context) -> None:
     """
     if os.path.isdir(context.root):
         return
-    from treesnap.core.fs.os_errors import reported
+    from treesnap.core.fs.os_errors import translating_os_errors
     from treesnap.core.store.roots import Root
 
     layout = Layout(context.store_path)
-    with reported("look at the root"):
+    with translating_os_errors("look at the root"):
         root, given = (
             Root(context.fs, layout, os.fsencode(path))
             for path in (context.root, context.given_root)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.codec.snapshot import SNAPSHOT, state_hash
 from treesnap.core.ending_signals import ending_text
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.arguments import checked_record, problem_of_name
 from treesnap.core.model.entries import Entry, EntryKind, SkipReason, Totals
 from treesnap.core.model.errors import (
@@ -210,7 +210,7 @@ def _refuse_unknown(context: Context, paths: tuple[bytes, ...]) -> None:
     before a store or a root is made; costs a few calls a path, and the history where one is
     absent.
     """
-    with reported("look at the paths"):
+    with translating_os_errors("look at the paths"):
         absent = absent_paths(context.fs, context.root, paths)
     if not absent:
         return
@@ -234,7 +234,7 @@ def _captured(session: Session, request: CaptureRequest, *, is_shared: bool) -> 
     def attempt(earlier: Mapping[bytes, Added]) -> CreateResult:
         capture = Capture(session, request, earlier=earlier, is_shared=is_shared)
         try:
-            with reported("take a snapshot"), capture:
+            with translating_os_errors("take a snapshot"), capture:
                 return _publish(session, capture, request)
         except StorageFull as error:
             error.needed_bytes = capture.writer.needed_bytes

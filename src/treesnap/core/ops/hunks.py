@@ -17,7 +17,7 @@ from treesnap.core.codec.reader import read_content
 from treesnap.core.codec.snapshot import state_hash
 from treesnap.core.diff.texts import CONTEXT_LINES, find_edits, split_lines
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX, are_texts
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.model.errors import (
@@ -134,7 +134,7 @@ def _publish_goal(
     Its other names get the same content. Everything but content and time stays.
     """
     with (
-        reported("take a snapshot"),
+        translating_os_errors("take a snapshot"),
         Capture(session, CaptureRequest(scope=scope, fresh=True), earlier=earlier) as capture,
     ):
         state, put = capture.state, capture.writer.put
@@ -177,7 +177,7 @@ def _names_of(session: Session, path: bytes) -> tuple[bytes, ...]:
     Costs a look at the file, and where it has several names a walk of the root.
     """
     directory, name = treepath.split(path)
-    with reported("look at a file"):
+    with translating_os_errors("look at a file"):
         try:
             with open_chain(session.fs, session.context.root) as chain:
                 links = session.fs.lstat(name, dir_fd=chain.open(directory)).st_nlink
@@ -190,7 +190,7 @@ def _names_of(session: Session, path: bytes) -> tuple[bytes, ...]:
 
 def _live_content(session: Session, path: bytes) -> bytes:
     directory, name = treepath.split(path)
-    with reported("read a file"):
+    with translating_os_errors("read a file"):
         try:
             with open_chain(session.fs, session.context.root) as chain:
                 parent = chain.open(directory)

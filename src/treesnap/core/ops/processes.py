@@ -22,7 +22,7 @@ from treesnap.core.fs import process_files
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import read_file
 from treesnap.core.fs.local import open_file_identity
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import (
     Busy,
     ErrorCode,
@@ -163,7 +163,7 @@ def end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> No
     Its processes have inherited the lock of its log. Raises Busy when some are left that this
     process cannot kill or find.
     """
-    with reported("end what an interrupted step left running"):
+    with translating_os_errors("end what an interrupted step left running"):
         _end_leftovers(fs, log_path, mark, wait_s)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import ensure_directories, is_there
 from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import InvalidArgument, printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.ops.context import safe_directories_given, user_config_path
@@ -190,7 +190,7 @@ def change_of_user(changes: Mapping[str, str | None]) -> None:
     _refuse_foreign(path)
     if not any(changes.values()) and not is_there(fs, settings_path):
         return
-    with reported("write the settings"):
+    with translating_os_errors("write the settings"):
         for directory in dict.fromkeys((os.path.dirname(settings_path), os.path.dirname(path))):
             ensure_directories(fs, directory)
         # Beside the name, not beside what it leads to: that may be among files to be shared.

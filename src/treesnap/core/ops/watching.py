@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from treesnap.core.codec.reader import TreeCache
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
 from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.access import opened
@@ -62,7 +62,7 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
     cookies = watch_directory(context)
     store = store_identities(context)
     watcher = Watcher(context.fs, context.root, cookies, store=store)
-    with reported("watch"):
+    with translating_os_errors("watch"):
         try:
             watcher.__enter__()
         except OSError as error:

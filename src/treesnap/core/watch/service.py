@@ -28,7 +28,7 @@ from treesnap.core.companion import channel
 from treesnap.core.companion.channel import received, send
 from treesnap.core.companion.listener import Listener
 from treesnap.core.fs.notifier import change_hints, has_inotify
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import Corrupt, TreesnapError, printable, quoted
 from treesnap.core.model.requests import CaptureRequest, WatchRequest
 from treesnap.core.model.results import CreateResult, WatchStatus
@@ -184,7 +184,7 @@ class WatchService:
         else:
             context, watcher = stack.enter_context(watched(context, force=self._request.force))
             self._watcher, self._changed = watcher, watcher.changed
-        with reported("watch"):
+        with translating_os_errors("watch"):
             self._listen(stack, directory, "socket", self._answer)
             if self._watcher is not None:
                 top = context.fs.lstat(context.root)
@@ -264,7 +264,7 @@ class WatchService:
 
     def _take_hints(self, stack: ExitStack) -> None:
         root, store = self._context.root, os.path.realpath(self._context.store_path)
-        with reported("watch"):
+        with translating_os_errors("watch"):
             stack.enter_context(change_hints(root, store, lambda _: self._changed.set()))
 
     def _wait(self, watching: Context) -> None:

@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import Busy, OperationFailed, StorageFull
 
 
 def fail(error: BaseException) -> None:
-    with reported("take a snapshot"):
+    with translating_os_errors("take a snapshot"):
         raise error
 
 

@@ -20,7 +20,7 @@ from treesnap.core.codec import tar
 from treesnap.core.codec.journal import is_reserved_path
 from treesnap.core.codec.reader import Get, TreeReader, read_content, read_segments
 from treesnap.core.fs.durable import Temporary, sweep_temporary, write_all
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Device, Entry, EntryKind, FileContent, ObjectKind
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused, quoted
@@ -81,7 +81,7 @@ def archive(context: Context, ref: str, path: bytes, target: str, *, force: bool
     """
     compression = compression_of(os.path.basename(target))
     _refuse_inside_store(context, target)
-    with reported("write the archive"), opened_place(context.fs, target) as place:
+    with translating_os_errors("write the archive"), opened_place(context.fs, target) as place:
         fs = place.fs
         sweep_temporary(fs, place.directory, prefix=_PREFIX)
         status = place.look()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from treesnap.core.codec.reader import TreeReader, read_content
 from treesnap.core.fs.durable import read_all
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry, EntryKind, ObjectId, Skipped, SkipReason
@@ -91,7 +91,7 @@ def read(context: Context, ref: str | None, path: bytes) -> bytes:
     if ref is not None:
         return b"".join(cat(context, ref, path))
     directory, name = treepath.split(path)
-    with reported("read a file"):
+    with translating_os_errors("read a file"):
         try:
             with open_chain(context.fs, context.root) as chain:
                 return read_whole_file(context.fs, name, chain.open(directory))

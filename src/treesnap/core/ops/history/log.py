@@ -11,7 +11,7 @@ from itertools import islice
 
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.codec.root_files import GAPS, GAPS_FILE, Gap
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.entries import Change, ChangeKind, Entry, EntryKind, Totals
 from treesnap.core.model.errors import (
     Corrupt,
@@ -196,7 +196,7 @@ def _refuse_unknown(context: Context, path: bytes) -> None:
     """Raises NotFound for a path that exists neither now nor in a snapshot of the root."""
 
     def is_absent() -> bool:
-        with suppress(NotFound, Refused), reported("look at the path"):
+        with suppress(NotFound, Refused), translating_os_errors("look at the path"):
             return bool(absent_paths(context.fs, context.root, [path]))
         return True  # so is the root
 

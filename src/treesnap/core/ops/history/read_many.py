@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from treesnap.core.codec.reader import read_content
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Change, ChangeKind, Entry, EntryKind
 from treesnap.core.model.results import ChangedContent
@@ -130,7 +130,7 @@ def _side(
         return contents
     if ref is not None:
         return contents | _of_snapshot(session, ref, files)
-    with reported("read a file"), open_chain(session.fs, root) as chain:
+    with translating_os_errors("read a file"), open_chain(session.fs, root) as chain:
         for number, _ in files:
             data = _of_tree(session, chain, batch[number].path)
             if data is not None:

@@ -50,7 +50,7 @@ from treesnap.core.fs.durable import (
     unlink_if_present,
     write_all_at,
 )
-from treesnap.core.fs.os_errors import is_unreadable, reported
+from treesnap.core.fs.os_errors import is_unreadable, translating_os_errors
 from treesnap.core.fs.pinned import pinned
 from treesnap.core.fs.real_path import opened_real, path_beside
 from treesnap.core.model.errors import (
@@ -189,7 +189,7 @@ def _beside_writers(
 ) -> Iterator[Session]:
     """Opens the store with the collector's lock, outside the gate; raises Busy."""
     doing = f"{operation} the store"
-    with reported(doing):
+    with translating_os_errors(doing):
         refuse_foreign(context)
         layout = Store.open(context.fs, context.store_path, writing=True).layout
         with (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from treesnap.core.fs.os_errors import reported
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import Problem, RecoveredObject, VerifyResult
@@ -59,7 +59,7 @@ def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> V
         )
     store, wait_s = Store(context.fs, context.store_path), context.wait_s
     with (
-        reported("repair the store"),
+        translating_os_errors("repair the store"),
         collector_held(context.fs, store.layout, operation="verify", wait_s=wait_s),
     ):
         done = store.rewrite_format()

@@ -20,7 +20,7 @@ from itertools import count
 from stat import S_ISDIR
 from types import TracebackType
 
-from treesnap.core.fs.os_errors import error_text, reported
+from treesnap.core.fs.os_errors import error_text, translating_os_errors
 from treesnap.core.fs.real_path import opened_real, path_beside
 from treesnap.core.interruption import (
     FirstSignal,
@@ -518,7 +518,7 @@ def _clear_place(context: Context) -> None:
     if is_in_the_way:
         names = (path_beside(context.root, f".left-{number}") for number in count(1))
         with (
-            reported("move aside what is in the place of the root"),
+            translating_os_errors("move aside what is in the place of the root"),
             opened_real(fs, above) as above_fd,
         ):
             aside = next(each for each in names if not os.path.lexists(each))
