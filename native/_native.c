@@ -1,7 +1,8 @@
-/* Looks at the names of directories, and compares them with a stat cache, without Python objects.
+/* Looks at the names of directories, and compares them with a stat cache, without Python objects;
+ * makes the system calls that Python lacks.
  *
- * An accelerator that nothing needs: `treesnap.core.worktree.scan.listing` and `compare` say what
- * these functions mean, and do the same where this module was not built. Both promise one side
+ * An accelerator that nothing needs: `listing` and `row_differences` in `treesnap.core.worktree.scan`
+ * and `treesnap.core.fs.local` do the same where this module was not built. Looks promise one side
  * only: whatever is odd (a name that cannot be looked at, other links, rules, a damaged row) is
  * given back to Python, and what is not given back is as it was.
  *
@@ -72,16 +73,12 @@ static void put(Buffer *to, const void *data, size_t size) {
 static uint32_t crc_table[8][256];
 
 static void make_crc_table(void) {
-    for (uint32_t n = 0; n < 256; n++) {
-        uint32_t c = n;
-        for (int bit = 0; bit < 8; bit++)
-            c = c & 1 ? 0xEDB88320U ^ (c >> 1) : c >> 1;
-        crc_table[0][n] = c;
-    }
-    for (int slice = 1; slice < 8; slice++)
-        for (int n = 0; n < 256; n++) {
-            uint32_t c = crc_table[slice - 1][n];
-            crc_table[slice][n] = crc_table[0][c & 0xFF] ^ (c >> 8);
+    for (int slice = 0; slice < 8; slice++)
+        for (uint32_t n = 0; n < 256; n++) {
+            uint32_t c = slice ? crc_table[slice - 1][n] : n;
+            for (int bit = 0; bit < 8; bit++)
+                c = c & 1 ? 0xEDB88320U ^ (c >> 1) : c >> 1;
+            crc_table[slice][n] = c;
         }
 }
 
@@ -406,7 +403,7 @@ static Node *make_node(Node *parent, const char *name) {
     Node *node = malloc(sizeof(Node) + above + length + 2);
     if (node == NULL)
         return NULL;
-    *node = (Node){.parent = parent, .fd = -1, .users = 1};
+    *node = (Node){.parent = parent, .fd = -1, .users = 1, .depth = parent ? parent->depth + 1 : 0};
     if (above) {
         memcpy(node->path, parent->path, above);
         node->path[above++] = '/';
@@ -414,7 +411,6 @@ static Node *make_node(Node *parent, const char *name) {
     memcpy(node->path + above, name, length + 1);
     node->name_at = above;
     node->path_size = above + length;
-    node->depth = parent != NULL ? parent->depth + 1 : 0;
     return node;
 }
 
@@ -430,8 +426,8 @@ static void release(Node *node) {
 /* Looks at one directory and compares it with its row. Called without the lock, returns with it. */
 static void visit(Comparison *comparison, Node *node, Scratch *scratch) {
     Row row;
-    int kind = WHOLE, is_short = 0;
-    Node *parent = node->parent, *below = NULL;
+    int kind = WHOLE;
+    Node *parent = node->parent;
     const char *name = parent != NULL ? node->path + node->name_at : ".";
     /* What has no row is not opened: it may be a mount point, and none is to be mounted now. */
     int has_row = find_row(&comparison->files[0], node->path, node->path_size, &row) ||
@@ -453,27 +449,18 @@ static void visit(Comparison *comparison, Node *node, Scratch *scratch) {
         is_same = 0; /* its rules are noted in any case */
     }
     size_t count = kind == DIFFERS || kind == LOOK ? scratch->directory_count : 0;
-    for (size_t n = count; n-- > 0 && !is_short;) {
-        Node *child = make_node(node, ((char **)scratch->sorted.data)[n]);
-        is_short = child == NULL;
-        if (child != NULL) {
-            child->next = below;
-            below = child;
-        }
-    }
 
     pthread_mutex_lock(&comparison->lock);
     release(parent);
     node->parent = NULL;
     node->fd = fd;
-    if (is_short)
-        stop_without_memory(comparison);
     if (!is_same)
         report(comparison, kind, node, scratch);
-    while (below != NULL) {
-        Node *child = below;
-        below = child->next;
-        if (node->depth >= DEPTH_MAX) {
+    for (size_t n = 0; n < count && !comparison->is_stopped; n++) {
+        Node *child = make_node(node, ((char **)scratch->sorted.data)[n]);
+        if (child == NULL) {
+            stop_without_memory(comparison);
+        } else if (node->depth >= DEPTH_MAX) {
             report(comparison, LOOK_BELOW, child, scratch);
             release(child);
         } else {
@@ -487,29 +474,16 @@ static void visit(Comparison *comparison, Node *node, Scratch *scratch) {
     release(node);
 }
 
-typedef struct {
-    PyThreadState *state; /* of the calling thread, which has released the interpreter */
-    int64_t last_ns;
-} Handlers;
-
 static int64_t now_ns(clockid_t clock) {
     struct timespec now;
     clock_gettime(clock, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Runs the handlers of signals; returns whether one of them raised. */
-static int run_handlers(Handlers *handlers) {
-    handlers->last_ns = now_ns(CLOCK_MONOTONIC);
-    PyEval_RestoreThread(handlers->state);
-    int result = PyErr_CheckSignals();
-    handlers->state = PyEval_SaveThread();
-    return result;
-}
-
-/* Takes directories from the stack until all are looked at; `handlers` on the calling thread. */
-static void work(Comparison *comparison, Handlers *handlers) {
+/* Takes directories from the stack until all are looked at; `state` is that of the calling thread. */
+static void work(Comparison *comparison, PyThreadState **state) {
     Scratch *scratch = calloc(1, sizeof(Scratch));
+    int64_t last_ns = now_ns(CLOCK_MONOTONIC);
     pthread_mutex_lock(&comparison->lock);
     if (scratch == NULL)
         stop_without_memory(comparison);
@@ -527,9 +501,12 @@ static void work(Comparison *comparison, Handlers *handlers) {
             struct timespec until = {until_ns / 1000000000, until_ns % 1000000000};
             pthread_cond_timedwait(&comparison->changed, &comparison->lock, &until);
         }
-        if (handlers != NULL && now_ns(CLOCK_MONOTONIC) - handlers->last_ns > HANDLERS_EVERY_NS) {
+        if (state != NULL && now_ns(CLOCK_MONOTONIC) - last_ns > HANDLERS_EVERY_NS) {
             pthread_mutex_unlock(&comparison->lock);
-            int has_raised = run_handlers(handlers);
+            PyEval_RestoreThread(*state);
+            int has_raised = PyErr_CheckSignals();
+            *state = PyEval_SaveThread();
+            last_ns = now_ns(CLOCK_MONOTONIC);
             pthread_mutex_lock(&comparison->lock);
             if (has_raised)
                 stop(comparison);
@@ -548,12 +525,12 @@ static void *work_beside(void *comparison) {
 static int run_comparison(Comparison *comparison, int threads) {
     pthread_t other;
     sigset_t all, before;
-    Handlers handlers = {PyEval_SaveThread(), now_ns(CLOCK_MONOTONIC)};
+    PyThreadState *state = PyEval_SaveThread();
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int is_started = threads > 1 && pthread_create(&other, NULL, work_beside, comparison) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    work(comparison, &handlers);
+    work(comparison, &state);
     if (is_started)
         pthread_join(other, NULL);
     while (comparison->pending != NULL) { /* it was stopped */
@@ -562,30 +539,26 @@ static int run_comparison(Comparison *comparison, int threads) {
         release(node->parent);
         release(node);
     }
-    PyEval_RestoreThread(handlers.state);
+    PyEval_RestoreThread(state);
     return PyErr_Occurred() != NULL;
 }
 
 /* ---- what Python calls ------------------------------------------------------------------------ */
 
 static PyObject *observe(PyObject *module, PyObject *arguments) {
-    int fd;
+    int fd, seen;
     Rules rules = {0};
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "iyy", &fd, &rules.ignore_file, &rules.reserved_prefix))
         return NULL;
     Scratch *scratch = calloc(1, sizeof(Scratch));
     if (scratch == NULL)
         return PyErr_NoMemory();
     PyObject *result = NULL;
-    int seen, number;
     Py_BEGIN_ALLOW_THREADS
     seen = look(fd, &rules, NULL, scratch);
-    number = errno;
-    Py_END_ALLOW_THREADS
-    errno = number;
+    Py_END_ALLOW_THREADS /* which keeps errno */
     if (seen < 0)
-        PyErr_SetFromErrno(PyExc_OSError);
+        errno == ENOMEM ? PyErr_NoMemory() : PyErr_SetFromErrno(PyExc_OSError);
     else if (seen == DIFFERS)
         result = PyBytes_FromStringAndSize(scratch->packed.data + scratch->begin,
                                            (Py_ssize_t)(scratch->packed.size - scratch->begin));
@@ -610,7 +583,6 @@ static PyObject *compare(PyObject *module, PyObject *arguments) {
     PyObject *result = NULL;
     int threads;
     Comparison state = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    (void)module;
     if (!PyArg_ParseTuple(arguments, "iyy(y*nn)(y*nn)y*i", &state.root_fd, &state.rules.ignore_file,
                           &state.rules.reserved_prefix, &views[0], &tables[0], &counts[0],
                           &views[1], &tables[1], &counts[1], &inodes, &threads))
@@ -634,6 +606,23 @@ static PyObject *compare(PyObject *module, PyObject *arguments) {
     return result;
 }
 
+/* Makes a system call of a number with whole numbers, bytes, and bytearrays that it may fill. */
+static PyObject *call(PyObject *module, PyObject *arguments) {
+    long values[6] = {0}, result;
+    for (Py_ssize_t n = 0; n < PyTuple_Size(arguments) && n < 6; n++) {
+        PyObject *value = PyTuple_GetItem(arguments, n);
+        values[n] = PyBytes_Check(value)       ? (long)PyBytes_AsString(value)
+                    : PyByteArray_Check(value) ? (long)PyByteArray_AsString(value)
+                                               : PyLong_AsLong(value);
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    result = syscall(values[0], values[1], values[2], values[3], values[4], values[5]);
+    Py_END_ALLOW_THREADS
+    return result < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(result);
+}
+
 static PyMethodDef functions[] = {
     {"observe", observe, METH_VARARGS,
      "observe(fd, ignore_file, reserved_prefix) -> bytes | None\n\n"
@@ -641,12 +630,16 @@ static PyMethodDef functions[] = {
     {"compare", compare, METH_VARARGS,
      "compare(root_fd, ignore_file, reserved_prefix, recent, base, inodes, threads)\n\n"
      "Returns what to do about each directory that may differ from its row; see row_differences.py."},
+    {"call", call, METH_VARARGS, "call(number, *arguments) -> int\n\nMakes a system call."},
     {NULL, NULL, 0, NULL},
 };
 
 static int execute(PyObject *module) {
     make_crc_table();
-    return PyModule_AddIntConstant(module, "INTERFACE", 1);
+    return PyModule_AddIntConstant(module, "STATX", SYS_statx) |
+           PyModule_AddIntConstant(module, "RENAMEAT2", SYS_renameat2) |
+           PyModule_AddIntConstant(module, "SYNCFS", SYS_syncfs) |
+           PyModule_AddIntConstant(module, "INTERFACE", 2);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hatchling.bridge.app import Application
 
+from treesnap.core.fs import native
+
 PROJECT = Path(__file__).parents[2]
 
 
@@ -50,7 +52,7 @@ def test_with_a_compiler_the_wheel_has_the_module_for_every_python(build, tmp_pa
     spec = importlib.util.spec_from_file_location("treesnap.core._native", made)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.INTERFACE == 1
+    assert module.INTERFACE == native.INTERFACE
 
 
 def test_beside_editable_sources_it_lies_with_them(build, tmp_path):

@@ -27,6 +27,7 @@ def directory(tmp_path):
     return str(tmp_path)
 
 
+@pytest.mark.usefixtures("implementation")
 class TestLocalFileSystem(FileSystemTests):
     @pytest.fixture
     def fs(self):

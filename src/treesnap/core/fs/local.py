@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache, cached_property, partial
 
+from treesnap.core.fs import native
 from treesnap.core.fs.base import Name
 from treesnap.core.model.type_names import Any
 
@@ -91,14 +92,27 @@ def _c_library() -> Any:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _call(function_name: str, *arguments: Any) -> None:
+def _call(function_name: str, *arguments: int | bytes | bytearray) -> None:
+    """Makes a system call, which may fill a bytearray: by the module in C, or by the C library."""
+    number = getattr(native.module, function_name.upper(), None)
+    if native.module is not None and number is not None:
+        native.module.call(number, *arguments)
+    else:
+        _call_library(function_name, *arguments)
+
+
+def _call_library(function_name: str, *arguments: Any) -> None:
     """Calls a C function that returns -1 and sets errno when it fails."""
     import ctypes
 
     function = getattr(_c_library(), function_name, None)
     if function is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    if function(*arguments) != 0:
+    values = [
+        (ctypes.c_char * len(value)).from_buffer(value) if isinstance(value, bytearray) else value
+        for value in arguments
+    ]
+    if function(*values) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
@@ -121,9 +135,7 @@ def _statx(
     name: Name | int, dir_fd: int | None, mask: int, flags: int = _AT_SYMLINK_NOFOLLOW
 ) -> bytes | None:
     """Returns the struct that statx(2) fills in, or None if the system has no such call."""
-    import ctypes
-
-    facts = ctypes.create_string_buffer(_STATX_SIZE)
+    facts = bytearray(_STATX_SIZE)
     directory = _AT_FDCWD if dir_fd is None else dir_fd
     if isinstance(name, int):
         directory, name, flags = name, b"", _AT_EMPTY_PATH
@@ -133,7 +145,7 @@ def _statx(
         if error.errno == errno.ENOSYS:
             return None
         raise
-    return facts.raw
+    return bytes(facts)
 
 
 def _number(facts: bytes, offset: int, size_bytes: int) -> int:
@@ -195,6 +207,7 @@ def load_pages(mapping: mmap.mmap) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO)) from error
 
 
+@native.kernels_own
 class LocalFileSystem:
     """Implements :class:`treesnap.core.fs.base.FileSystem` with the kernel's own.
 
@@ -238,7 +251,7 @@ class LocalFileSystem:
         import ctypes
 
         start, length = ctypes.c_int64(offset), ctypes.c_int64(size_bytes)
-        _call("fallocate64", fd, _PUNCH_HOLE | _KEEP_SIZE, start, length)
+        _call_library("fallocate64", fd, _PUNCH_HOLE | _KEEP_SIZE, start, length)
 
     def share_content(self, fd: int, source_fd: int, /) -> None:
         fcntl.ioctl(fd, _FICLONE, source_fd)

@@ -1,4 +1,4 @@
-"""The module in C, where it was built: looks at directories without an object for each name.
+"""The module in C, where it was built: looks at directories, makes calls that Python lacks.
 
 Nothing needs it: the modules that call it say what it does, and do the same without it. It
 never decides what a capture holds. ``TREESNAP_PURE=1`` in the environment leaves it alone.
@@ -10,11 +10,11 @@ import os
 from importlib import import_module
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.fs.owner import OwnerFileSystem
-from treesnap.core.model.type_names import Protocol, cast
+from treesnap.core.model.type_names import Protocol, TypeVar, cast
 
-INTERFACE = 1
+_FileSystem = TypeVar("_FileSystem")
+
+INTERFACE = 2
 """Which functions the module has. One that was built from other sources is not used."""
 PURE_VARIABLE = "TREESNAP_PURE"
 
@@ -26,6 +26,10 @@ class Native(Protocol):
     """The functions of the module in C; see ``native/_native.c``."""
 
     INTERFACE: int
+    STATX: int
+    RENAMEAT2: int
+    SYNCFS: int
+    """Numbers of system calls."""
 
     def observe(self, fd: int, ignore_file: bytes, reserved_prefix: bytes, /) -> bytes | None:
         """Returns the packed observations of an open directory; raises OSError, MemoryError.
@@ -53,6 +57,9 @@ class Native(Protocol):
         processor has them. Releases the interpreter, and runs the handlers of signals meanwhile.
         """
 
+    def call(self, number: int, /, *arguments: int | bytes | bytearray) -> int:
+        """Makes a system call, which may fill a bytearray; raises OSError."""
+
 
 def _imported() -> Native | None:
     if os.environ.get(PURE_VARIABLE, "0") not in {"", "0"}:
@@ -64,15 +71,23 @@ def _imported() -> Native | None:
     return cast(Native, module) if module.INTERFACE == INTERFACE else None
 
 
-_KERNELS_OWN = {LocalFileSystem, OwnerFileSystem}
-"""What looks as the kernel does. Not what stands in front of these, as in tests."""
+_kernels_own: set[type] = set()
 module: Native | None = _imported()
 """The module, or None where it was not built, is another one's, or is not wanted."""
 
 
+def kernels_own(cls: type[_FileSystem]) -> type[_FileSystem]:
+    """Says of a class of file systems that it looks as the kernel does.
+
+    Not what stands in front of one, as in tests.
+    """
+    _kernels_own.add(cls)
+    return cls
+
+
 def accelerator(fs: FileSystem) -> Native | None:
     """Returns the module for a file system, or None for one that it would go past."""
-    return module if type(fs) in _KERNELS_OWN else None
+    return module if type(fs) in _kernels_own else None
 
 
 def implementation() -> str:

@@ -14,6 +14,7 @@ import os
 from contextlib import suppress
 from functools import lru_cache
 
+from treesnap.core.fs import native
 from treesnap.core.fs.base import Name
 from treesnap.core.fs.durable import read_file
 from treesnap.core.fs.local import LocalFileSystem
@@ -24,6 +25,7 @@ _ALL_IDS = 1 << 32
 _STATUS_SIZE_MAX = 1 << 16
 
 
+@native.kernels_own
 class OwnerFileSystem(LocalFileSystem):
     """Gives new files and directories, at a path and below it, to a user.
 

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from treesnap.core.fs import local
+from treesnap.core.fs import local, native
 from treesnap.core.fs.local import LocalFileSystem
 
 
@@ -85,6 +85,7 @@ def test_what_statx_alone_knows_is_not_known_without_it(fs, directory_fd, old_ke
     assert fs.is_protected(directory_fd) is False
 
 
+@pytest.mark.usefixtures("implementation")
 def test_other_errors_of_the_kernel_are_raised(fs, directory_fd, tmp_path):
     (tmp_path / "source").unlink()
 
@@ -92,6 +93,23 @@ def test_other_errors_of_the_kernel_are_raised(fs, directory_fd, tmp_path):
         rename(fs, directory_fd)
     with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         fs.sync_file_system(-1)
+
+
+def test_both_ways_to_call_the_kernel_fill_the_same(tmp_path, monkeypatch):
+    facts = [local._statx(os.fsencode(tmp_path), None, 0xFFF)]
+    monkeypatch.setattr(native, "module", None)
+    facts.append(local._statx(os.fsencode(tmp_path), None, 0xFFF))
+
+    assert facts[0] == facts[1]
+    assert facts[0] is not None
+    assert any(facts[0])
+
+
+@pytest.mark.skipif(native.module is None, reason="the module in C is not built")
+def test_a_call_takes_no_other_values():
+    for value in (None, "text", 1.5, memoryview(b"")):
+        with pytest.raises(TypeError):
+            native.module.call(native.module.SYNCFS, value)
 
 
 def test_a_function_that_the_c_library_lacks_is_not_implemented():

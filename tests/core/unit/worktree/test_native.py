@@ -260,7 +260,7 @@ class Compared:
         cache = load(FS, self.path)
         assert cache is not None
         assert native.module is not None
-        packed = b"".join(pack("=Q", inode) for inode in sorted(inodes))
+        packed = b"".join(pack("<Q", inode) for inode in sorted(inodes))
         names = IGNORE_FILE, STAGE_PREFIX
         fd = os.open(self.root, os.O_RDONLY)
         try:
