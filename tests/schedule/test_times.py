@@ -53,7 +53,7 @@ def test_systemd_is_told_the_values(text, calendars):
         ("sometimes", "neither one of hourly, daily, weekly, monthly, yearly nor"),
         ("* * * *", "five fields"),
         ("0 0 3 * * *", "five fields"),
-        ("@reboot", "no time"),
+        ("@reboot", "not a time"),
         ("60 * * * *", "'60', the minute in '60 \\* .*' must be from 0 to 59|must be from 0 to 59"),
         ("0 0 0 * *", "day of the month .* must be from 1 to 31"),
         ("0 0 L * *", "extensions of cron"),

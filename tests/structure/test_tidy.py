@@ -458,6 +458,20 @@ def test_words_that_say_too_little_are_not_used():
     assert [place for place in found if not place.startswith(not_words)] == []
 
 
+def test_what_something_is_not_is_said_with_not():
+    """Except of what is absent: "there is no"."""
+    expression = re.compile(
+        r"(?<!there )\b(?:is|are|was|were) no (?!longer\b|more\b)", re.IGNORECASE
+    )
+
+    assert [
+        shown(path, number)
+        for path in python_files(PACKAGE)
+        for number, line in enumerate((text_of(path) or "").splitlines(), start=1)
+        if expression.search(line)
+    ] == []
+
+
 def test_no_path_of_one_machine_is_written_down():
     places = "|".join(["wo" + "rk", "ro" + "ot", "var/" + "tmp", "ho" + "me/[a-z]+"])
 

@@ -68,7 +68,7 @@ _SHOWN_MAX = 20
 RunCommand = Callable[[Sequence[str]], tuple[int, str]]
 """Carries out words of the command line; returns the exit code and what was printed."""
 USAGE = 2
-"""The exit code for words that are no command, as in ``cli.failure``."""
+"""The exit code for words that are not a command, as in ``cli.failure``."""
 NOT_FOUND = 5
 """The exit code of a command that names what is not there, likewise."""
 _SENTENCE = 3

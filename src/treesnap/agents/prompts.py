@@ -37,8 +37,8 @@ def prompts(
 ) -> tuple[Prompt, ...]:
     """Returns prompts, newest first: those that ``rewind`` counts, and between them others.
 
-    What was typed as a command is no prompt. At most ``limit`` of the session are listed. Costs a
-    comparison of each two states since the oldest of them. Raises NotFound where no agent worked.
+    What was typed as a command is not a prompt. At most ``limit`` of the session are listed. Costs
+    a comparison of each two states since the oldest of them. Raises NotFound where no agent worked.
     """
     own = session_of_work(context, session_id)
     turns = _turns(own)[:limit]

@@ -227,7 +227,7 @@ def work_of(session: AgentSession) -> list[AgentStep]:
     """Returns the steps of a session, newest first, without those of commands such as this one.
 
     Where a host cannot carry out what is typed as a prompt, the model runs it as a tool: then the
-    prompt, the tool and the end of that turn are no work.
+    prompt, the tool and the end of that turn are not work.
     """
     return [
         step

@@ -1,4 +1,4 @@
-"""The command ``snap`` as click has it: for help, completion and what is no plain command line."""
+"""The command ``snap`` as click has it: for help, completion, and any line that is not plain."""
 
 from __future__ import annotations
 

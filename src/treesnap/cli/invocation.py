@@ -43,7 +43,7 @@ class Invocation:
         """The tags that options of the command stand for."""
 
     def keep(self, name: str, value: object, *, is_tag: bool = False) -> None:
-        """Keeps a global option, or another that is no concern of a command's function."""
+        """Keeps a global option, or another that a command's function need not know."""
         if is_tag:
             self.tags[name] = "true" if value is True else str(value)
         else:

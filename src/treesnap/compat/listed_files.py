@@ -134,7 +134,7 @@ class _ListReader:
         if existing:
             paths += self._to_come(given)
         if bullet is None and _has_blank(given) and not existing:
-            return _Named([], is_clear=False)  # prose: it is no item of the list
+            return _Named([], is_clear=False)  # prose: it is not an item of the list
         return _Named(list(dict.fromkeys((*paths, *existing))), is_clear=is_clear)
 
     def _readings(self, given: str) -> Iterator[str]:
@@ -278,7 +278,7 @@ class _ListReader:
         return start, None
 
     def _listed(self, path: str) -> frozenset[str]:
-        """Returns the names in a directory; none for what is no directory, or cannot be read."""
+        """Returns the names in a directory; none for what is not a directory, or cannot be read."""
         if path not in self._names:
             where = os.path.join(self._directory, path)
             try:

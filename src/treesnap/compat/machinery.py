@@ -1,4 +1,4 @@
-"""What is in a root and is no content of it, for the systems of this package.
+"""What is in a root and does not count as its content, for the systems of this package.
 
 A repository keeps its own history, and git writes into it when it is only asked, so a checkpoint
 that held ``.git`` would differ after every ``git status``, and going back to it would remove

@@ -148,7 +148,7 @@ def _create(
     step = _fields(sections, "STEP_INFO")
     listed = listed_files(sections["FILES_TO_CHECKPOINT"], directory, foreign)
     if not listed.has_path:
-        said = f": {_quoted(listed.unclear[0])} is no path" if listed.unclear else ""
+        said = f": {_quoted(listed.unclear[0])} is not a path" if listed.unclear else ""
         raise InvalidArgument(f"[FILES_TO_CHECKPOINT] names no file{said}")
     return Create(
         working_directory=directory,

@@ -40,7 +40,7 @@ OfContent = Callable[[tuple[Change, ...]], list[Change]]
 
 
 def compare_with_head(context: Context, of_content: OfContent = list) -> StatusResult:
-    """Compares the content of the live tree with the position; times alone are no changes.
+    """Compares the content of the live tree with the position; times alone are not changes.
 
     So a file that was written again as it was did not change. The result has neither a
     snapshot nor changes when nothing was captured yet, but what a capture would leave out.

@@ -839,8 +839,8 @@ class Handle:
         would change them, they are in the result's ``conflicts``, and with ``conflicts="keep"``
         they stay as they are, with the directories above them; with ``"overwrite"`` they are
         restored like the others. A modification time alone is not a conflict, and a repository
-        (``.git``) is one path. Its index alone is no conflict; it stays if it is in the snapshot as
-        it is in the base.
+        (``.git``) is one path. Its index alone is not a conflict: it stays if the snapshot has it
+        as it is in the base.
 
         Of a snapshot that is not proven to be own, such as one that was fetched, cloned or
         imported, or one in another user's store, set-user-ID bits, devices, privileged attributes
@@ -916,7 +916,7 @@ class Handle:
         by line. What changed since in another way is a conflict: with ``conflicts="refuse"`` it
         raises MergeConflict with all ``paths``, and nothing is changed; with ``"mine"`` these paths
         stay, with ``"theirs"`` they become as in A, with ``"markers"`` both sides are written into
-        texts, and what is no text stays.
+        texts, and what is not text stays.
 
         All or nothing like :meth:`restore`: :meth:`undo` goes back. The root is captured first,
         also with ``dry_run``, unless the newest snapshot is the same; ``force`` is as in

@@ -113,7 +113,7 @@ class Opener(Protocol):
 def open_blobs(url: str, *, make: bool = False) -> Blobs:
     """Connects to the place of an address; with ``make`` to a directory that may be new.
 
-    Raises InvalidArgument for what is no address, and RemoteFailed.
+    Raises InvalidArgument for what is not an address, and RemoteFailed.
     """
     directory = directory_of(url)
     if directory is not None:

@@ -95,7 +95,7 @@ class SealedFiles:
             self._cache.keep_only(folders, names)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Removes files; one that is gone is no failure, and one that is locked stays."""
+        """Removes files; one that is gone is not a failure, and one that is locked stays."""
         self._blobs.delete(list(names))
 
     def sweep_unfinished(self) -> None:

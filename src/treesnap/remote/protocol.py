@@ -177,7 +177,7 @@ class RemoteFiles(Protocol):
         """Lets go of the files of some folders that are not needed again but for these."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Removes files; one that is gone is no failure."""
+        """Removes files; one that is gone is not a failure."""
 
 
 class IndexedPacks:
@@ -611,7 +611,7 @@ def _whole_commit(data: bytes, where: str) -> RemoteCommit:
                 decode_snapshot(payload)
         except Corrupt as error:
             raise Corrupt(
-                f"{where} holds what is no snapshot: {error}",
+                f"{where} holds something that is not a snapshot: {error}",
                 code=ErrorCode.REMOTE_DAMAGED,
                 path=where,
             ) from error

@@ -158,7 +158,7 @@ class Encrypted:
         return RemoteFile(name, self._sealed(name, b"", content))
 
     def seal_as(self, name: str, content: bytes | memoryview) -> bytes:
-        """Returns a new file for a name that is no salt, so a salt is in the file."""
+        """Returns a new file for a name that is not a salt, so a salt is in the file."""
         random_bytes = self._random(RANDOM_SIZE)
         salt = self._newest.token(random_bytes, content, _valid(_GIVEN_NAME, name))
         return self._sealed(name, salt, content)

@@ -67,7 +67,7 @@ def parse_when(text: str) -> When:
     expression = WORDS.get(text.strip().lower(), " ".join(words))
     fields = expression.split(" ")
     if text.strip().lower() == "@reboot":
-        raise InvalidArgument("'@reboot' is no time of the day, and cannot be scheduled")
+        raise InvalidArgument("'@reboot' is not a time of the day, and cannot be scheduled")
     if len(fields) != len(_FIELDS):
         known = ", ".join(word for word in WORDS if not word.startswith("@"))
         raise InvalidArgument(

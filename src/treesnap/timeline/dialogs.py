@@ -77,7 +77,7 @@ class SearchPrompt(ModalScreen[str]):
 
 
 class LabelPrompt(ModalScreen[str | None]):
-    """Asks for the label of a snapshot; None is no answer, and an empty one no label."""
+    """Asks for the label of a snapshot; empty removes it, and None leaves it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
 

@@ -240,10 +240,13 @@ HOSTILE = {
         [(info("a/b"), b"x"), (info("a"), b"x")],
         "as a directory and as something else",
     ),
-    "a link to nothing": ([(info("a", tarfile.LNKTYPE, linkname="b"), b"")], "is no file before"),
+    "a link to nothing": (
+        [(info("a", tarfile.LNKTYPE, linkname="b"), b"")],
+        "is not a file before",
+    ),
     "a link to a directory": (
         [(info("b", tarfile.DIRTYPE), b""), (info("a", tarfile.LNKTYPE, linkname="b"), b"")],
-        "is no file before",
+        "is not a file before",
     ),
     "the root as a file": ([(info("."), b"x")], "other than a directory"),
     "an unknown type": ([(info("a", b"Q"), b"")], "unknown type"),

@@ -184,7 +184,7 @@ def test_what_is_no_name_is_refused_without_a_request():
     with answering(WRITTEN) as server:
         blobs = opened(server)
         for use in (blobs.get, blobs.size_bytes, lambda name: blobs.delete(["packs/00", name])):
-            with pytest.raises(ValueError, match="is no name of a blob"):
+            with pytest.raises(ValueError, match="is not the name of a blob"):
                 use("packs/../../others/00")
 
     assert server.requests == []

@@ -329,7 +329,7 @@ def test_what_is_no_name_is_refused(blobs, use):
     blobs.put("packs/00", b"kept")
 
     for name in NOT_NAMES:
-        with pytest.raises(ValueError, match="is no name of a blob"):
+        with pytest.raises(ValueError, match="is not the name of a blob"):
             use(blobs, name)
 
     assert blobs.get("packs/00") == b"kept"

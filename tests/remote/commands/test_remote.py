@@ -210,7 +210,7 @@ def test_no_new_secret_is_asked_for_where_nothing_is_encrypted(snap, pushed):
         (["remote", "gc"], 5, "knows no remote"),
         (["remote", "add", "a/b", "x"], 2, "cannot name a remote"),
         (["remote", "add", "x", "http://y"], 2, "is neither a directory nor begins with"),
-        (["remote", "add", "x", "s3://"], 2, "is no name of a bucket"),
+        (["remote", "add", "x", "s3://"], 2, "is not the name of a bucket"),
         (["remote", "add", "x", "../missing/below"], 1, "No such file"),
         (["clone", "missing", "there"], 5, "neither a remote nor a directory 'missing'"),
         (["clone", "./missing", "there"], 1, "No such file"),

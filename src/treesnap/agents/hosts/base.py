@@ -142,7 +142,7 @@ class Host:
     def parse(self, payload: Payload) -> Event | None:
         """Returns the event of a payload, or None for one that needs nothing.
 
-        Raises InvalidArgument for what is no payload of this host.
+        Raises InvalidArgument for what is not a payload of this host.
         """
         name = payload.event_name or payload.text(*self.event_fields)
         if name is None:

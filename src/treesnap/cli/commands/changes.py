@@ -85,7 +85,7 @@ def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> i
 
 
 def _exit_code(result: StatusResult) -> ExitCode:
-    """Returns what ``--exit-code`` says: a comparison that left something out is no success."""
+    """Returns what ``--exit-code`` says: a comparison that left something out is not a success."""
     if result.snapshot is None:
         return ExitCode.NOT_FOUND
     if result.changes:

@@ -190,7 +190,7 @@ def _grouped(
 
 
 def _session_heading(snapshot: Snapshot) -> str | None:
-    """Returns what stands above the steps of a session; None for what is no step of one."""
+    """Returns what stands above the steps of a session; None for what is not a step of one."""
     host, session = facts_of(snapshot).get("host"), snapshot.session
     if session is None or not (host is not None or is_numbered_step(snapshot)):
         return None

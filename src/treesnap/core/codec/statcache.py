@@ -146,7 +146,7 @@ def decode_row(payload: memoryview) -> Row:
     observations = bytes(payload[observed_at:hidden_at])
     hidden = _decode_hidden(payload[hidden_at:fields_at]) if hidden_size else ()
     fields = unpack(payload[fields_at:], "stat cache row", LONG_ARRAY_LENGTH_MAX, maps=False)
-    require(type(fields) is tuple, "stat cache row", "its fields are no array")
+    require(type(fields) is tuple, "stat cache row", "its fields are not an array")
     row = (path, *fields, observations)
     require(_is_row(row), "stat cache row", "its fields are of wrong types")
     tree_id, totals, *rest = fields
@@ -283,7 +283,7 @@ def decode_meta(payload: memoryview) -> Meta:
     fields = Fields(unpack(payload, "stat cache", LONG_ARRAY_LENGTH_MAX), "stat cache")
     fields.require_version(1)
     removed = fields.optional("removed", tuple) or ()
-    require(all(type(path) is bytes for path in removed), "stat cache", "a path is no bytes")
+    require(all(type(path) is bytes for path in removed), "stat cache", "a path is not bytes")
     watch = fields.optional("watch", dict)
     return Meta(
         fields.get("snapshot", str),

@@ -221,7 +221,7 @@ def _checked_tree(data: bytes) -> tuple[Totals, tuple[Any, ...], tuple[TreePage,
     if type(version) is int and version > VERSION:
         raise NewerVersion(f"Stored tree has version {version}, and this treesnap reads {VERSION}")
     require(type(version) is int and version == VERSION, "tree", f"version {version!r} is unknown")
-    require(type(level) is int, "tree", "its level is no number")
+    require(type(level) is int, "tree", "its level is not a number")
     require(type(rows) is tuple, "tree", "it has no rows")
     checked_totals = decode_totals(totals)
     if level == 1:
@@ -250,7 +250,7 @@ def decode_totals(value: Any) -> Totals:
         and min(value) >= 0
         and max(value) <= FILE_SIZE_MAX,
         "totals",
-        "they are no numbers",
+        "they are not numbers",
     )
     return Totals._make(value)
 
@@ -358,7 +358,7 @@ def _check_no_file(entry: Entry) -> None:
 def _check_xattrs(value: Any) -> None:
     if _is_id(value):
         return
-    require(type(value) is tuple and value, "entry", "its attributes are no list")
+    require(type(value) is tuple and value, "entry", "its attributes are not a list")
     previous = b""
     for pair in value:
         require(
@@ -367,7 +367,7 @@ def _check_xattrs(value: Any) -> None:
             and type(pair[0]) is bytes
             and type(pair[1]) is bytes,
             "entry",
-            "an attribute is no pair",
+            "an attribute is not a pair",
         )
         name = pair[0]
         is_good = previous < name and len(name) <= 255 and b"\0" not in name
@@ -406,7 +406,7 @@ def decode_xattrs(data: bytes) -> tuple[tuple[bytes, bytes], ...]:
     """Returns extended attributes that were stored as a chunk of their own."""
     value = unpack(data, "attributes", XATTRS_LENGTH_MAX, maps=False)
     _check_xattrs(value)
-    require(type(value) is tuple, "attributes", "they are no list")
+    require(type(value) is tuple, "attributes", "they are not a list")
     return value  # type: ignore[no-any-return]  # checked above
 
 

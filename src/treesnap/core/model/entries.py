@@ -241,7 +241,7 @@ class Totals(NamedTuple):
     def plus(self, other: Totals) -> Totals:
         """Returns the sums of both; what is too large to be stored stays at the largest number.
 
-        Only a forged tree gets there, and a sum is no reason to fail.
+        Only a forged tree gets there, and a sum is not a reason to fail.
         """
         return Totals(
             *(min(mine + theirs, TOTAL_MAX) for mine, theirs in zip(self, other, strict=True))

@@ -2,7 +2,7 @@
 
 A tree that names one directory twice, and so on for thirty levels, is a few kilobytes and has a
 thousand million paths; a chain of long names has paths whose bytes grow by the square of its
-depth. Both are trees like any other, so they are no damage. What bounds the memory is that a
+depth. Both are trees like any other, so they are not damage. What bounds the memory is that a
 result may hold a fixed amount of paths, and beyond it so much for each byte of the store:
 a sender that wants more memory taken has to hand over more bytes. Real trees stay far below.
 

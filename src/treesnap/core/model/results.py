@@ -851,7 +851,7 @@ class FileMatches(AtPath, Record, json_names={"snapshot": "id"}):
     snapshot: Snapshot
     path: bytes
     is_binary: bool
-    """Whether it is no text; then ``lines`` is empty."""
+    """Whether it is not text; then ``lines`` is empty."""
     lines: tuple[MatchedLine, ...]
 
 

@@ -288,7 +288,7 @@ def totals_of_leaf(entry: Entry) -> Totals:
 
 
 def subset_groups(groups: Groups, is_wanted: Callable[[bytes], bool]) -> Groups:
-    """Returns the hard-link groups with nothing but some names; one name alone is no group."""
+    """Returns the hard-link groups with nothing but some names; one name alone is not a group."""
     subset: Groups = {}
     for group in set(groups.values()):
         names = tuple(filter(is_wanted, group))

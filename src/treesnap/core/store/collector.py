@@ -112,7 +112,7 @@ _LEAP_MAX = 1 << 62
 
 
 def oldest_epoch_possible(fs: ReadingFileSystem, layout: Layout) -> int:
-    """Returns the highest epoch that a writer at work has seen; the present one is no lower."""
+    """Returns the highest epoch that a writer at work has seen; the present one is not lower."""
     return max((slot.epoch for slot in slot_states(fs, layout) if slot.is_busy), default=0)
 
 

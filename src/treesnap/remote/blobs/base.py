@@ -92,11 +92,11 @@ class Blobs(Protocol):
         """Yields the blobs whose names begin with ``prefix``, sorted by name.
 
         ``prefix`` is a kind with its slash, and may go on. ``after`` leaves out the names up to
-        this one. Files with other names are no blobs and are left out.
+        this one. Files with other names are not blobs and are left out.
         """
 
     def delete(self, names: Sequence[str], /) -> Sequence[str]:
-        """Removes blobs; one that is missing is no failure.
+        """Removes blobs; one that is missing is not a failure.
 
         Returns those that the server refused to remove, because of a lock or a policy.
         """
@@ -160,13 +160,13 @@ def is_name(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError for what is no name of a blob."""
+    """Raises ValueError for what cannot be the name of a blob."""
     if not is_name(name):
-        raise ValueError(f"{name!r} is no name of a blob")
+        raise ValueError(f"{name!r} is not the name of a blob")
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises ValueError if one of several is no name of a blob."""
+    """Raises ValueError if one of several cannot be the name of a blob."""
     for name in names:
         check_name(name)
 
@@ -176,7 +176,7 @@ def check_listing(prefix: str, after: str) -> None:
     if not _PREFIX.fullmatch(prefix):
         raise ValueError(f"{prefix!r} is not the beginning of names of blobs")
     if after and not _PREFIX.fullmatch(after):
-        raise ValueError(f"{after!r} is no name of a blob")
+        raise ValueError(f"{after!r} is not the name of a blob")
 
 
 def check_ranges(ranges: Sequence[Range]) -> None:

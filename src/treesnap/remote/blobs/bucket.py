@@ -117,12 +117,12 @@ def parse_bucket_url(url: str) -> BucketUrl:
     except ValueError:  # its text holds parts of the URL
         raise InvalidArgument(f"{shown!r} with what follows is not a URL") from None
     if "@" in url:
-        raise InvalidArgument(f"The URL of {shown!r} names a user; credentials are no part of it")
+        raise InvalidArgument(f"The URL of {shown!r} names a user; credentials do not belong there")
     allowed = _OPTIONS.get(parts.scheme)
     if allowed is None:
         raise InvalidArgument(f"{shown!r} does not begin with s3://, gs:// or az://")
     if not _BUCKET_NAME.fullmatch(parts.netloc):
-        raise InvalidArgument(f"{parts.netloc!r} in {shown!r} is no name of a bucket")
+        raise InvalidArgument(f"{parts.netloc!r} in {shown!r} is not the name of a bucket")
     prefix = parts.path.strip("/")
     if parts.fragment or {"", ".", ".."} & set(prefix.split("/") if prefix else ()):
         raise InvalidArgument(f"{shown!r} has a path that no bucket can have")

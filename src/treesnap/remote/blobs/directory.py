@@ -432,7 +432,7 @@ def _remove_unused(fs: FileSystem, path: str, before: Sequence[str] | None) -> N
         if _FORMAT in names:
             return
         for kind in filter(_KIND.fullmatch, set(names).difference(before or ())):
-            with suppress(OSError):  # it holds something, or is no directory
+            with suppress(OSError):  # it holds something, or is not a directory
                 fs.remove_directory(kind, dir_fd=fd)
     if before is None:
         fs.remove_directory(path)

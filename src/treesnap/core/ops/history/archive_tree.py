@@ -166,7 +166,7 @@ class ArchiveTree:
         )
         if packed is None or below is not None:
             tar.refuse(
-                f"{quoted(path)} is a hard link to {quoted(target)}, which is no file before it "
+                f"{quoted(path)} is a hard link to {quoted(target)}, which is not a file before it "
                 "in the archive",
                 path,
             )

@@ -3,7 +3,7 @@
 The versions of the path are compared from the newest to the oldest. A line belongs to the oldest
 snapshot of the run of versions in which it stands. So a line that was removed and came back belongs
 to the snapshot that has it again. The walk ends when every line has its snapshot, and where the
-path did not exist, or was no text.
+path did not exist, or was not text.
 
 Snapshots for agents are taken before each step. So what a step did is first in the snapshot that
 was taken before the next one, and a line also says which step it came in.

@@ -39,7 +39,7 @@ from treesnap.core.store.snapshots import SnapshotName, restored_ref
 from treesnap.core.worktree.directory import absent_paths
 
 PAUSE_MIN_S = 86_400
-"""A shorter time without a snapshot is no gap."""
+"""A shorter time without a snapshot is not a gap."""
 _NEVER_NS = -(1 << 63)
 """Before every time: a clock that stands before 1970 gives snapshots negative ones."""
 _LOOK_BACK_MAX = 256

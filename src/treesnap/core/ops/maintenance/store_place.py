@@ -308,7 +308,7 @@ def _looked_at_again(
     """Brings a copy up to date, and checks it; the gate is closed.
 
     Content is read once more only if something was found before: what went away while it was
-    copied is no damage. What could not be read now is added to what could not before.
+    copied is not damage. What could not be read now is added to what could not before.
     """
     covered, unreadable = _copy_again(session, partial, with_caches=with_caches)
     made.unreadable.extend(name for name in unreadable if name not in made.unreadable)

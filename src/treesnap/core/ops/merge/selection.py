@@ -1,6 +1,6 @@
 """A tree of which each path is as in one of several snapshots.
 
-A directory is where anything is left in it. What should be put below a path that is no directory
+A directory is where anything is left in it. What should be put below a path that is not a directory
 any more is left out.
 """
 

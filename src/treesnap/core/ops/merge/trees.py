@@ -11,7 +11,7 @@ repository is one thing, because its files refer to each other. Of each two path
 whether they are names of one file.
 
 A modification time is never a conflict. Where no content changed, it is merged too, or stays as it
-is here. So are owners: every file that a user clones becomes theirs, which is no change that they
+is here. So are owners: every file that a user clones becomes theirs, which is not a change they
 made.
 
 The result is a snapshot. To restore it is another step, with what that promises.

@@ -421,7 +421,7 @@ class _RestoreAttempt:
         target.trees.share(current.trees)
         require_paths(goal.paths, current, target)
         bases = goal.base_states(session)
-        if self._was_absent:  # this restore made the root: its metadata is no change by others
+        if self._was_absent:  # this restore made the root: its metadata is not a change by others
             bases = tuple(
                 base._replace(root=current.root._replace(content=base.root.content))
                 for base in bases

@@ -544,8 +544,7 @@ def _opened_if_wanted(
 ) -> Iterator[_Opened | None]:
     """Yields a directory that may be removed, by its name.
 
-    None means that there is no directory of that name, or none that is wanted; a link does not
-    count.
+    Yields None where the name is absent, is not a directory (a link is not), or is not wanted.
     """
     try:
         place_fd = fs.open(name, _LOOK, dir_fd=parent_fd)

@@ -422,7 +422,7 @@ class _Others:
     def _find_repositories(self, bases: Sequence[State], live: State) -> None:
         """Finds those of which more has changed than the index.
 
-        An index is no conflict by itself: the prompts of shells run ``git status`` all the time.
+        An index by itself is not a conflict: the prompts of shells run ``git status`` all the time.
         """
         changed: dict[bytes, list[bytes]] = {}
         for path in self._changes:

@@ -125,7 +125,7 @@ class _Runs:
                 self._running = None
                 raise
             if exit_code == 0:
-                restored = None  # what was rolled back before is no part of the outcome
+                restored = None  # what was rolled back before does not belong to the outcome
                 break
             restored = self._back(held, running)
         return RunResult(

@@ -268,7 +268,7 @@ def read_content(fs: FileSystem, fd: int, put: Put, before: os.stat_result) -> R
 
 
 def _read_once(fs: FileSystem, fd: int, put: Put, size: int) -> tuple[FileContent, int, int]:
-    """Returns the content, the bytes that it covers, and those that are no holes.
+    """Returns the content, the bytes that it covers, and those that are not holes.
 
     ``size`` is how many bytes the file had.
     """
