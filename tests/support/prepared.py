@@ -13,9 +13,14 @@ from treesnap.core.store.ownership import note_made_here
 
 
 def trust_stores(directory: Path) -> None:
-    """Makes copied stores below a directory the user's own again."""
+    """Makes copied stores below a directory the user's own again.
+
+    Not what a power cut left of one: a proof that came to the disk before what it proves.
+    """
     for made_here in directory.rglob("made-here"):
-        note_made_here(LocalFileSystem(), Layout(str(made_here.parent)))
+        layout = Layout(str(made_here.parent))
+        if Path(layout.format).exists():
+            note_made_here(LocalFileSystem(), layout)
 
 
 class Prepared:

@@ -206,6 +206,16 @@ def test_a_plan_of_another_root_is_changed_in_an_own_store_and_the_root_is_told(
     assert told == [os.fsencode(tmp_path / "root")]
 
 
+def test_a_proof_without_a_format_file_is_what_a_power_cut_left_of_a_store(tmp_path):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store/made-here").write_text("old\n")
+
+    treesnap.open(tmp_path / "root", tmp_path / "store").create()
+
+    assert treesnap.open(tmp_path / "root", tmp_path / "store").store_info().own
+
+
 @pytest.mark.parametrize("error", [None, errno.EDQUOT], ids=["killed", "failed"])
 def test_a_store_whose_making_was_cut_off_is_own_when_it_is_made(tmp_path, error):
     (tmp_path / "root").mkdir()

@@ -291,7 +291,8 @@ class Store:
         if "format" in existing:
             self._check(writing=True)
             return
-        if existing - {*DIRECTORIES}:
+        # A power cut may lose the name of the format file, and keep that of the proof behind it.
+        if existing - {*DIRECTORIES, os.path.basename(self.layout.made_here)}:
             raise StoreMissing(
                 f"The directory {quoted(self.path)} is not empty and holds no store",
                 path=self.path,
