@@ -1,4 +1,4 @@
-"""Compiles the module in C when a wheel is built, where that is possible.
+"""Makes the man pages when a wheel is built, and compiles the module in C where that is possible.
 
 ``TREESNAP_NATIVE`` in the environment says whether it is: ``auto`` (the default) builds it where a
 compiler and the headers of Python are, ``require`` fails where they are not, ``no`` leaves it out.
@@ -7,6 +7,7 @@ compiler and the headers of Python are, ``require`` fails where they are not, ``
 from __future__ import annotations
 
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -21,16 +22,20 @@ FLAGS = ("-O2", "-fPIC", "-shared", "-pthread", "-Wall")
 
 
 class NativeBuildHook(BuildHookInterface):
-    """Adds the compiled module to a wheel, or puts it beside the sources of an editable one."""
+    """Adds the compiled module to a wheel, or puts it beside the sources of an editable one.
+
+    The man pages are made in any case: the wheel installs them from where they are made.
+    """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles; raises RuntimeError where the module is required and cannot be built."""
+        root = Path(self.root)
+        runpy.run_path(str(root / "docs/man/make_man_page.py"), run_name="__main__")
         wish = os.environ.get(VARIABLE, "auto")
         if wish not in {"auto", "require", "no"}:
             raise RuntimeError(f"{VARIABLE} is {wish!r}, and may be auto, require or no")
         if wish == "no":
             return
-        root = Path(self.root)
         is_free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
         suffix = sysconfig.get_config_var("EXT_SUFFIX") if is_free_threaded else ".abi3.so"
         place = "src/treesnap/core" if version == "editable" else "build"

@@ -1,7 +1,7 @@
 """Writes the man page of ``snap`` from the reference of the commands.
 
 ``docs/reference/cli.md`` is the source: what stands there stands in ``docs/man/snap.1``, which the
-wheel installs into ``share/man/man1``. Run it after a change there; a test compares both.
+wheel installs into ``share/man/man1``. The build of a wheel runs it (``native/hatch_build.py``).
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ PROJECT = Path(__file__).parents[2]
 @pytest.fixture
 def build(tmp_path, monkeypatch):
     """Runs the hook for a copy of the sources; returns what it tells the builder."""
-    shutil.copytree(PROJECT / "native", tmp_path / "native")
+    for part in ("native", "docs/man", "docs/reference"):
+        shutil.copytree(PROJECT / part, tmp_path / part)
     (tmp_path / "src/treesnap/core").mkdir(parents=True)
     place = tmp_path / "native/hatch_build.py"
     spec = importlib.util.spec_from_file_location("hatch_build", place)
@@ -73,6 +74,15 @@ def test_where_it_is_required_a_build_without_it_fails(build):
 
 def test_where_it_is_not_wanted_nothing_is_compiled(build):
     assert build("no", "no-such-compiler") == PURE
+
+
+def test_the_man_pages_are_made(build, tmp_path):
+    (tmp_path / "docs/man/snap.1").unlink(missing_ok=True)
+
+    build("no")
+
+    assert ".SS \\fBsnap create" in (tmp_path / "docs/man/snap.1").read_text()
+    assert (tmp_path / "docs/man/treesnap.1").exists()
 
 
 def test_another_word_for_whether_it_is_wanted_is_refused(build):
