@@ -13,6 +13,7 @@ from attribution_model import Rates, World, fold, opened
 from sampling import sized
 from treesnap.agents.attribution import Whose
 from treesnap.agents.event import Event
+from treesnap.agents.git_head import git_head, parsed_head
 from treesnap.agents.hook import in_its_worktree, record
 from treesnap.agents.marks import MARKS_FILE, MarkPhase, marks_in
 from treesnap.agents.rewind import RewindRequest, RewindResult, rewind
@@ -362,6 +363,21 @@ def test_deleted_snapshots_of_another_session_do_not_make_its_work_the_own(place
     assert place.files() == {"x": "b", "y": "a"}
 
 
+def test_work_outside_of_the_root_is_named(place, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    place.tell(TURN)
+    place.tell(PRE, "a", "k", names=["../elsewhere/f", "x"])
+    place.write("x", "a")
+    place.tell(POST, "a", "k")
+    place.tell(END, directory=str(tmp_path / "other"))
+
+    result = place.rewind()
+
+    names = [b"elsewhere", b"other"]
+    assert result.outside == tuple(os.fsencode(tmp_path) + b"/" + name for name in names)
+    assert verdicts(result) == {b"x": "undone"}
+
+
 def test_only_states_of_the_whole_root_are_gone_back_to(place):
     place.write("x", "0")
     place.tell(TURN)
@@ -465,6 +481,55 @@ class TestRepositories:
         assert self.log(place) == ["user", "agent", "begin"]
         assert place.files() == {"u": "user", "x": "0"}
         assert verdicts(result)[b".git"] == "conflict"
+
+    def test_a_branch_that_is_kept_is_named_with_the_way_back(self, place):
+        begin = git(place.root, "rev-parse", "HEAD").strip()
+        place.tell(TURN)
+        place.call(x="a")
+        for name in ("u", "v"):
+            place.write(name, "user")
+            self.commit(place.root, name)
+
+        now = git(place.root, "rev-parse", "HEAD").strip()
+        assert place.rewind(dry_run=True).branch == ("main", begin, now)
+        assert place.rewind().branch == ("main", begin, now)
+
+    def test_a_branch_that_goes_back_is_not_named(self, place):
+        place.tell(TURN)
+        place.tell(PRE, "a", "k")
+        self.commit_all(place, "x")
+        place.tell(POST, "a", "k")
+
+        assert place.rewind(dry_run=True).branch is None
+        assert place.rewind().branch is None
+
+    def commit_all(self, place: Place, name: str) -> None:
+        place.write(name, "a")
+        self.commit(place.root, "agent")
+
+    @pytest.mark.parametrize("words", [["pack-refs", "--all"], ["checkout", "-q", "--detach"]])
+    def test_where_a_repository_stands_is_read_from_its_files(self, place, words):
+        git(place.root, *words)
+        commit = git(place.root, "rev-parse", "HEAD").strip()
+
+        head = git_head(str(place.root))
+
+        assert head == ("main" if "pack-refs" in words else "", commit)
+        assert parsed_head(head.text) == head
+
+    def test_a_working_tree_has_its_own_branch(self, place):
+        git(place.root, "worktree", "add", "-q", "-b", "side", "../side")
+        commit = git(place.root, "rev-parse", "HEAD").strip()
+
+        assert git_head(str(place.root.parent / "side")) == ("side", commit)
+
+    @pytest.mark.parametrize(
+        "head", ["", "ref: ", "ref: refs/heads/../../x", "ref: refs/heads/no", "zz"]
+    )
+    def test_a_head_that_leads_nowhere_is_none(self, place, head):
+        (place.root / ".git/HEAD").write_text(head)
+
+        assert git_head(str(place.root)) is None
 
     def test_the_index_that_a_prompt_of_a_shell_writes_is_no_change(self, place):
         place.tell(TURN)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from treesnap.agents.event import Event, Reply
+from treesnap.agents.git_head import git_head
 from treesnap.agents.hosts.base import Host, one_line
 from treesnap.agents.marks import add_marks, marks_of
 from treesnap.agents.sessions import (
@@ -260,10 +261,15 @@ def record(context: Context, event: Event) -> Capturing:
             at, now_ns = result.snapshot.sequence, context.clock_ns()
             add_marks(session, marks_of(session, event, at, now_ns))
 
+    head = git_head(context.root)
     request = CaptureRequest(
         label=_label(event),
         tags=fact_tags(
-            host=event.host, key=event.key or None, tool=event.tool, phase=event.phase.value
+            host=event.host,
+            key=event.key or None,
+            tool=event.tool,
+            phase=event.phase.value,
+            git=head.text if head is not None else None,
         ),
         session=event.session,
         kind=SnapshotKind.AUTOMATIC,

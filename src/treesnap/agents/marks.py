@@ -53,6 +53,8 @@ class MarkPhase(StrEnum):
     """That has ended, or with no name all that the session left in the background."""
     END = "end"
     """The agent has done what the prompt asked for."""
+    OUTSIDE = "outside"
+    """The agent works in directories outside of the root, which ``paths`` has in full."""
 
 
 class ToldMark(NamedTuple):
@@ -93,11 +95,15 @@ def marks_of(
     if not is_captured:
         phase = MarkPhase.GAP
     paths = None
+    root = os.fsencode(session.context.root)
     if event.paths is not None and len(event.paths) <= _PATHS_MAX:
-        paths = tuple(_within(os.fsencode(session.context.root), event.paths))
+        paths = tuple(_within(root, event.paths))
     marks = [ToldMark(at, event.session, phase, event.call, paths, event.agent, time_ns)]
     if event.is_background and event.phase is EventPhase.POST:
         marks.append(marks[0]._replace(phase=MarkPhase.BACKGROUND, paths=None))
+    outside = tuple(_outside(root, event))
+    if outside:
+        marks.append(marks[0]._replace(phase=MarkPhase.OUTSIDE, call="", paths=outside))
     marks += [
         marks[0]._replace(phase=MarkPhase.SETTLED, call=call, paths=None) for call in event.settled
     ]
@@ -115,6 +121,17 @@ def _within(root: bytes, paths: Iterable[bytes]) -> Iterator[bytes]:
         for each in sorted(found):
             if treepath.is_within(each, root.rstrip(b"/")):
                 yield each[len(root.rstrip(b"/")) + 1 :]
+
+
+def _outside(root: bytes, event: Event) -> Iterator[bytes]:
+    """Yields the directories outside of the root in which an event says that the agent works."""
+    paths = () if event.paths is None else event.paths
+    directories = {os.path.dirname(os.path.realpath(path)) for path in paths[:_PATHS_MAX]}
+    if event.directory is not None and event.directory.startswith("/"):
+        directories.add(os.path.realpath(os.fsencode(event.directory)))
+    for directory in sorted(directories):
+        if not treepath.is_within(directory, root.rstrip(b"/")):
+            yield directory
 
 
 def add_marks(session: Session, marks: Iterable[ToldMark]) -> None:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from treesnap.agents.attribution import Whose
+from treesnap.agents.attribution import Verdict, Whose
+from treesnap.agents.git_head import git_head, parsed_head
 from treesnap.agents.hosts.table import HOSTS
+from treesnap.agents.marks import MarkPhase, marks_in
 from treesnap.agents.root_history import JudgedPath, RootHistory
 from treesnap.agents.sessions import AgentSession, agent_session, agent_sessions, work_of
 from treesnap.core.codec.root_files import Gap
@@ -23,7 +25,7 @@ from treesnap.core.model.errors import InvalidArgument, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.requests import CaptureRequest
-from treesnap.core.model.reserved_tags import fact_tags
+from treesnap.core.model.reserved_tags import fact_tags, facts_of
 from treesnap.core.model.results import RestoreResult
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.ops.access import locked_root, opened
@@ -58,6 +60,16 @@ class RewindRequest(NamedTuple):
     list_changes: bool = True
 
 
+class MovedBranch(NamedTuple):
+    """A branch that stands elsewhere than before the work that was undone."""
+
+    name: str
+    """Empty where none is checked out."""
+    before: str
+    """The commit at which it stood then."""
+    now: str
+
+
 class RewindResult(NamedTuple):
     """Outcome of ``rewind``."""
 
@@ -71,6 +83,10 @@ class RewindResult(NamedTuple):
     """What was not captured since then, newest first."""
     paths: tuple[JudgedPath, ...] = ()
     """Every path that changed since then, with what became of it, or would have."""
+    outside: tuple[bytes, ...] = ()
+    """Directories outside of the root in which the agent worked since then: none is captured."""
+    branch: MovedBranch | None = None
+    """The branch of the root, where it stands elsewhere than then."""
 
 
 def rewind(context: Context, request: RewindRequest) -> RewindResult:
@@ -99,7 +115,34 @@ def rewind(context: Context, request: RewindRequest) -> RewindResult:
         result,
         tuple(gap for gap in session.gaps if gap.time_ns >= since_ns),
         judged,
+        _outside(context, session, target),
+        _moved_branch(context, target, judged),
     )
+
+
+def _outside(context: Context, session: AgentSession, target: Snapshot) -> tuple[bytes, ...]:
+    """Returns the directories outside of the root in which a session worked since a state."""
+    with opened(context, "look where the agent worked", recover=False) as opened_session:
+        paths = {
+            path
+            for mark in marks_in(opened_session)
+            if mark.phase is MarkPhase.OUTSIDE and mark.session == session.id
+            if mark.at >= target.sequence
+            for path in mark.paths or ()
+        }
+    return tuple(sorted(paths))
+
+
+def _moved_branch(
+    context: Context, target: Snapshot, judged: tuple[JudgedPath, ...]
+) -> MovedBranch | None:
+    """Returns the branch that stands elsewhere than at a state; None where it went back, too."""
+    then, now = parsed_head(facts_of(target).get("git", "")), git_head(context.root)
+    undone = (Verdict.UNDONE, Verdict.PERHAPS)
+    is_back = any(item.path == b".git" and item.verdict in undone for item in judged)
+    if then is None or now is None or is_back or then.branch != now.branch or then == now:
+        return None
+    return MovedBranch(then.branch, then.commit, now.commit)
 
 
 def _undone(

@@ -12,7 +12,8 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import dry_run_option, session_option
 from treesnap.cli.output.as_text import change_lines, gap_text, restore_line, restore_notes
 from treesnap.cli.output.terminal import time_text
-from treesnap.core.model.errors import printable
+from treesnap.core.model.errors import printable, quoted
+from treesnap.core.model.presentation import path_fields
 from treesnap.core.model.quantities import first_lines
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def rewind(
             "step": None if result.step is None else result.step.number,
             "gaps": result.gaps,
             "paths": result.paths,
+            "outside": [path_fields(path) for path in result.outside],
+            "branch": result.branch,
         },
         [*plan, restore_line(result.restore)],
     )
@@ -128,6 +131,13 @@ def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator
     late = sorted(differ - judged)
     if late:
         yield f"Kept, changed while this ran: {_named(late)}"
+    for directory in result.outside[:_SHOWN_MAX]:
+        yield f"The agent also worked in {quoted(directory)}, which is not captured here"
+    if result.branch is not None:
+        name, before, now = result.branch
+        what = f"branch {printable(name)}" if name else "HEAD"
+        yield f"git: {what} stands at {now[:12]}, before at {before[:12]}"
+        yield f"To move it back: git reset --soft {before[:12]}"
     verdicts = {verdict for verdict, _ in groups}
     for wider in (Verdict.SHARED, Verdict.UNKNOWN):
         if wider in verdicts:
