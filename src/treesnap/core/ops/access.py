@@ -95,7 +95,7 @@ class UnfinishedStep(NamedTuple):
 
 
 def unfinished_steps(session: Session, names: Iterable[str]) -> list[UnfinishedStep]:
-    """Returns the steps of the root that were not gone back from.
+    """Returns the steps of the root that still have to be rolled back.
 
     Those of which the checkpoint is still there. ``names`` are the root's files. Plans tell of
     their own steps, which they can continue.
@@ -191,7 +191,7 @@ def locked_root(session: Session, operation: str, *, touches_tree: bool = True) 
 
 
 def _finish_if_possible(session: Session) -> None:
-    """Finishes an interrupted restore, or warns of why that is not possible."""
+    """Finishes an interrupted restore, or warns why that is not possible."""
     from treesnap.core.ops.restore.recover import recover_locked
 
     try:

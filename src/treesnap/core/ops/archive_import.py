@@ -105,7 +105,9 @@ _Opened = Callable[[], Any]
 def _import(
     context: Context, request: CaptureRequest, source: str | _Opened, *, once: bool = False
 ) -> CreateResult:
-    """Imports, again if collections overtook it or room was made, unless it can be read once."""
+    """Imports; repeats that after a collection, or after room was made, if the source can be read
+    twice.
+    """
 
     def attempt() -> CreateResult:
         with opened(context, "import", create=True, recover=False) as session:
@@ -238,7 +240,7 @@ def _unpacked(session: Session, writer: Writer, file: Readable) -> _Imported:
 
 
 def _number_of(kind: bytes, name: bytes) -> int | None:
-    """Returns the number that a user or group of a name has on this machine, as tar does."""
+    """Returns the id of a user or group on this machine by its name, as tar does."""
     import grp
     import pwd
 
@@ -250,7 +252,7 @@ def _number_of(kind: bytes, name: bytes) -> int | None:
 
 
 def _decompressed(file: Readable) -> tar.Read:
-    """Returns what reads the archive in a file, by how the file begins."""
+    """Returns a reader of an archive; its first bytes say how it is compressed."""
     buffered = io.BufferedReader(cast(Any, _Raw(file)), tar.PIECE_SIZE)
     start = buffered.peek(8)[:8]
     for magic, program in _OTHERS.items():

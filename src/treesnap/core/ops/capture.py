@@ -51,7 +51,7 @@ def latest(session: Session, scope: tuple[bytes, ...] | None = None) -> Snapshot
 
 
 def usable_cache(session: Session, listing: SnapshotListing | None = None) -> StatCache | None:
-    """Returns the root's stat cache if the trees that it names are sure to exist.
+    """Returns the root's stat cache if the trees that it names certainly exist.
 
     ``listing`` is what the caller has listed of the root's snapshots.
     """

@@ -37,7 +37,7 @@ _Result = TypeVar("_Result")
 
 
 class Overlap(StrEnum):
-    """What to do while another process, thread or task may go back over the same paths."""
+    """What to do while another process, thread or task may roll back the same paths."""
 
     WAIT = "wait"
     REFUSE = "refuse"
@@ -48,11 +48,11 @@ entered: ContextVar[frozenset[SnapshotId]] = ContextVar("inside", default=frozen
 
 
 class Overlapping(Busy):
-    """Another block may go back over the same paths."""
+    """Another process, thread or task may roll back the same paths."""
 
 
 class CheckpointLock:
-    """What a checkpoint needs beside the capture: no other one over its paths, and to stay."""
+    """Keeps other checkpoints away from the paths of this one, and its snapshot from deletion."""
 
     def __init__(self, operation: str) -> None:
         self._operation = operation
@@ -77,7 +77,7 @@ class CheckpointLock:
         self.hold = None
 
     def leave(self, context: Context, reason: str) -> None:
-        """Lets go of a snapshot to which the roll-back failed, and notes that and the reason.
+        """Releases a snapshot to which the roll-back failed, and notes the failure and its reason.
 
         Where not even the store's reserve gives room for the note, the next command only sees that
         this process let go.
@@ -117,7 +117,7 @@ class CheckpointLock:
             )
 
     def require_way_back(self, session: Session) -> None:
-        """Raises StorageFull, and lets go, unless a full store could still take a roll-back."""
+        """Raises StorageFull and releases the snapshot if the store has no room for a roll-back."""
         if not Reserve(session.fs, session.store.layout).fill():
             self.release()
             raise _no_way_back("store", session.store.path)
@@ -153,7 +153,7 @@ def kept_by(what: str, record: HoldRecord | None) -> Busy:
 
 
 def refuse_overlap(session: Session, scope: tuple[bytes, ...] | None) -> None:
-    """Raises Overlapping if another block may go back over some paths.
+    """Raises Overlapping if another block may roll back some of these paths.
 
     What the caller is inside of does not count: blocks that it entered, and commands that started
     it, at whatever distance. The caller holds the root's lock.
@@ -185,7 +185,7 @@ def refuse_overlap(session: Session, scope: tuple[bytes, ...] | None) -> None:
 
 
 def when_alone(take: Callable[[], _Result], wait_s: float) -> _Result:
-    """Returns the outcome of ``take`` as soon as no other block is over the same paths.
+    """Runs ``take`` once no other block may roll back the same paths; returns its outcome.
 
     Raises Overlapping when the wait runs out.
     """
@@ -232,12 +232,12 @@ def _ancestors(fs: FileSystem, namespace: str | None) -> set[int]:
 
 
 def takes_back(target: Snapshot, scope: tuple[bytes, ...] | None) -> bool:
-    """Returns whether a restore of some paths takes back what a step after its target did."""
+    """Returns whether a restore of some paths undoes what a step after its target did."""
     return scope in (None, target.record.scope)
 
 
 def settle_steps(session: Session, target: Snapshot, scope: tuple[bytes, ...] | None) -> None:
-    """Forgets the steps that a finished restore has gone back from; all, if of the whole root.
+    """Forgets the steps that a finished restore has undone: all, if it restored the whole root.
 
     The caller holds the root's lock.
     """

@@ -75,7 +75,7 @@ class ChangeSource(Protocol):
     """Something that knows what changed."""
 
     def answer(self, since: Mark | None) -> Answer | None:
-        """Returns what changed since a mark, or None when it cannot work."""
+        """Returns what changed since a mark, or None if it cannot tell."""
 
 
 class Context(NamedTuple):
@@ -152,7 +152,7 @@ class Session(NamedTuple):
 
 
 def system_clock_ns() -> int:
-    """Returns the time; raises OperationFailed where the system's is more than Python can tell."""
+    """Returns the time; raises OperationFailed if Python cannot represent the system's time."""
     try:
         return time.time_ns()
     except OverflowError as error:

@@ -190,7 +190,7 @@ def _validate(context: Context, line: str) -> None:
 
 
 def _refuse_links(context: Context, paths: tuple[bytes, ...]) -> None:
-    """Raises InvalidArgument for a path that leads through a link: it is meant to be elsewhere.
+    """Raises InvalidArgument for a path that leads through a link: what it names lies elsewhere.
 
     As far as the tree is concerned there is nothing at such a path.
     """
@@ -269,7 +269,7 @@ def check_words(request: CaptureRequest) -> None:
 
 
 def check_name(session: Session, name: str, replaces: SnapshotId | None = None) -> None:
-    """Raises Refused when another snapshot of the root than ``replaces`` has a name already.
+    """Raises Refused if a snapshot of the root other than ``replaces`` has the name.
 
     The caller holds the root's lock.
     """

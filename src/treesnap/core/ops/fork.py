@@ -257,7 +257,7 @@ class _Forking:
         )
 
     def _warn_of_made(self, forks: Sequence[Fork]) -> None:
-        """Says which forks are there although a later one failed; each stands for itself."""
+        """Warns which forks exist although a later one failed; each of them is complete."""
         if forks:
             named = first_few(forks, lambda made: quoted(made.path))
             self._session.context.monitor.warn(
@@ -354,7 +354,7 @@ class _Forking:
         return root, base
 
     def _copy_settings(self, root: Root) -> None:
-        """Gives a fork the settings of its origin, above all what that excludes."""
+        """Copies the settings of the origin to a fork, in particular its exclusions."""
         with suppress(FileNotFoundError):
             data = read_file(self._fs, self._session.root.file("config.toml"), _SETTINGS_SIZE_MAX)
             temporary = self._session.store.layout.temporary

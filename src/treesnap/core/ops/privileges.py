@@ -184,7 +184,7 @@ def limited(put: Put, target: State, live: State | None) -> tuple[State, Privile
 
 
 class _Directory:
-    """A directory that is gone through."""
+    """A directory that is being walked."""
 
     def __init__(
         self, raw: Entry, entry: Entry, pairs: _Pairs, counts: tuple[int, int] | None

@@ -61,7 +61,7 @@ class Filter(NamedTuple):
     """The phase of the work, said likewise."""
 
     def fits(self, snapshot: Snapshot) -> bool:
-        """Returns whether a snapshot is wanted."""
+        """Returns whether a snapshot meets them."""
         return (
             self.session in (None, snapshot.record.session)
             and self.kind in (None, snapshot.kind)

@@ -298,7 +298,7 @@ def subset_groups(groups: Groups, is_wanted: Callable[[bytes], bool]) -> Groups:
 
 
 def relinked(old: State, new: State) -> list[bytes]:
-    """Returns the names that are linked to others in one of two states than in the other."""
+    """Returns the names that are linked to different names in two states."""
     names = {*old.groups, *new.groups}
     return sorted(path for path in names if old.groups.get(path) != new.groups.get(path))
 

@@ -156,7 +156,7 @@ class ArchiveTree:
             tar.refuse(f"{quoted(path)} has extended attributes that are too large to store", path)
 
     def _linked(self, path: bytes, target: bytes, name: bytes) -> tuple[bytes, int]:
-        """Returns what a hard link names again under a name, and the number of the file."""
+        """Returns the entry of a hard link under its new name, and the linked file's number."""
         *above, last = treepath.components(target) or (b"",)
         directory: int | None = _ROOT
         for way in above:

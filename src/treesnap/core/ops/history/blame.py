@@ -102,7 +102,7 @@ def _content(context: Context, snapshot: Snapshot, entry: Entry) -> bytes:
 
 
 class _Followed:
-    """Lines of the newest version, as far back as they were followed."""
+    """The lines of the newest version, and how far back each was followed."""
 
     def __init__(self, lines: list[bytes], newest: Snapshot) -> None:
         self._found: list[Snapshot | None] = [None] * len(lines)

@@ -60,7 +60,7 @@ def status(context: Context, ref: str | None = None) -> StatusResult:
 def _as_restored(
     session: Session, snapshot: Snapshot, scope: tuple[bytes, ...] | None, live: State
 ) -> tuple[State, Privileges]:
-    """Returns what a restore of a snapshot would lead to, and what it leaves out: no change."""
+    """Returns the state that a restore would make, and what it leaves out, which does not count."""
     record, privileged = snapshot.record, is_own(session, snapshot)
     return wanted_state(session, record, scope, live, privileged=privileged)
 

@@ -194,7 +194,7 @@ def _frame(walk: Walk, entry: Entry, key: bytes) -> _Frame:
 
 
 def _key(above: bytes, name: bytes) -> bytes:
-    """Returns what stands for a path. A path itself may be as long as its depth."""
+    """Returns a short key for a path, which itself may be very long."""
     return blake2b(name, key=above, digest_size=16).digest()
 
 

@@ -272,7 +272,7 @@ def _with_state(
 
 
 def count_rollback(session: Session, snapshot: Snapshot, reason: str | None) -> None:
-    """Notes of a snapshot that was restored that it was, and why. The caller holds the root's lock.
+    """Counts a restore of a snapshot, and notes its reason. The caller holds the root's lock.
 
     Every restore of a whole snapshot comes here, by whatever command. One without a reason
     counts if the snapshot is a checkpoint. The files are back by then, so it warns of what cannot

@@ -114,7 +114,9 @@ def _side(
     wanted: Sequence[bool],
     entries: Sequence[Entry | None],
 ) -> dict[int, bytes | None]:
-    """Returns one side of each wanted change by its position, without what is gone meanwhile."""
+    """Returns one side of each wanted change by its position, without content that is gone
+    meanwhile.
+    """
     contents: dict[int, bytes | None] = {}
     files: list[_Wanted] = []
     for number, entry in enumerate(entries):

@@ -82,7 +82,7 @@ def plan_step_of(snapshot: Snapshot) -> PlanStep | None:
 
 
 def is_before_step(snapshot: Snapshot) -> bool:
-    """Returns whether a snapshot was taken before that for which it was taken.
+    """Returns whether a snapshot was taken before its step, and not after it.
 
     Such as a tool of an agent, a step of a plan or of a loop, or a command of ``run``.
     """

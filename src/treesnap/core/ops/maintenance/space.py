@@ -256,7 +256,7 @@ def maintain(context: Context, sequence: int | None = None) -> None:
 
 
 def _has_grown(store: Store) -> bool:
-    """Returns whether a collection is worth its while."""
+    """Returns whether the store has grown enough to be worth a collection."""
     collected_bytes = read_collected_size(store.fs, store.layout)
     growth_bytes_min = max(GROWTH_BYTES_MIN, collected_bytes // 2)
     return store.size_bytes() >= collected_bytes + growth_bytes_min

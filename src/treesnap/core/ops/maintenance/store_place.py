@@ -253,7 +253,7 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
 
 @contextmanager
 def _closed(session: Session) -> Iterator[None]:
-    """Closes the gate of the store, and says that while it waits for others to leave."""
+    """Closes the gate of the store; tells the user while it waits for others to leave."""
     fs, layout = session.fs, session.store.layout
     with ExitStack() as gate:
         with suppress(OSError):  # on a full disk it waits like any other
@@ -278,7 +278,7 @@ def _closed_as_well(partial: _Partial) -> Iterator[None]:
 
 
 def _exchanged_with_copy(session: Session, partial: _Partial, old: str, path: str) -> str:
-    """Makes a copy the store; returns where the old one is. Both gates are closed."""
+    """Puts a copy in the store's place; returns where the old one is. Both gates are closed."""
     fs = session.fs
     place = place_before(path, old)
     move = NotedMove(old, place)
@@ -383,7 +383,7 @@ def _refuse_dangling(path: str) -> None:
 
 
 def _is_link_to_replace(path: str, store: str) -> bool:
-    """Says whether at a path is a link of a move that was killed, or one that leads to a store."""
+    """Returns whether a path is a link that a killed move left, or one that leads to a store."""
     return own_link_target(path) == path or leads_to(path, store)
 
 
@@ -555,7 +555,7 @@ def _refuse_no_exchange(session: Session, old: str) -> None:
 
 
 def _stay(session: Session, partial: _Partial, path: str) -> None:
-    """Takes back what a move has done that could not exchange the names at last.
+    """Undoes what a move has done that could not exchange the names in the end.
 
     As far as it can be; what is left then says that it is only read.
     """
@@ -578,7 +578,7 @@ def _free_name(path: str) -> str:
 
 
 class _Partial:
-    """The directory of a copy, opened: its name may be another one's at any moment."""
+    """The open directory of a copy, because its name may lead to another one at any moment."""
 
     def __init__(self, fs: FileSystem, path: str, fd: int, above_fd: int) -> None:
         self.fs = pinned(fs, path, fd)
@@ -600,7 +600,7 @@ class _Partial:
         self._mark = mark
 
     def unmark(self) -> None:
-        """Takes that back."""
+        """Removes the mark."""
         if self._mark is not None:
             unlink_if_present(self.fs, self._mark.path)
             self.close()

@@ -229,7 +229,7 @@ class _Sides:
         self.groups.append(groups)
 
     def advance_base(self, later: Entry, groups: Groups, get: Get) -> None:
-        """Makes a later state of the other side the base, for each path that mine has it of.
+        """Makes a later state of the other side the base of each path that my side took from it.
 
         That is so where merging it once more would change nothing here, whether it was merged or
         came otherwise. Where a merge was undone, the base stays. No record has to say which.
@@ -396,7 +396,7 @@ class _Merge:
         return path in self._entered
 
     def run(self, my_root: Entry, their_root: Entry, *base_roots: Entry) -> None:
-        """Finds what becomes other than it is in ``my_root``."""
+        """Finds what the merge changes in ``my_root``."""
         stack: list[_MergePlace] = [_MergePlace(treepath.ROOT, my_root, their_root, base_roots)]
         halves: list[_MergePlace] = []
         while stack:

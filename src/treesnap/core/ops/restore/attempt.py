@@ -144,7 +144,7 @@ class NoRoomToStage(StorageFull):
 
 
 class _Stale(Exception):
-    """Something is not what a watcher vouched for, and the walk had not looked at."""
+    """Something has changed that a watcher vouched for, and that the walk did not look at."""
 
     def __init__(self, conflict: Conflict) -> None:
         super().__init__(str(conflict))

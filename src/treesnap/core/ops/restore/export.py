@@ -414,7 +414,7 @@ def _put_below(fs: FileSystem, stage_fd: int, tree: bytes, names: Sequence[bytes
 
 
 def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, inode: int, *, touch: bool) -> None:
-    """Sets mode and time of a directory, which needs write permission to be moved, again."""
+    """Sets mode and time of a directory again, which got write permission to be moved."""
     with opened_file(fs, entry.name, _LOOK, place_fd) as fd:
         found = fs.fstat(fd)
         if found.st_ino != inode:
@@ -641,7 +641,7 @@ def _forget_unfinished(session: Session, path: bytes, parent_fd: int, whole: byt
 
 
 def forget_fork(session: Session, path: bytes) -> None:
-    """Forgets a root that was made for a fork which did not come to be. Raises NotFound, Busy.
+    """Forgets a root that was made for a fork that failed. Raises NotFound, Busy.
 
     Does nothing where something lies at its path, or where it has more than the base.
     """

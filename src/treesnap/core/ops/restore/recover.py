@@ -120,7 +120,7 @@ def refuse_stranger(session: Session) -> None:
 
 
 def _settle(session: Session, commit: Commit) -> None:
-    """Forgets the steps that a finished restore has gone back from, as that would have done."""
+    """Forgets the steps that a finished restore has undone, as the restore would have done."""
     history = HISTORY.decode(commit.history)
     scopes = [
         moment.scope
@@ -332,7 +332,7 @@ class Completion:
         raise AssertionError
 
     def _left_out(self, goal: Snapshot) -> str:
-        """Returns what is to be said of privileges that the tree did not get."""
+        """Returns what to report about privileges that the tree did not get."""
         if self._session.store.is_own or was_captured_here(goal):
             return ""
         paths = self._commit.paths
@@ -342,7 +342,7 @@ class Completion:
         return ", without privileges and owners, because the store is not proven to be yours"
 
     def _remove_first(self, root_fd: int) -> None:
-        """Removes what goes or makes way, durably; takes no space, and gives it back."""
+        """Removes, durably, what goes or makes way; needs no space, and frees some."""
         fs, name = self._session.fs, self._journal.stage_name
         remove_stages(fs, root_fd, name, self._journal.stage_tops)
         plan, _, _ = self._planned(self.look(root_fd), self._target)

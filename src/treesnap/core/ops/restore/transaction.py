@@ -117,7 +117,7 @@ class Transaction:
         return self._open_journal.commit
 
     def _write(self, journal: Journal) -> None:
-        """Replaces the journal; on a full disk with the room of the store's reserve."""
+        """Replaces the journal; on a full disk it takes the room of the store's reserve."""
         self._backed(lambda: self._session.root.write("journal", JOURNAL, journal))
         self._journal = journal
 
@@ -200,7 +200,7 @@ class Transaction:
             self._end_or_warn(root_fd, prepared, steps.work)
 
     def run_without_files(self, current: State, commit: Commit) -> None:
-        """Commits a restore of which nothing but history and attachment are to change.
+        """Commits a restore that changes nothing but history and attachment.
 
         When this raises, neither has changed, or the journal is left for the next operation.
         """
@@ -261,7 +261,7 @@ class Transaction:
         )
 
     def commit_in_place(self, work: RestoreWork, commit: Commit) -> Journal:
-        """Commits a plan of which nothing is staged; what it removes first is not moved aside.
+        """Commits a plan without staging anything; what it removes first is not moved aside.
 
         The tree is as it was when this returns, or raises. From then on a recovery carries the
         journal out, in this process or another. Raises OperationFailed for what not even its
@@ -360,7 +360,7 @@ class Transaction:
 
     @contextmanager
     def _staying(self, source: Snapshot | None) -> Iterator[None]:
-        """Keeps a snapshot of another root, which was fetched, from being removed meanwhile."""
+        """Keeps a fetched snapshot of another root from being removed meanwhile."""
         if source is None or source.root_id == self._session.root.id:
             yield
             return

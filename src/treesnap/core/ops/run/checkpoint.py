@@ -170,7 +170,7 @@ class _Runs:
 
 
 class HeldCheckpoint(NamedTuple):
-    """A checkpoint that is held until the block ends in which it was taken."""
+    """A checkpoint that is held until its block ends."""
 
     context: Context
     made: CreateResult
@@ -303,7 +303,7 @@ class _Begun:
         self._guard = guard
 
     def note_failure(self, error: BaseException) -> None:
-        """Lets go of the checkpoint, and notes why, if an error says that going back failed."""
+        """Releases the checkpoint, and notes why, if an error says that the roll-back failed."""
         held = self.held
         if isinstance(error, TreesnapError) and error.checkpoint_id == held.made.id:
             reason = error.message.removeprefix(_failed_to(held.made.id))
@@ -332,7 +332,7 @@ class _Begun:
 
 
 def itself(held: HeldCheckpoint) -> HeldCheckpoint:
-    """Returns what it gets: the value of a block whose body goes back by itself."""
+    """Returns its argument: the value of a block whose body rolls back by itself."""
     return held
 
 
@@ -369,7 +369,7 @@ class _InterruptibleMonitor:
 
 @contextmanager
 def held_snapshot(context: Context, snapshot_id: SnapshotId, operation: str) -> Iterator[None]:
-    """Holds an older snapshot, to go back to it; waits and raises like :class:`CheckpointBlock`."""
+    """Holds an older snapshot for a roll-back; waits and raises like :class:`CheckpointBlock`."""
     if snapshot_id in entered.get():
         yield
         return
@@ -508,7 +508,7 @@ def warn_of_untouched(context: Context, result: RestoreResult) -> None:
 
 
 def _clear_place(context: Context) -> None:
-    """Moves what has taken the root's place, and is not a directory, beside it."""
+    """Moves aside what lies in the root's place and is not a directory."""
     fs = context.fs
     above, name = os.path.split(context.root)
     try:

@@ -29,7 +29,7 @@ _PAUSE_S = 0.05
 
 
 class RollbackBlock(CheckpointBlock[CreateResult]):
-    """A block that goes back when its body raises, or a decorator of functions for it.
+    """A block that rolls back when its body raises; also a decorator of functions.
 
     Each call of a decorated function has a block of its own; that of a coroutine function is one of
     the event loop, as of ``handle.aio``. The body of a generator runs after the call, so generator

@@ -260,7 +260,7 @@ class Applier:
     def _give_mode_back(
         self, step: RestoreStep, fd: int, name: bytes, found: os.stat_result | None
     ) -> None:
-        """Gives a directory that was moved and came back what that took."""
+        """Gives a directory that was moved away and back the mode that this took from it."""
         before = step.before
         if before is None or found is None or not stat_module.S_ISDIR(before.mode):
             return
@@ -331,7 +331,7 @@ class Applier:
         self._finisher.finish(forward=forward)
 
     def _finish_put(self, step: RestoreStep) -> None:
-        """Gives a directory that was put what moving it took: its permissions, its time."""
+        """Restores the permissions and the time of a directory, which moving it changed."""
         if step.action != Action.PUT or step.new is None or not step.new.is_directory:
             return
         fd, name, status = self._preconditions.look(step)
@@ -441,7 +441,7 @@ def apply_directory_metadata(
     *,
     touch: bool = False,
 ) -> bool:
-    """Gives a directory the metadata of an entry, as far as it has what is known of it.
+    """Gives a directory the metadata of an entry, except for what another process has set.
 
     Returns whether all of it was permitted.
 
@@ -473,7 +473,7 @@ def _is_changed(item: Finish) -> bool:
 
 
 def open_files(root: str, steps: Iterable[RestoreStep]) -> tuple[OpenFile, ...]:
-    """Returns what processes have open of the files that steps replace or remove, by path.
+    """Returns, by path, which of the files that steps replace or remove are open in processes.
 
     Such a process still reads and writes the old file, and nothing of that reaches the tree; a
     database whose log is replaced breaks. Restores report the processes and do not wait for them.

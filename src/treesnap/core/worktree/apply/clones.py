@@ -66,7 +66,7 @@ def can_share(fs: FileSystem, source: str, target: str) -> bool:
 
 
 class CloneSource:
-    """An open tree with its stat cache, of which the files are cloned that hold what is wanted.
+    """An open tree with its stat cache: its files that hold the wanted content are cloned.
 
     ``mapped`` are the inodes of files that programs may change with no sign of it.
     """

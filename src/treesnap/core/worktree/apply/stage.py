@@ -483,7 +483,7 @@ class Stager:
 
 
 def _name(error: OSError, path: bytes) -> None:
-    """Makes the error of a call about what is built for a path name that path."""
+    """Makes an error about a file that is built name the path that it is built for."""
     if error.filename is not None:  # a name in its directory, or the target of a link
         error.filename, error.filename2 = path, None
 
