@@ -148,11 +148,16 @@ class TreeReader:
         """Keeps the first directories from now on, of so many entries together."""
         self._room = entries_max
 
-    def keep(self, tree_id: ObjectId, tree: Tree) -> None:
-        """Caches a directory that the caller has already decoded."""
+    def keep(self, tree_id: ObjectId, tree: Tree, new_count: int | None = None) -> None:
+        """Caches a directory that the caller has already decoded.
+
+        All but ``new_count`` of its entries are those of another one that is kept, and take no
+        memory again.
+        """
         self._cache.add(tree_id, tree)
-        if len(tree.entries) < self._room and tree_id not in self._first:
-            self._room -= len(tree.entries) + 1
+        count = len(tree.entries) if new_count is None else new_count
+        if count < self._room and tree_id not in self._first:
+            self._room -= count + 1
             self._first[tree_id] = tree
 
     def share(self, other: TreeReader) -> None:
@@ -172,11 +177,11 @@ class TreeReader:
         return self.tree(tree_id).totals
 
     def entries(self, tree_id: ObjectId) -> Iterator[Entry]:
-        """Yields the entries of a directory in the order of their raw names."""
+        """Returns the entries of a directory in the order of their raw names."""
         tree = self.tree(tree_id)
-        if not tree.pages:
-            yield from tree.entries
-            return
+        return self._entries_of_pages(tree) if tree.pages else iter(tree.entries)
+
+    def _entries_of_pages(self, tree: Tree) -> Iterator[Entry]:
         previous = b""
         for page in tree.pages:
             below = self.tree(page.id)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from stat import S_ISDIR
 
 from treesnap.core.codec.journal import STAGE_PREFIX
+from treesnap.core.codec.message import LONG_ARRAY_LENGTH_MAX, unpack
 from treesnap.core.codec.statcache import (
     PlainObservation,
     Row,
@@ -185,23 +186,29 @@ def _looked(
 
 
 def _differing(row: Row, packed: bytes) -> Iterator[Finding]:
-    """Yields what differs in one directory, whose packed observations differ from its row's."""
+    """Yields what differs in one directory, whose packed observations differ from its row's.
+
+    They were packed by this process, and are taken for well formed.
+    """
     try:
-        now = list(decode_observations(packed).values())
-    except Corrupt:  # or they are too many
+        now = list(unpack(packed, "observations", LONG_ARRAY_LENGTH_MAX, maps=False))
+    except Corrupt:  # they are too many
         yield _NAMES, row.path
         return
-    yield from _compared(row, now, set())
+    yield from _compared(row, now, set(), is_other=True)
 
 
-def _compared(row: Row, now: list[PlainObservation], names: set[bytes]) -> Iterator[Finding]:
+def _compared(
+    row: Row, now: list[PlainObservation], names: set[bytes], *, is_other: bool = False
+) -> Iterator[Finding]:
     """Yields what differs in one directory from its row; ``names`` always do.
 
-    A directory that was not captured has no rows below it that count.
+    A directory that was not captured has no rows below it that count. ``is_other`` says that
+    something differs.
     """
     before: Iterable[PlainObservation] = now
     try:
-        if not is_observed(row.observations, now):
+        if is_other or not is_observed(row.observations, now):
             before = list(decode_observations(row.observations).values())
             names.update(item[0] for item in {*before} ^ {*now})
     except Corrupt:

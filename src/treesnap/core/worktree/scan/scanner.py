@@ -44,6 +44,7 @@ from treesnap.core.model.entries import (
     Skipped,
     SkipReason,
     Totals,
+    Tree,
     Xattrs,
 )
 from treesnap.core.model.errors import Corrupt, InvalidArgument, WarningCode, quoted
@@ -830,7 +831,7 @@ class Directory:
             {name: stored.tree_id for name, stored, _ in changed},
             totals := row.totals.with_new(before, after),
             walk.sink.put,
-            trees.keep,
+            lambda tree_id, tree: trees.keep(tree_id, tree, len(changed)),
             trees.tree,
         )
         return self._add_row(tree_id, totals)
@@ -850,7 +851,13 @@ class Directory:
         walk = self._walk
         entries = [self._entries[name] for name in sorted(self._entries)]
         totals = self._totals(entries)
-        tree_id = put_tree(entries, totals, walk.sink.put, walk.trees.keep)
+        old = self._old or {}
+
+        def keep(tree_id: ObjectId, tree: Tree) -> None:
+            new_count = sum(old.get(entry.name) is not entry for entry in tree.entries)
+            walk.trees.keep(tree_id, tree, new_count)
+
+        tree_id = put_tree(entries, totals, walk.sink.put, keep)
         if walk.builder is not None and self._scope is None:
             self._remove_lost(walk.builder)
         return self._add_row(tree_id, totals)
