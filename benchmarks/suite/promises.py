@@ -104,9 +104,34 @@ def _own(work: str, quantity: str = SECONDS) -> Case:
 
 
 CLICK = Case("", floors.CLICK, floors.FLOOR)
+START = Case("", floors.CREATE_FEW, "treesnap")
 EVERYTHING = _source(floors.EVERYTHING, floors.FLOOR)
 
+SMALL = (
+    ("files-1000", "treesnap", "≤ 14 × git without help", 14),
+    ("files-1000", serving.SERVER, "with `watch` and a fork server ≤ 4 × git without help", 4),
+    (CHECKPOINT_TREE, "treesnap", "≤ 3.4 × git without help", 3.4),
+)
+"""How much a status of small trees may take: most people's trees are small."""
+
 PROMISES = (
+    *(
+        _ratio(
+            f"status of {trees.tree_named(tree).title}, processor time",
+            words,
+            limit,
+            Case(tree, peers.STATUS, tool, CPU),
+            Case(tree, peers.STATUS, "git", CPU),
+        )
+        for tree, tool, words, limit in SMALL
+    ),
+    Promise(
+        "in-process `create` of 1,000 files, one changed",
+        "≤ 10 ms median",
+        Form.BOUND,
+        0.010,
+        (Case("files-1000", watching.IN_PROCESS, watching.LIBRARY),),
+    ),
     _ratio(
         "first snapshot, processor time",
         "≤ 1.3 × `tar | zstd -1 -T2`",

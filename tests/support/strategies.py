@@ -171,7 +171,7 @@ def snapshot_records() -> SearchStrategy[SnapshotRecord]:
         SnapshotRecord,
         root=root_entries(),
         links=st.none() | contents(),
-        root_path=st.binary(max_size=20),
+        root_path=st.binary(max_size=20).filter(lambda path: 0 not in path),
         created_at_ns=_TIMES_NS,
         totals=totals(),
         kind=st.sampled_from(SnapshotKind),
