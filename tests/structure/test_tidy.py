@@ -122,6 +122,7 @@ TAKERS = [
     "core/worktree/watcher.py",
     # Users' files.
     "agents/install/settings_file.py",
+    "agents/session_status.py",
     "remote/blobs/directory.py",
     "core/ops/history/archive.py",
     "core/ops/restore/*",

@@ -18,6 +18,7 @@ from treesnap.agents.event import Event, Reply
 from treesnap.agents.git_head import git_head
 from treesnap.agents.hosts.base import Host, one_line
 from treesnap.agents.marks import add_marks, marks_of
+from treesnap.agents.session_status import note_status
 from treesnap.agents.sessions import (
     PROMPT_COMMANDS,
     REASON_LENGTH_MAX,
@@ -199,6 +200,7 @@ def respond(
             note_gap(context, event, problem)
             if isinstance(error, OutOfTime):
                 _capture_in_background(context)
+    _note_outcome(context, event, done, problem)
     return reply_to(event, host, problem, context=news, is_strict=is_strict)
 
 
@@ -210,8 +212,17 @@ def carried_out(event: Event, host: Host, context: Context, *, is_strict: bool) 
     if event.phase is EventPhase.SESSION or _typed_words(event) is not None:
         return None
     done = record(context, event)
-    news = _news(context, event, done)
-    return reply_to(event, host, problem_of(done.result), context=news, is_strict=is_strict)
+    news, problem = _news(context, event, done), problem_of(done.result)
+    _note_outcome(context, event, done, problem)
+    return reply_to(event, host, problem, context=news, is_strict=is_strict)
+
+
+def _note_outcome(
+    context: Context, event: Event, done: Capturing | None, problem: str | None
+) -> None:
+    """Keeps for the status of the session what became of an event."""
+    step = done.result.snapshot.record.step if done is not None else None
+    note_status(context.fs, event, context.clock_ns(), step=step, problem=problem)
 
 
 def reply_to(

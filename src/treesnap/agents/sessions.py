@@ -8,15 +8,25 @@ not captured is a *gap*, in a small file of the root.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from contextlib import suppress
 from itertools import islice, zip_longest
 
 from treesnap.agents.event import Event
 from treesnap.agents.marks import add_marks, marks_of
+from treesnap.agents.session_status import session_statuses
 from treesnap.core.codec.root_files import GAPS, GAPS_FILE, GAPS_LENGTH_MAX, Gap
 from treesnap.core.codec.snapshot import tag_bytes
-from treesnap.core.model.errors import ErrorCode, NotFound, StoreMissing, TreesnapError, quoted
+from treesnap.core.model import treepath
+from treesnap.core.model.errors import (
+    ErrorCode,
+    NotFound,
+    StoreMissing,
+    TreesnapError,
+    printable,
+    quoted,
+)
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import fact_tags
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind
@@ -25,6 +35,7 @@ from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.history.log import gaps_in
 from treesnap.core.ops.history.steps import AgentStep, EventPhase, step_of
 from treesnap.core.store.lock import held, inside
+from treesnap.core.store.roots import registered_roots
 
 LOOK_BACK_MAX = 256
 """Snapshots of a root that are read at most before a step of a known session is made."""
@@ -95,9 +106,35 @@ def agent_session(context: Context, session_id: str | None = None) -> AgentSessi
             return session
     which = "an agent" if session_id is None else f"the session {quoted(session_id)} of an agent"
     raise NotFound(
-        f"No step of {which} was captured in {quoted(context.root)}",
+        f"No step of {which} was captured in {quoted(context.root)}{_instead(context)}",
         code=ErrorCode.SESSION_NOT_FOUND,
     )
+
+
+def _instead(context: Context) -> str:
+    """Returns in which roots above and below there are steps, and why there are none here."""
+    text = "".join(f"; there are some in {quoted(path)}" for path in _near_roots(context)[:2])
+    for status in session_statuses(context.fs):
+        if status.problem is not None and status.directory == context.root:
+            return f"{text}; the newest event of {printable(status.host)}: {status.problem}"
+    return text
+
+
+def _near_roots(context: Context) -> list[str]:
+    """Returns the roots above and below this one in which agents have worked, the newest first."""
+    found: list[tuple[int, str]] = []
+    own = os.fsencode(context.root)
+    with suppress(StoreMissing, TreesnapError), opened(context, "look", recover=False) as session:
+        for path in registered_roots(session.fs, session.store.layout):
+            is_near = treepath.is_within(path, own) or treepath.is_within(own, path)
+            if path == own or not is_near:
+                continue
+            root = session.store.root(path)
+            recent = islice(session.store.snapshots.readable(root.id), LOOK_BACK_MAX)
+            step = next(filter(None, map(step_of, recent)), None)
+            if step is not None:
+                found.append((step.snapshot.record.created_at_ns, os.fsdecode(path)))
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def newest_by_host(context: Context) -> dict[str, int]:

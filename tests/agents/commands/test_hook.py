@@ -833,3 +833,50 @@ def test_a_hook_that_a_watcher_carries_out_imports_hardly_anything(root, environ
     ]
     assert started.stdout.decode().split() == ["__future__", "_socket", "select", *ours]
     assert [item["phase"] for item in listed(snap)] == ["pre"]
+
+
+class TestStatusOfASession:
+    def line(self, hook, snap, monkeypatch, **fields):
+        given = json.dumps({"session_id": "s1", **fields}).encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        return snap("agent", "status-line", "claude").out
+
+    def test_a_status_line_says_how_far_it_has_come(self, hook, tell, snap, monkeypatch):
+        line = partial(self.line, hook, snap, monkeypatch)
+        assert line() == "snap: not captured yet\n"
+        tell("UserPromptSubmit", prompt="Go on")
+        assert line(session_id="other") == "snap: not captured yet\n"
+        session = json.loads(snap("agent", "status", "claude", "--json").raw)["sessions"][0]
+        assert (session["step"], session["gaps"], session["problem"]) == (1, 0, None)
+        assert line(session_id=session["session"]) == "snap 1 \N{MIDDLE DOT} 0 gaps\n"
+
+    def test_a_root_that_is_refused_is_said_where_no_root_is(
+        self, hook, snap, environment, monkeypatch
+    ):
+        fields = {"session_id": "s1", "cwd": "/", "hook_event_name": "PreToolUse"}
+        hook("claude", json.dumps(fields).encode())
+
+        assert self.line(hook, snap, monkeypatch).startswith("snap off: ")
+        status = snap("agent", "status", "claude")
+        assert "claude session s1 in '/': not captured: " in status.out
+        session = json.loads(snap("agent", "status", "--json").raw)["sessions"][0]
+        assert (session["session"], session["gaps"], session["step"]) == ("s1", 1, None)
+
+    @pytest.mark.parametrize("given", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
+    def test_what_is_no_payload_is_no_error(self, snap, monkeypatch, given):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+
+        result = snap("agent", "status-line", "claude")
+
+        assert (result.code, result.out) == (0, "snap: not captured yet\n")
+
+    def test_roots_with_steps_above_and_below_are_named(self, snap, tell, root):
+        tell("UserPromptSubmit", prompt="Go on")
+        (root / "deep").mkdir()
+        (root / "deep/file").touch()
+
+        below = snap("-C", root / "deep", "rewind")
+        above = snap("-C", root.parent, "create", "--force") and snap("-C", root.parent, "rewind")
+
+        assert f"there are some in '{root}'" in below.err or below.code == 0
+        assert f"there are some in '{root}'" in above.err

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from treesnap.agents.hosts.base import Payload
 from treesnap.agents.hosts.table import HOSTS
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.diff.texts import hunks
-from treesnap.core.model.errors import TreesnapError, printable
+from treesnap.core.model.errors import TreesnapError, printable, quoted
 from treesnap.core.model.presentation import Fields, path_fields
+from treesnap.core.model.quantities import count_text
 from treesnap.core.own_program import program_words
 
 if TYPE_CHECKING:
     from treesnap.agents.install.installer import FileChange, SettingsPlace
     from treesnap.agents.install.status import HostStatus
+    from treesnap.agents.session_status import SessionStatus
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_FAILING_MAX = 5
+"""Sessions whose newest event was not captured, and that are shown."""
+_PAYLOAD_SIZE_MAX = 1 << 20
+_PROBLEM_LENGTH_MAX = 60
 _RUNS = {True: "yes", False: "no", None: "unknown"}
 
 
@@ -126,6 +136,7 @@ def status(invocation: Invocation, *, hosts: Sequence[str]) -> None:
     Asks each host for its version, and Codex whether it trusts the hooks.
     """
     from treesnap.agents.install.status import host_statuses
+    from treesnap.agents.session_status import session_statuses
     from treesnap.agents.sessions import newest_by_host
 
     home = _place(invocation, for_user=True, for_project=False)
@@ -136,8 +147,56 @@ def status(invocation: Invocation, *, hosts: Sequence[str]) -> None:
             newest_ns = newest_by_host(handle.context)
         except TreesnapError as error:
             invocation.output.note(f"When events came is not known: {error.message}")
+        fs = handle.context.fs
     statuses = host_statuses(_once(hosts or HOSTS), home, project, newest_ns)
-    invocation.output.result("agent.status", lambda: {"hosts": statuses}, _status_lines(statuses))
+    sessions = [item for item in session_statuses(fs) if item.host in (hosts or HOSTS)]
+    failing = [item for item in sessions if item.problem is not None][:_FAILING_MAX]
+    invocation.output.result(
+        "agent.status",
+        lambda: {"hosts": statuses, "sessions": sessions},
+        [*_status_lines(statuses), *map(_failing_line, failing)],
+    )
+
+
+@agent.command("status-line", prints_only=True, examples=["snap agent status-line claude"])
+@click.argument("host", metavar="HOST", type=click.Choice(HOSTS))
+@pass_invocation
+def status_line(invocation: Invocation, *, host: str) -> None:
+    """Print how far the capture of a session has come, in a few words.
+
+    For the status line of a host, which writes what it knows of the session to standard
+    input. Reads one small file and no store.
+    """
+    from treesnap.agents.hosts.table import host_named
+    from treesnap.agents.session_status import session_status
+    from treesnap.core.fs.local import LocalFileSystem
+
+    known = None
+    with suppress(TreesnapError, ValueError, RecursionError):
+        fields = json.loads(sys.stdin.buffer.read(_PAYLOAD_SIZE_MAX))
+        session = host_named(host).session(Payload(fields if isinstance(fields, dict) else {}))
+        known = session_status(LocalFileSystem(), host, session)
+    invocation.output.result(
+        "agent.status-line",
+        lambda: {"session": known},
+        [_short(known)],
+    )
+
+
+def _short(known: SessionStatus | None) -> str:
+    """Returns a few words about a session."""
+    if known is None or (known.step is None and known.problem is None):
+        return "snap: not captured yet"
+    gaps = count_text(known.gaps, "gap")
+    if known.step is None:
+        return f"snap off: {printable(known.problem or '')[:_PROBLEM_LENGTH_MAX]}"
+    return f"snap {known.step} \N{MIDDLE DOT} {gaps}"
+
+
+def _failing_line(item: SessionStatus) -> str:
+    """Returns what became of the newest event of a session, which was not captured."""
+    who = f"{printable(item.host)} session {printable(item.session)}"
+    return f"{who} in {quoted(item.directory)}: not captured: {printable(item.problem or '')}"
 
 
 def _place(invocation: Invocation, *, for_user: bool, for_project: bool) -> SettingsPlace:

@@ -129,6 +129,9 @@ def _replied(
         respond,
         time_limit,
     )
+    from treesnap.agents.session_status import note_status
+    from treesnap.core.fs.local import LocalFileSystem
+    from treesnap.core.ops.context import system_clock_ns
 
     invocation.wait_s = min(invocation.wait_s, max(timeout_s - 1.0, timeout_s / 2))
     event: Event | None = None
@@ -141,10 +144,14 @@ def _replied(
             with invocation.open(progress=False, makes_store=True, start=event.root) as handle:
                 return respond(event, host, handle.context, _run_command, is_strict=is_strict)
     except (TreesnapError, OSError, OutOfTime) as error:
-        return reply_to(event, host, reason_of(error), is_strict=is_strict)
+        reason = reason_of(error)
     except Exception as error:  # noqa: BLE001 - a mistake of ours must not stop the agent
         reason = f"{type(error).__name__}: {error}"
-        return reply_to(event, host, reason, is_strict=is_strict)
+    if event is not None and not event.is_read_only:
+        with suppress(TreesnapError):
+            now_ns = system_clock_ns()
+            note_status(LocalFileSystem(), event, now_ns, step=None, problem=reason)
+    return reply_to(event, host, reason, is_strict=is_strict)
 
 
 def _payload(invocation: Invocation, event_name: str | None) -> Payload:
