@@ -231,6 +231,29 @@ def test_what_the_user_wrote_between_two_prompts_comes_back(place):
     assert verdicts(result) == {b"x": "back-to-others"}
 
 
+def test_times_of_directories_go_back_with_what_the_agent_did_there(place):
+    def times() -> dict[str, int]:
+        return {name: (place.root / name).stat().st_mtime_ns for name in (".", "ours", "yours")}
+
+    place.write("ours/a", "old")
+    place.write("yours/a", "old")
+    before = times()
+    place.tell(TURN)
+    place.call(ours__made="agent", yours__made="agent", top="agent")
+    after = times()
+    place.write("yours/mine", "user")
+    mine = times()
+
+    place.rewind()
+
+    assert times() == {**before, "yours": mine["yours"]}
+    assert place.files() == {"ours/a": "old", "yours/a": "old", "yours/mine": "user"}
+    place.handle.undo()
+    assert times() == {**after, "yours": mine["yours"]}
+    place.rewind()
+    assert times() == {**before, "yours": mine["yours"]}
+
+
 def test_calls_of_two_sessions_at_one_time_are_shared(place):
     place.write("x", "0")
     place.tell(TURN)

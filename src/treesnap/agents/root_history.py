@@ -8,7 +8,7 @@ have changed it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from stat import S_ISGID, S_ISUID
 
@@ -81,12 +81,14 @@ class RootHistory:
         self._entries: list[dict[bytes, tuple[Entry | None, Entry | None]]] = []
         self._indexes: dict[bytes, set[int]] = defaultdict(set)
         """By repository: the spans in which its index changed."""
+        self._times: list[Span] = []
+        """What lies between the states of the times of directories alone."""
         self._spans = self._compared()
 
     def _compared(self) -> list[Span]:
         """Returns what lies between the states; leaves out a state that cannot be read any more."""
         spans: list[Span] = [Span({})]
-        self._entries = [{}]
+        self._entries, self._times = [{}], [Span({})]
         states = self._states[:1]
         restored = self._restored()
         for state in self._states[1:]:
@@ -103,7 +105,9 @@ class RootHistory:
                 if states[-1].sequence <= safety[0].sequence < state.sequence
             ]
             if sources:
-                span = span._replace(restored=self._versions_in(sources))
+                span = span._replace(restored=self._versions_in(sources, _version))
+                restored_times = self._versions_in(sources, _time_of_directory)
+                self._times[-1] = self._times[-1]._replace(restored=restored_times)
             states.append(state)
             spans.append(span)
         self._states = states
@@ -120,14 +124,20 @@ class RootHistory:
             pairs += [(safety, known[name.id]) for name in names[:1] if name.id in known]
         return pairs
 
-    def _versions_in(self, sources: Sequence[tuple[Snapshot, Snapshot]]) -> _Restored:
-        return _Restored(self.trees, [(safety.record.scope, source) for safety, source in sources])
+    def _versions_in(
+        self,
+        sources: Sequence[tuple[Snapshot, Snapshot]],
+        version: Callable[[Entry | None], Version],
+    ) -> _Restored:
+        scopes = [(safety.record.scope, source) for safety, source in sources]
+        return _Restored(self.trees, scopes, version)
 
     def _span(self, old: Snapshot, new: Snapshot, place: int) -> Span:
         """Returns what changed between two states."""
         trees = self.trees
         entries: dict[bytes, tuple[Entry | None, Entry | None]] = {}
         changes: dict[bytes, tuple[Version, Version]] = {}
+        times: dict[bytes, tuple[Version, Version]] = {}
         inside: dict[bytes, list[bytes]] = defaultdict(list)
         walks = trees.walk(), trees.walk()
         for path, before, after in differing(
@@ -136,9 +146,12 @@ class RootHistory:
             if any(entry is not None and entry.is_skipped for entry in (before, after)):
                 continue
             versions = _version(before), _version(after)
+            repository = repository_of(path)
+            of_directory = _time_of_directory(before), _time_of_directory(after)
+            if repository is None and None not in of_directory:
+                times[path] = of_directory
             if versions[0] == versions[1]:
                 continue
-            repository = repository_of(path)
             if repository is not None:
                 inside[repository].append(path)
                 continue
@@ -160,6 +173,7 @@ class RootHistory:
             if any(treepath.is_within(path, elsewhere) for path in paths):
                 shared.add(repository)
         self._entries.append(entries)
+        self._times.append(Span({path: pair for path, pair in times.items() if pair[0] != pair[1]}))
         return Span(changes, shared=shared)
 
     def _marks(self) -> list[ToldMark]:
@@ -185,12 +199,15 @@ class RootHistory:
 
     def attribution(self, widened: Collection[Whose] = ()) -> Attribution:
         """Returns whose the changes are; ``widened`` are classes that are undone as well."""
+        return self._attribution(self._spans, widened)
+
+    def _attribution(self, spans: Sequence[Span], widened: Collection[Whose]) -> Attribution:
         numbers = [state.sequence for state in self._states]
         calls = calls_by_span(calls_in(self._marks(), numbers[-1]), numbers)
         groups = load_groups(self._states[-1].record.links, self._session.store.get)
         return Attribution(
             self._agent.id,
-            self._spans,
+            spans,
             calls,
             widened=widened,
             names=lambda path: groups.get(path, (path,)),
@@ -221,6 +238,7 @@ class RootHistory:
             change = self._difference(path, judgement)
             if change is not None:
                 conflicts.append(change)
+        self._pick_times(picks, wanted, widened)
         return picks, tuple(judged), tuple(conflicts)
 
     def _pick(
@@ -241,6 +259,28 @@ class RootHistory:
             if live is not None:
                 picks[index] = Pick(live, None)
 
+    def _pick_times(
+        self, picks: dict[bytes, Pick], wanted: Sequence[bytes], widened: Collection[Whose]
+    ) -> None:
+        """Adds the times of directories, which go back as versions of files do.
+
+        They change with the names in a directory, so what is undone there would leave its own.
+        """
+        for path, judgement in self._attribution(self._times, widened).judged().items():
+            if wanted and not any(treepath.is_within(path, top) for top in wanted):
+                continue
+            pick = picks.get(path)
+            root = self._states[-1].record.root
+            entry = pick.entry if pick is not None else self.trees.find(root, path)
+            if judgement.is_live or entry is None or not entry.is_directory:
+                continue
+            changes = [span.changes[path] for span in self._times if path in span.changes]
+            stop = judgement.stop
+            time_ns = changes[0][0] if stop is None else self._times[stop].changes[path][1]
+            assert isinstance(time_ns, int)
+            entry = entry._replace(mtime_ns=time_ns)
+            picks[path] = pick._replace(entry=entry) if pick is not None else Pick(entry, None)
+
     def _entry(self, path: bytes, stop: int | None) -> Entry | None:
         """Returns what is at a path at the end of a span, or in the target."""
         if stop is not None:
@@ -259,10 +299,14 @@ class _Restored:
     """The versions of paths in what was restored."""
 
     def __init__(
-        self, trees: TreeReader, sources: Sequence[tuple[tuple[bytes, ...] | None, Snapshot]]
+        self,
+        trees: TreeReader,
+        sources: Sequence[tuple[tuple[bytes, ...] | None, Snapshot]],
+        version: Callable[[Entry | None], Version],
     ) -> None:
         self._trees = trees
         self._sources = sources
+        self._version = version
 
     def __call__(self, path: bytes) -> Collection[Version]:
         """Returns the version of a path in each of them that concerned it."""
@@ -277,7 +321,7 @@ class _Restored:
                     yield (
                         _version_of_repository(self._trees, entry)
                         if is_repository
-                        else _version(entry)
+                        else self._version(entry)
                     )
 
 
@@ -303,6 +347,10 @@ def _version(entry: Entry | None) -> Version:
     if may_give_owners():
         return alike
     return alike._replace(uid=0, gid=0, mode=entry.mode & ~_SET_IDS)
+
+
+def _time_of_directory(entry: Entry | None) -> int | None:
+    return entry.mtime_ns if entry is not None and entry.is_directory else None
 
 
 def _version_of_repository(trees: TreeReader, entry: Entry | None) -> Version:

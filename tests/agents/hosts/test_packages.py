@@ -80,7 +80,9 @@ def test_the_hooks_of_a_package_capture_each_event(packaged):
 
     assert ended.code == 0, ended
     assert "treesnap" in ended.asked  # the tools of its server, or its skill
-    wait_until(lambda: phases(packaged) == ["turn", "pre", "end"])  # opencode waits for no end
+    wait_until(
+        lambda: phases(packaged) == ["turn", "pre", "post", "end"]
+    )  # opencode waits for no end
     packaged.snap("rewind")
     assert (packaged.project / "keep.txt").exists()
 
@@ -97,7 +99,7 @@ def test_a_package_beside_installed_hooks_does_nothing_twice(packaged):
     ends = 2 if packaged.host.name == "opencode" else 1  # whose event has nothing to know it by
 
     assert packaged.run("tidy up", packaged.shell(MOVE)).code == 0
-    wait_until(lambda: phases(packaged) == ["turn", "pre", *["end"] * ends])
+    wait_until(lambda: phases(packaged) == ["turn", "pre", "post", *["end"] * ends])
     packaged.snap("restore", "step:1")
     (packaged.project / "keep.txt").rename(packaged.project / "other.txt")
     packaged.snap("restore", "step:1")
@@ -144,7 +146,7 @@ def test_the_model_carries_out_a_slash_command_of_opencode(packaged):
     if packaged.host.name != "opencode":
         pytest.skip(f"slash commands of {packaged.host.name} are not for the model")
     assert packaged.run("tidy up", packaged.shell(MOVE)).code == 0
-    wait_until(lambda: phases(packaged) == ["turn", "pre", "end"])
+    wait_until(lambda: phases(packaged) == ["turn", "pre", "post", "end"])
     session = packaged.listed("snapshots", "list")[0]["session"]
     own = packaged.host.prepare(packaged.home, packaged.network.port)
 

@@ -124,7 +124,9 @@ def test_a_rewind_brings_everything_back_and_an_undo_the_damage(damaged_scene):
     before = state_of(damaged_scene)
     damage(damaged_scene)
     after = state_of(damaged_scene)
-    wait_until(lambda: phases(damaged_scene) == ["turn", "pre", "end"])  # opencode waits for no end
+    wait_until(
+        lambda: phases(damaged_scene) == ["turn", "pre", "post", "end"]
+    )  # opencode waits for no end
 
     damaged_scene.snap("rewind")
     assert_same(damaged_scene, before)
