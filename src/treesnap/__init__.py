@@ -91,9 +91,22 @@ __all__ = [
 ]
 
 
+def unsupported() -> str | None:
+    """Returns why treesnap cannot work on this system, in one line; None where it can."""
+    import sys
+
+    system: str = sys.platform  # declared, or type checkers take what follows for unreachable
+    where = f"treesnap {__version__} runs on Linux, also in WSL on Windows"
+    return None if system.startswith("linux") else f"{where}, and not on {system} yet"
+
+
 def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
+
+        problem = unsupported()
+        if problem is not None:
+            raise ImportError(problem, name="treesnap")
 
         for home in _HOMES:
             found = vars(import_module(f"treesnap.{home}"))

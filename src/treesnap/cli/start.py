@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+import treesnap
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,9 @@ _FLAGS = frozenset({"--json", "-q", "--quiet"})
 
 def main() -> NoReturn:
     """Runs the command line of this process and ends it, with 130 when it is interrupted."""
+    problem = treesnap.unsupported()
+    if problem is not None:
+        sys.exit(problem)
     try:
         store = store_for_server(sys.argv) if "hook" in sys.argv else None
         if store is not None and not os.environ.get("SNAP_DISABLE"):

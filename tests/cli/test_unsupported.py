@@ -1,0 +1,38 @@
+"""On a system where treesnap cannot work, it says so in one line, and what does work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import treesnap
+
+PROGRAMS = {
+    "command": "import treesnap.cli.start; treesnap.cli.start.main()",
+    "library": "import treesnap; treesnap.open",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize("platform", ["win32", "darwin", "cygwin", "freebsd14"])
+def test_elsewhere_it_says_in_one_line_where_it_runs(program, platform):
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.platform = {platform!r}; {program}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last.removeprefix("ImportError: ") == (
+        f"treesnap {treesnap.__version__} runs on Linux, also in WSL on Windows, and not on "
+        f"{platform} yet"
+    )
+    assert ("Traceback" in done.stderr) == last.startswith("ImportError: ")
+
+
+def test_here_it_runs():
+    assert treesnap.unsupported() is None
