@@ -110,6 +110,40 @@ def test_the_task_of_an_agent_that_another_one_started_is_no_prompt():
         assert (host_named("cline").parse(told) is not None) == is_known
 
 
+PATCH = """*** Begin Patch
+*** Update File: src/old name.py
+*** Move to: src/new.py
+@@
+-*** Delete File: content
++*** Add File: content
+*** Delete File: /srv/anna/project/gone
+*** Add File: ./added
++text
+*** End Patch
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "tool", "field"),
+    [
+        ("codex-0.169.0/PreToolUse", "tool_name", "tool_input.command"),
+        ("codex-0.169.0/PreToolUse", "tool_name", "tool_input.input"),
+        ("copilot-1.0.102/PreToolUse", "tool_name", "tool_input.patch"),
+        ("opencode-1.18.33/tool.execute.before", "tool", "args.patchText"),
+    ],
+)
+def test_a_patch_names_the_files_that_alone_it_changes(name, tool, field):
+    told = json.loads((PAYLOADS / f"{name}.json").read_text())
+    host = host_named(name.partition("-")[0])
+    inputs, _, patch = field.partition(".")
+
+    call = {tool: "apply_patch", inputs: {patch: PATCH}, "cwd": "/srv/anna/project"}
+    event = host.parse(Payload({**told, **call}))
+
+    names = ("src/old name.py", "src/new.py", "gone", "added")
+    assert event.paths == tuple(f"/srv/anna/project/{path}".encode() for path in names)
+
+
 def test_two_prompts_of_one_turn_have_keys_of_their_own():
     fields = json.loads((PAYLOADS / "codex-0.169.0" / "UserPromptSubmit.json").read_text())
     codex = host_named("codex")

@@ -24,9 +24,7 @@ from treesnap.core.ops.history.steps import EventPhase
 
 _OWN_TOOL = re.compile(r"(mcp_+)?(plugin_treesnap_)?treesnap(_+|[.-])[a-z_]+")
 """The tools of ``snap mcp``, as hosts name those of a server that is called treesnap."""
-_PATCHED = re.compile(
-    r"^\*\*\* (?:Add|Update|Delete) File: (.+?)\s*$|^\*\*\* Move to: (.+?)\s*$", re.MULTILINE
-)
+_PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*$", re.MULTILINE)
 """The lines of a patch that name files."""
 BLOCKED = 2
 """The exit code that keeps most hosts from going on."""
