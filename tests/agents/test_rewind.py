@@ -211,6 +211,7 @@ def test_an_agent_in_another_session_is_one_of_the_others(agent):
 
 def test_the_session_that_did_something_last_is_meant(agent):
     agent.step(TURN, "other", "s2")
+    agent.step(PRE, "write a", "s2")
     agent.write("a", "s2")
     agent.step(END, None, "s2")
 

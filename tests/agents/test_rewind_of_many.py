@@ -254,6 +254,19 @@ def test_times_of_directories_go_back_with_what_the_agent_did_there(place):
     assert times() == {**before, "yours": mine["yours"]}
 
 
+@pytest.mark.parametrize(("host", "is_kept"), [("claude", True), ("a framework", False)])
+def test_a_turn_without_a_call_changed_nothing_where_the_host_tells_calls(place, host, is_kept):
+    place.write("x", "0")
+    place.tell(TURN, host=host)
+    place.write("x", "user")
+    place.tell(END, host=host)
+
+    result = place.rewind()
+
+    assert place.files() == {"x": "user" if is_kept else "0"}
+    assert verdicts(result) == {b"x": "kept" if is_kept else "perhaps"}
+
+
 def test_calls_of_two_sessions_at_one_time_are_shared(place):
     place.write("x", "0")
     place.tell(TURN)

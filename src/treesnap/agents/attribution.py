@@ -100,19 +100,22 @@ class Judgement(NamedTuple):
     """False where what was undone may be the work of others."""
 
 
-def calls_in(marks: Iterable[ToldMark], now: int) -> list[OpenCall]:
+def calls_in(marks: Iterable[ToldMark], now: int, telling: Collection[str] = ()) -> list[OpenCall]:
     """Returns what each session had open; ``marks`` are in order, and ``now`` is the newest state.
+
+    ``telling`` are sessions that certainly tell each call, also where they made none.
 
     A call is open from its beginning to its end. One without an end may be open to the session's
     next prompt or end of a turn, or until now, and one without a beginning since the mark before.
-    A session that never tells a call has one from each prompt to the end of its turn.
+    Any other session that told none has one from each prompt to the end of its turn.
     """
     told = list(marks)
     calls: list[OpenCall] = []
     running: dict[str, dict[str, list[ToldMark]]] = defaultdict(dict)
     background: dict[str, dict[str, ToldMark]] = defaultdict(dict)
     newest: dict[str, int] = {}
-    with_calls = {mark.session for mark in told if mark.phase in (MarkPhase.PRE, MarkPhase.GAP)}
+    told_calls = {mark.session for mark in told if mark.phase in (MarkPhase.PRE, MarkPhase.GAP)}
+    with_calls = told_calls.union(telling)
 
     def end(began: ToldMark, at: int, *, is_known: bool) -> None:
         is_whole = is_known and began.phase is MarkPhase.PRE

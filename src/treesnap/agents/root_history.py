@@ -22,6 +22,7 @@ from treesnap.agents.attribution import (
     calls_by_span,
     calls_in,
 )
+from treesnap.agents.hosts.table import HOSTS
 from treesnap.agents.marks import ToldMark, marks_in, with_steps
 from treesnap.agents.sessions import AgentSession, work_of
 from treesnap.core.codec.reader import TreeReader
@@ -34,6 +35,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import IMPORTED, facts_of
 from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.context import Session
+from treesnap.core.ops.history.steps import EventPhase, step_of
 from treesnap.core.ops.merge.selection import Pick
 from treesnap.core.ops.restore.plan import REPOSITORIES, repository_of
 from treesnap.core.ops.tree_state import MemoryObjects
@@ -197,13 +199,25 @@ class RootHistory:
             if id(mark) not in left_out and (mark.session != own or mark.call not in calls)
         ]
 
+    def _telling(self) -> set[str]:
+        """Returns the sessions of hosts whose hooks tell each call of a tool.
+
+        There a turn in which none was told has changed nothing, also the first one.
+        """
+        steps = filter(None, map(step_of, self._snapshots))
+        return {
+            step.snapshot.record.session or ""
+            for step in steps
+            if step.host in HOSTS and EventPhase.PRE in HOSTS[step.host].phases.values()
+        }
+
     def attribution(self, widened: Collection[Whose] = ()) -> Attribution:
         """Returns whose the changes are; ``widened`` are classes that are undone as well."""
         return self._attribution(self._spans, widened)
 
     def _attribution(self, spans: Sequence[Span], widened: Collection[Whose]) -> Attribution:
         numbers = [state.sequence for state in self._states]
-        calls = calls_by_span(calls_in(self._marks(), numbers[-1]), numbers)
+        calls = calls_by_span(calls_in(self._marks(), numbers[-1], self._telling()), numbers)
         groups = load_groups(self._states[-1].record.links, self._session.store.get)
         return Attribution(
             self._agent.id,

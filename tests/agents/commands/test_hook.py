@@ -377,6 +377,7 @@ def test_a_command_that_is_typed_as_a_prompt_is_answered(snap, tell, file, words
 
 def test_a_rewind_that_is_typed_as_a_prompt_is_of_this_session(snap, tell, file):
     tell("UserPromptSubmit", prompt="do it", prompt_id="p1")
+    tell("PreToolUse")
     file.write_text("by the agent")
     tell("Stop")
     tell("UserPromptSubmit", prompt="other work", session_id="s2")
