@@ -12,7 +12,7 @@ level 0 lists chunks and holes (id nil), and level N lists of level N - 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from treesnap.core.codec.message import pack_object, refused, require, unpack
@@ -29,8 +29,6 @@ LIST_SEGMENTS_MAX = 1024
 LEVEL_MAX = 8
 LIST_SIZE_MAX = 64 << 10
 """Encoded bytes of one chunk list."""
-_SINGLE_LENGTH = 3
-"""Of the content of one chunk: a level, an id and a size."""
 FILE_SIZE_MAX = (1 << 63) - 1
 
 Put = Callable[[ObjectKind, bytes], ObjectId]
@@ -96,31 +94,6 @@ def decode_list(data: bytes) -> FileContent:
     check_content(content, 2 * LIST_SEGMENTS_MAX + 1)
     require(type(content[0]) is int, "chunk list", "it has no level")
     return FileContent(content)
-
-
-def check_contents(contents: Sequence[Any], sizes: Sequence[int]) -> None:
-    """Raises Corrupt unless each content is well formed and covers as many bytes as it should.
-
-    Looks at one field of all contents of one chunk, as most are, after the other: that takes a
-    third as long as one content after the other.
-    """
-    pairs = list(zip(contents, sizes, strict=True))
-    if set(map(type, contents)) == {tuple}:
-        single = [pair for pair in pairs if len(pair[0]) == _SINGLE_LENGTH]
-        if single:
-            levels, ids, covered = zip(*[content for content, _ in single], strict=True)
-            if (
-                set(map(type, chain(levels, covered))) == {int}
-                and not any(levels)
-                and set(map(type, ids)) == {bytes}
-                and set(map(len, ids)) == {ID_SIZE}
-                and 0 < min(covered) <= max(covered) <= FILE_SIZE_MAX
-                and covered == tuple([size for _, size in single])
-            ):
-                pairs = [pair for pair in pairs if len(pair[0]) != _SINGLE_LENGTH]
-    for content, size in pairs:
-        if check_content(content) != size:
-            raise refused("entry", "content and size differ")
 
 
 def check_content(content: Any, length_max: int = 2 * INLINE_SEGMENTS_MAX + 1) -> int:

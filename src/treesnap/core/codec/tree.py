@@ -22,7 +22,7 @@ from itertools import chain
 from operator import itemgetter, lt
 from zlib import crc32
 
-from treesnap.core.codec.chunklist import FILE_SIZE_MAX, check_contents
+from treesnap.core.codec.chunklist import FILE_SIZE_MAX, check_content
 from treesnap.core.codec.message import decode_time, pack_object, refused, require, unpack
 from treesnap.core.model.entries import (
     Entry,
@@ -59,7 +59,7 @@ _DEVICE_NUMBER_MAX = (1 << 31) - 1
 _OWNER_MAX = (1 << 32) - 2
 """One more means "leave it as it is" to the system."""
 _ENTRY_LENGTH = len(Entry._fields)
-_KIND, _MTIME, _SIZE, _CONTENT = map(Entry._fields.index, ("kind", "mtime_ns", "size", "content"))
+_MTIME = Entry._fields.index("mtime_ns")
 XATTRS_LENGTH_MAX = 1 << 14
 """Extended attributes of one file: more than 64 KiB of names, the kernel's bound, can be."""
 _FILE = int(EntryKind.FILE)
@@ -309,14 +309,11 @@ def _checked_rows(rows: tuple[Any, ...]) -> tuple[Any, ...]:
         raise refused("entry", "its numbers are out of range")
     if set(map(type, mtimes_ns)) != {int}:
         rows = tuple(_with_time(row) for row in rows)
-    if set(kinds) == {_FILE}:
-        check_contents(contents, sizes)
-    else:
-        files = [row for row in rows if row[_KIND] == _FILE]
-        check_contents([row[_CONTENT] for row in files], [row[_SIZE] for row in files])
-        for row in rows:
-            if row[_KIND] != _FILE:
-                _check_no_file(_NEW_ENTRY(row))
+    for kind, size, content, row in zip(kinds, sizes, contents, rows, strict=True):
+        if kind != _FILE:
+            _check_no_file(_NEW_ENTRY(row))
+        elif check_content(content) != size:
+            raise refused("entry", "content and size differ")
     for value in xattrs:
         if value is not None:
             _check_xattrs(value)

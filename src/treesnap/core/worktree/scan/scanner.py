@@ -851,11 +851,11 @@ class Directory:
         walk = self._walk
         entries = [self._entries[name] for name in sorted(self._entries)]
         totals = self._totals(entries)
-        old = self._old or {}
+        old = map(id, (self._old or {}).values())
+        new_count = len(set(map(id, entries)).difference(old))
 
         def keep(tree_id: ObjectId, tree: Tree) -> None:
-            new_count = sum(old.get(entry.name) is not entry for entry in tree.entries)
-            walk.trees.keep(tree_id, tree, new_count)
+            walk.trees.keep(tree_id, tree, min(new_count, len(tree.entries)))
 
         tree_id = put_tree(entries, totals, walk.sink.put, keep)
         if walk.builder is not None and self._scope is None:
