@@ -181,6 +181,23 @@ def test_a_session_that_tells_no_call_has_one_from_each_prompt_to_the_end_of_its
     ]
 
 
+def test_the_end_of_a_call_that_is_told_again_is_none():
+    marks = [
+        ToldMark(1, "a", MarkPhase.PRE, "k"),
+        ToldMark(2, "a", MarkPhase.POST, "k"),
+        ToldMark(3, "a", MarkPhase.POST, "k"),
+        ToldMark(4, "a", MarkPhase.PRE, "k"),
+        ToldMark(5, "a", MarkPhase.POST, "k"),
+        ToldMark(6, "a", MarkPhase.POST, "of another beginning"),
+    ]
+
+    assert calls_in(marks, 6) == [
+        OpenCall("a", Whose.OWN, None, 1, 2),
+        OpenCall("a", Whose.OWN, None, 4, 5),
+        OpenCall("a", Whose.PERHAPS, None, 5, 6),
+    ]
+
+
 def test_the_end_of_a_turn_ends_no_call_of_an_agent_that_works_on():
     marks = [
         ToldMark(1, "a", MarkPhase.PRE, "k", agent="sub"),

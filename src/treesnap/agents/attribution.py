@@ -112,6 +112,7 @@ def calls_in(marks: Iterable[ToldMark], now: int, telling: Collection[str] = ())
     told = list(marks)
     calls: list[OpenCall] = []
     running: dict[str, dict[str, list[ToldMark]]] = defaultdict(dict)
+    ended: dict[str, set[str]] = defaultdict(set)
     background: dict[str, dict[str, ToldMark]] = defaultdict(dict)
     newest: dict[str, int] = {}
     told_calls = {mark.session for mark in told if mark.phase in (MarkPhase.PRE, MarkPhase.GAP)}
@@ -136,7 +137,8 @@ def calls_in(marks: Iterable[ToldMark], now: int, telling: Collection[str] = ())
             begun = own.get(mark.call)
             if begun:
                 end(begun.pop(0), mark.at, is_known=True)
-            else:
+                ended[session].add(mark.call)
+            elif mark.call not in ended[session]:  # else its end was told again
                 since = newest.get(session, 0)
                 calls.append(OpenCall(session, Whose.PERHAPS, None, since, mark.at))
         elif mark.phase is MarkPhase.POST:
