@@ -160,7 +160,9 @@ def test_a_repository_that_other_directories_changed_is_shared():
 def test_a_span_whose_states_were_deleted_has_all_that_was_open_in_it():
     calls = [OpenCall("a", Whose.OWN, None, 2, 3), OpenCall("b", Whose.OWN, None, 4, 5)]
 
-    assert calls_by_span(calls, [1, 6])[1] == calls
+    perhaps = [call._replace(kind=Whose.PERHAPS) for call in calls]
+    assert calls_by_span(calls, [1, 6])[1] == perhaps
+    assert calls_by_span(calls, [1, 2, 4, 6]) == [[], [], perhaps[:1], perhaps[1:]]
     assert calls_by_span(calls, [1, 2, 3, 4, 5, 6]) == [[], [], calls[:1], [], calls[1:], []]
 
 

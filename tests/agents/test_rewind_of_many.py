@@ -399,6 +399,20 @@ def test_deleted_snapshots_of_another_session_do_not_make_its_work_the_own(place
     assert place.files() == {"x": "b", "y": "a"}
 
 
+def test_without_the_snapshots_between_nothing_is_certainly_the_own(place):
+    place.tell(TURN)
+    place.call(x="a")
+    place.write("u", "user")
+    place.tell(END)
+    place.call(y="a")
+    kept = [item.id for item in place.handle.list() if item.step in (1, 4, 5, 6)]
+    place.handle.delete(*(item.id for item in place.handle.list() if item.id not in kept))
+
+    planned = place.rewind(dry_run=True)
+
+    assert verdicts(planned) == {b"x": "perhaps", b"u": "perhaps", b"y": "undone"}
+
+
 def test_work_outside_of_the_root_is_named(place, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     place.tell(TURN)

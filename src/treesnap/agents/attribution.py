@@ -169,7 +169,8 @@ def calls_in(marks: Iterable[ToldMark], now: int, telling: Collection[str] = ())
 def calls_by_span(calls: Iterable[OpenCall], states: Sequence[int]) -> list[list[OpenCall]]:
     """Returns what was open in each span; ``states`` are the numbers of the states, in order.
 
-    The first span has none. A span from which states were deleted has all that was open in it.
+    The first span has none. A span from which states were deleted has all that was open in it; what
+    was open in a part of it alone may have changed nothing, so it is not certain that it did.
     """
     spans: list[list[OpenCall]] = [[] for _ in states]
     for call in calls:
@@ -178,7 +179,9 @@ def calls_by_span(calls: Iterable[OpenCall], states: Sequence[int]) -> list[list
         first = bisect_right(states, call.first)
         last = bisect_left(states, call.last)
         for place in range(max(first, 1), min(last, len(states) - 1) + 1):
-            spans[place].append(call)
+            is_whole = call.first <= states[place - 1] and states[place] <= call.last
+            is_less = call.kind is Whose.OWN and not is_whole
+            spans[place].append(call._replace(kind=Whose.PERHAPS) if is_less else call)
     return spans
 
 

@@ -10,6 +10,10 @@ from treesnap.agents.sessions import note_gap
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase
 
+PERHAPS = (
+    "Undone, though it may be the work of others, because a call has no known end, or "
+    "snapshots were removed: "
+)
 KEPT = "Kept, changed by you or a program: notes\n"
 
 
@@ -49,7 +53,7 @@ def test_it_says_where_it_went_and_how_to_undo_it(snap, root, worked):
     first, *rest = result.err.splitlines()
     assert first.startswith("Step 1 of session s1 of claude, 20")
     assert rest == [
-        "Undone, though it may be the work of others, because a call has no known end: code, notes",
+        f"{PERHAPS}code, notes",
         "To undo this: snap undo",
     ]
     assert (root / "code").read_text() == "before\n"

@@ -108,8 +108,8 @@ def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator
     undone = [item.path for item in result.paths if item.verdict is Verdict.PERHAPS]
     if undone:
         yield (
-            f"Undone, though it may be the work of others, because a call has no known end: "
-            f"{_named(undone)}"
+            "Undone, though it may be the work of others, because a call has no known end, or "
+            f"snapshots were removed: {_named(undone)}"
         )
     groups: dict[tuple[Verdict, tuple[str, ...]], list[bytes]] = {}
     for item in result.paths:
