@@ -83,6 +83,20 @@ def test_tools_that_change_nothing_are_known(path):
     assert parsed(path).is_read_only
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("claude-2.1.330/PreToolUse", {"tool_name": "Agent"}),
+        ("claude-2.1.330/PostToolUse", {"tool_name": "Task"}),
+        ("opencode-1.18.33/tool.execute.before", {"tool": "task"}),
+    ],
+)
+def test_what_starts_an_agent_that_tells_its_calls_changes_nothing_itself(name, fields):
+    told = json.loads((PAYLOADS / f"{name}.json").read_text())
+
+    assert host_named(name.partition("-")[0]).parse(Payload({**told, **fields})).is_read_only
+
+
 def test_a_slash_command_is_the_prompt_of_the_command_line():
     path = PAYLOADS / "claude-2.1.330" / "UserPromptExpansion.json"
     fields = json.loads(path.read_text())

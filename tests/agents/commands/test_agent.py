@@ -424,6 +424,12 @@ await hooks.event({ event: { type: "file.edited", properties: {} } })
 const call = { sessionID: "s", callID: "c", tool: "bash" }
 const asked = hooks["tool.execute.before"](call, { args: { command: "rm" } })
 await asked.catch((error) => console.log(error.message))
+const info = { id: "of an agent", parentID: "s" }
+await hooks.event({ event: { type: "session.created", properties: { info } } })
+const prompt = { sessionID: info.id, messageID: "n" }
+await hooks["chat.message"](prompt, { parts: [{ type: "text", text: "from the model" }] })
+const inner = { ...call, sessionID: info.id, callID: "d" }
+await hooks["tool.execute.before"](inner, { args: { command: "make" } })
 """
 
 WARNED = "warning full"
@@ -434,7 +440,7 @@ WARNED = "warning full"
     ("ends", "is_strict", "said"),
     [
         ('echo \'{"context": "look"}\'', False, ["fix it\n\nlook"]),
-        ('echo \'{"warning": "full"}\'', False, [WARNED, "fix it", WARNED, WARNED]),
+        ('echo \'{"warning": "full"}\'', False, [WARNED, "fix it", WARNED, WARNED, WARNED]),
         ("case $given in *rm*) echo no >&2; exit 2 ;; esac", True, ["fix it", "no"]),
         (None, False, ["fix it"]),
         (None, True, []),
@@ -474,7 +480,9 @@ def test_the_plugin_of_opencode_tells_the_hook_and_does_as_it_says(
             "chat.message",
             "session.idle",
             "tool.execute.before",
+            "tool.execute.before",  # but no prompt of the agent that was started
         ]
+        assert {item["sessionID"] for item in told} == {"s"}
         assert told[0] | {"directory": ""} == {
             "event": "chat.message",
             "directory": "",

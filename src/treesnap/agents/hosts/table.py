@@ -38,7 +38,7 @@ class Claude(Host):
     read_only_tools = words(
         "AskUserQuestion BashOutput EnterPlanMode ExitPlanMode Glob Grep LS NotebookRead Read "
         "TodoRead TodoWrite WebFetch WebSearch"
-    )
+    ) | words("Agent Task")  # the agent that it starts tells calls of its own
     agent_fields = ("agent_id",)
     path_fields: ClassVar = {
         **dict.fromkeys(("Edit", "MultiEdit", "Write"), ("file_path",)),
@@ -194,7 +194,7 @@ class Opencode(Host):
     context_form: ClassVar = {"context": "{text}"}
     read_only_tools = words(
         "codesearch glob grep list lsp question read todoread todowrite webfetch websearch"
-    )
+    ) | words("task")  # the agent that it starts tells calls of its own
 
 
 class Cline(Host):

@@ -62,11 +62,12 @@ const topmost = (id) => (parents.has(id) ? topmost(parents.get(id)) : id)
 
 export const Treesnap = async ({ client, directory }) => ({
   "chat.message": async (input, output) => {
+    if (parents.has(input.sessionID)) return // the model wrote it, for an agent that it started
     const texts = output.parts.filter((part) => part.type === "text")
     const payload = {
       event: "chat.message",
       directory,
-      sessionID: topmost(input.sessionID),
+      sessionID: input.sessionID,
       messageID: output.message?.id ?? input.messageID,
       prompt: texts.map((part) => part.text).join("\n"),
     }
