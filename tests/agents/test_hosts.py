@@ -43,7 +43,9 @@ def event(name: str, phase: EventPhase) -> Event:
 def test_recorded_payloads_are_understood(path):
     found = parsed(path)
 
-    if path.stem in {"Notification", "SessionEnd", "UserPromptExpansion-other"}:
+    names_tool = any(word in path.stem.lower() for word in ("tool", "before", "after"))
+    is_of_agent = path.stem.endswith("-agent") and not names_tool
+    if path.stem in {"Notification", "SessionEnd", "UserPromptExpansion-other"} or is_of_agent:
         assert found is None
         return
     assert found.root.startswith("/")
@@ -86,19 +88,96 @@ def test_tools_that_change_nothing_are_known(path):
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
-        ("claude-2.1.330/PreToolUse", {"tool_name": "Agent"}),
-        ("claude-2.1.330/PostToolUse", {"tool_name": "Task"}),
+        ("claude-2.1.332/PreToolUse", {"tool_name": "Agent"}),
+        ("claude-2.1.332/PostToolUse", {"tool_name": "Task"}),
         ("opencode-1.18.33/tool.execute.before", {"tool": "task"}),
+        ("copilot-1.0.102/PreToolUse", {"tool_name": "Agent"}),
+        ("cline-3.0.65/PreToolUse", {"tool_call": {"id": "1", "name": "spawn_agent"}}),
     ],
 )
 def test_what_starts_an_agent_that_tells_its_calls_changes_nothing_itself(name, fields):
     told = json.loads((PAYLOADS / f"{name}.json").read_text())
 
-    assert host_named(name.partition("-")[0]).parse(Payload({**told, **fields})).is_read_only
+    payload = Payload({**told, **fields}, name.partition("/")[2])
+
+    assert host_named(name.partition("-")[0]).parse(payload).is_read_only
+
+
+def pairs() -> list[tuple[Path, Path]]:
+    """Returns the payloads before and after the same calls of tools."""
+    words = (("PreToolUse", "PostToolUse"), ("BeforeTool", "AfterTool"), (".before", ".after"))
+    found = [
+        (path, path.with_name(path.name.replace(before, after)))
+        for path in FILES
+        for before, after in words
+        if before in path.name
+    ]
+    return [pair for pair in found if pair[1].exists() and not pair[0].samefile(pair[1])]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [pair for pair in pairs() if pair[0].parent.name != "codex-0.171.0"],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_a_call_has_one_name_before_and_after_it(before, after):
+    told, ended = parsed(before), parsed(after)
+
+    assert (told.phase, ended.phase) == (EventPhase.PRE, EventPhase.POST)
+    assert told.call == ended.call != ""
+    for name in ("session", "agent", "paths", "root", "tool"):
+        assert getattr(told, name) == getattr(ended, name)
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem.endswith("-edit")], ids=str)
+def test_tools_that_edit_name_their_files(path):
+    assert parsed(path).paths == (b"/srv/anna/project/a.txt",)
+
+
+def test_a_shell_command_of_codex_that_does_more_than_a_patch_may_change_any_file():
+    fields = json.loads((PAYLOADS / "codex-0.171.0" / "PreToolUse-edit.json").read_text())
+    patch = fields["tool_input"]["command"]
+    others = [f"{patch}\nrm -r src", f"cd .. && {patch}", patch.replace("'END'", "END"), "ls"]
+    others.append(patch.replace("+b\n", "+b\nEND\nrm -r src <<'END'\n"))
+
+    for command in others:
+        told = {**fields, "tool_input": {"command": command}}
+        assert host_named("codex").parse(Payload(told)).paths is None, command
+
+
+def test_what_goes_on_in_the_background_is_known():
+    of_tools = [path for path in FILES if parsed(path) and parsed(path).call]
+
+    assert {path for path in of_tools if parsed(path).is_background} == {
+        path for path in FILES if path.stem.endswith("-background")
+    }
+    directory = PAYLOADS / "claude-2.1.332"
+    fields = json.loads((directory / "PostToolUse-background.json").read_text())
+    del fields["tool_input"]["run_in_background"]  # as where the host decides that
+    assert host_named("claude").parse(Payload(fields)).is_background
+    wake = parsed(directory / "UserPromptSubmit-wake.json")
+    assert wake.phase is EventPhase.WAKE
+    assert wake.settled == (parsed(directory / "PostToolUse-background.json").call,)
+    assert parsed(PAYLOADS / "copilot-1.0.102" / "UserPromptSubmit-wake.json").phase is (
+        EventPhase.WAKE
+    )
+
+
+@pytest.mark.parametrize("name", ["claude-2.1.332", "copilot-1.0.102", "cline-3.0.65"])
+def test_an_agent_that_another_one_started_works_for_its_session(name):
+    whole = parsed(PAYLOADS / name / "PreToolUse-agent.json")
+    fields = json.loads((PAYLOADS / name / "PreToolUse-agent.json").read_text())
+
+    of_host = {
+        "claude-2.1.332": (fields.get("session_id"), fields["agent_id"]),
+        "copilot-1.0.102": (fields.get("parent_agent_id"), fields["agent_id"]),
+        "cline-3.0.65": (fields.get("sessionContext", {}).get("rootSessionId"), ""),
+    }
+    assert (whole.session, whole.agent) == of_host[name]
 
 
 def test_a_slash_command_is_the_prompt_of_the_command_line():
-    path = PAYLOADS / "claude-2.1.330" / "UserPromptExpansion.json"
+    path = PAYLOADS / "claude-2.1.332" / "UserPromptExpansion.json"
     fields = json.loads(path.read_text())
     submitted = {**fields, "hook_event_name": "UserPromptSubmit", "prompt": "/treesnap:rewind 2"}
 
@@ -108,12 +187,12 @@ def test_a_slash_command_is_the_prompt_of_the_command_line():
 
 
 def test_the_variable_of_the_host_is_the_root():
-    path = PAYLOADS / "claude-2.1.330" / "PreToolUse.json"
+    path = PAYLOADS / "claude-2.1.332" / "PreToolUse.json"
     around = {"CLAUDE_PROJECT_DIR": "/srv/anna"}
 
     assert parsed(path, environ=around).root == "/srv/anna"
     assert parsed(path, environ=around, root="/srv/others").root == "/srv/others"
-    codex = PAYLOADS / "codex-0.169.0" / "PreToolUse.json"
+    codex = PAYLOADS / "codex-0.171.0" / "PreToolUse.json"
     assert parsed(codex, environ=around).root == "/srv/anna/project"
 
 
@@ -140,8 +219,8 @@ PATCH = """*** Begin Patch
 @pytest.mark.parametrize(
     ("name", "tool", "field"),
     [
-        ("codex-0.169.0/PreToolUse", "tool_name", "tool_input.command"),
-        ("codex-0.169.0/PreToolUse", "tool_name", "tool_input.input"),
+        ("codex-0.171.0/PreToolUse", "tool_name", "tool_input.command"),
+        ("codex-0.171.0/PreToolUse", "tool_name", "tool_input.input"),
         ("copilot-1.0.102/PreToolUse", "tool_name", "tool_input.patch"),
         ("opencode-1.18.33/tool.execute.before", "tool", "args.patchText"),
     ],
@@ -159,7 +238,7 @@ def test_a_patch_names_the_files_that_alone_it_changes(name, tool, field):
 
 
 def test_two_prompts_of_one_turn_have_keys_of_their_own():
-    fields = json.loads((PAYLOADS / "codex-0.169.0" / "UserPromptSubmit.json").read_text())
+    fields = json.loads((PAYLOADS / "codex-0.171.0" / "UserPromptSubmit.json").read_text())
     codex = host_named("codex")
 
     first, again = (codex.parse(Payload(fields)) for _ in range(2))

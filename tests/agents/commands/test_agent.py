@@ -99,7 +99,7 @@ def test_words_that_make_no_sense_are_refused(snap, home):
 
 
 def test_status_says_where_hooks_are_and_whether_they_are_run(snap, home):
-    host(home, "claude", "echo '2.1.330 (Claude Code)'")
+    host(home, "claude", "echo '2.1.332 (Claude Code)'")
     host(home, "gemini", "exit 1")
     snap("agent", "install", "claude", "gemini", "cursor")
 
@@ -107,9 +107,9 @@ def test_status_says_where_hooks_are_and_whether_they_are_run(snap, home):
 
     bin_directory = home.parent / "bin"
     assert result.out == (
-        f"claude    Claude Code 2.1.330 at {bin_directory}/claude\n"
+        f"claude    Claude Code 2.1.332 at {bin_directory}/claude\n"
         f"  user hooks in {home}/.claude/settings.json run {bin_directory}/snap\n"
-        "  will be run: yes; made for Claude Code 2.1.330\n"
+        "  will be run: yes; made for Claude Code 2.1.332\n"
         f"gemini    Gemini CLI at {bin_directory}/gemini\n"
         f"  user hooks in {home}/.gemini/settings.json run {bin_directory}/snap\n"
         "  will be run: yes; made for Gemini CLI 0.61\n"
@@ -253,7 +253,7 @@ def test_a_setting_of_the_administrator_switches_hooks_off(snap, home, tmp_path,
     managed = tmp_path / "managed.json"
     managed.write_text('{"allowManagedHooksOnly": true}')
     monkeypatch.setattr(status, "_MANAGED", {"claude": str(managed)})
-    host(home, "claude", "echo 2.1.330")
+    host(home, "claude", "echo 2.1.332")
     snap("agent", "install", "claude", "--project")
 
     (found,) = snap("agent", "status", "claude", "--json").json["hosts"]
@@ -308,14 +308,14 @@ def test_codex_is_asked_whether_it_trusts_the_hooks(snap, home, hook, runs):
     host(
         home,
         "codex",
-        '[ "$1" = --version ] && { echo 0.169; exit; }',
+        '[ "$1" = --version ] && { echo 0.171; exit; }',
         ANSWERS.replace("HOOK", answer),
     )
     assert "type /hooks" in snap("agent", "install", "codex").err
 
     (found,) = snap("agent", "status", "codex", "--json").json["hosts"]
 
-    assert (found["version"], found["runs"]) == ("0.169", runs)
+    assert (found["version"], found["runs"]) == ("0.171", runs)
     assert bool(found["problems"]) is not runs
 
 

@@ -22,7 +22,7 @@ from claude_agent_sdk import ClaudeAgentOptions
 
 from treesnap.agents.frameworks.claude_agent_sdk import snapshot_hooks
 
-PAYLOADS = Path(__file__).parents[2] / "agents" / "payloads" / "claude-2.1.330"
+PAYLOADS = Path(__file__).parents[2] / "agents" / "payloads" / "claude-2.1.332"
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END
 
 

@@ -132,6 +132,14 @@ class Host(ABC):
     def editing(self, path: str, old: str, new: str) -> Step:
         """Returns the model's call of the host's edit tool, for a file that was read before."""
 
+    def background(self, command: str) -> Step | None:
+        """Returns the model's call of the shell tool for a command that goes on after it."""
+        return None
+
+    def delegating(self, task: str) -> Step | None:
+        """Returns the model's call that starts another agent and waits for it."""
+        return None
+
     @abstractmethod
     def add_hooks(self, home: Path, command: Sequence[str]) -> None:
         """Has each of `events` run a command, with the event's name as the last word."""
@@ -221,6 +229,14 @@ class Claude(Host):
 
     def shell(self, command: str) -> Step:
         return {"tool": "Bash", "arguments": {"command": command, "description": "Run it"}}
+
+    def background(self, command: str) -> Step:
+        step = self.shell(command)
+        return {**step, "arguments": {**step["arguments"], "run_in_background": True}}
+
+    def delegating(self, task: str) -> Step:
+        arguments = {"description": "A part", "prompt": task, "run_in_background": False}
+        return {"tool": "Agent", "arguments": {**arguments, "subagent_type": "general-purpose"}}
 
     def reading(self, path: str) -> Step:
         return {"tool": "Read", "arguments": {"file_path": path}}
@@ -319,6 +335,10 @@ class Gemini(Host):
     def shell(self, command: str) -> Step:
         return {"tool": "run_shell_command", "arguments": {"command": command}}
 
+    def background(self, command: str) -> Step:
+        step = self.shell(command)
+        return {**step, "arguments": {**step["arguments"], "is_background": True}}
+
     def reading(self, path: str) -> Step:
         return {"tool": "read_file", "arguments": {"file_path": path}}
 
@@ -361,6 +381,14 @@ class Copilot(Host):
     def shell(self, command: str) -> Step:
         return {"tool": "bash", "arguments": {"command": command, "description": "Run it"}}
 
+    def background(self, command: str) -> Step:
+        step = self.shell(command)
+        return {**step, "arguments": {**step["arguments"], "mode": "async"}}
+
+    def delegating(self, task: str) -> Step:
+        arguments = {"description": "A part", "prompt": task, "name": "part", "mode": "sync"}
+        return {"tool": "task", "arguments": {**arguments, "agent_type": "general-purpose"}}
+
     def reading(self, path: str) -> Step:
         return {"tool": "view", "arguments": {"path": path}}
 
@@ -397,6 +425,9 @@ export const Recorder = async ({ directory }) => ({
   "tool.execute.before": async ({ sessionID, callID, tool }, { args }) => {
     tell("tool.execute.before", { directory, sessionID, callID, tool, args })
   },
+  "tool.execute.after": async ({ sessionID, callID, tool, args }) => {
+    tell("tool.execute.after", { directory, sessionID, callID, tool, args })
+  },
   event: async ({ event: { type, properties } }) => {
     const sessionID = properties?.sessionID ?? properties?.info?.id
     if (["session.created", "session.idle"].includes(type)) tell(type, { directory, sessionID })
@@ -423,7 +454,7 @@ class Opencode(Host):
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
     }
-    writes = (b".git/opencode",)
+    writes = (b".git/opencode", b".git/objects")
 
     def _install(self) -> None:
         super()._install()
@@ -462,6 +493,10 @@ class Opencode(Host):
 
     def shell(self, command: str) -> Step:
         return {"tool": "bash", "arguments": {"command": command, "description": "Run it"}}
+
+    def delegating(self, task: str) -> Step:
+        arguments = {"description": "A part", "prompt": task, "subagent_type": "general"}
+        return {"tool": "task", "arguments": arguments}
 
     def reading(self, path: str) -> Step:
         return {"tool": "read", "arguments": {"filePath": path}}
@@ -523,6 +558,9 @@ class Cline(Host):
 
     def shell(self, command: str) -> Step:
         return {"tool": "run_commands", "arguments": {"commands": [command]}}
+
+    def delegating(self, task: str) -> Step:
+        return {"tool": "spawn_agent", "arguments": {"systemPrompt": "You help", "task": task}}
 
     def reading(self, path: str) -> Step:
         return {"tool": "read_files", "arguments": {"files": [{"path": path}]}}

@@ -8,7 +8,9 @@ device on, writes its port to ``DIRECTORY/port``, and serves until it is killed.
 ``DIRECTORY/script.json`` is a list of steps, ``{"tool", "arguments"}`` or ``{"text"}``. A request
 that offers tools is a turn, and takes the next step; the last one is repeated, and one with
 ``"until"`` is while no turn has that word in it, such as the name of a tool of a server that has to
-start. Any other request (a title for the session, say) is answered with one word.
+start. Before a step with ``"meanwhile"`` it writes files as a user, each path with its text; one
+with ``"after"`` is taken when there is a file at that path. Any other request (a title for the
+session, say) is answered with one word.
 ``DIRECTORY/requests.jsonl`` has a line for each request: its path, whether it was a turn, and its
 body.
 """
@@ -23,6 +25,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +37,7 @@ Record = dict[str, Any]
 SIOCSIFFLAGS = 0x8914
 IFF_UP_RUNNING = 0x41
 USAGE = {"input_tokens": 1, "output_tokens": 1}
+WAIT_S = 300
 OTHER_ANSWER: Step = {"text": "scripted"}
 """What is said to requests that offer no tools."""
 
@@ -95,6 +99,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = json.loads(data)
         number, step = self.server.next_step(path, body)
+        for name, text in step.get("meanwhile", {}).items():
+            Path(name).write_text(text)
+        wait_for(step.get("after"))
         whole, events = form(f"{self.server.token}x{number}", step)
         if body.get("stream") or path.endswith(":streamGenerateContent"):
             self._send("text/event-stream", "".join(events).encode())
@@ -110,6 +117,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:
         pass
+
+
+def wait_for(path: str | None) -> None:
+    """Waits until there is a file, if not for too long."""
+    deadline = time.monotonic() + WAIT_S
+    while path is not None and not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _event(value: Record, *, named: bool = True) -> str:

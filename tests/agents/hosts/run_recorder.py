@@ -1,8 +1,10 @@
 """Records what hosts really tell their hooks, as fixtures of ``tests/agents``.
 
-``python -m hosts.run_recorder HOSTS_DIRECTORY [HOST...]`` runs each host twice offline: a prompt
-after which a tool removes a directory and another one reads a file, and in the resumed session a
-prompt after which a tool fails. Paths, ids and times in the payloads are replaced by others.
+``python -m hosts.run_recorder HOSTS_DIRECTORY [HOST...]`` runs each host offline: a prompt after
+which a tool removes a directory, another one reads a file and a third one edits it; in the resumed
+session a prompt after which a tool fails; and, where the host has that, one after which a command
+goes on in the background and an agent starts another one. Paths, ids and times in the payloads are
+replaced by others.
 """
 
 from __future__ import annotations
@@ -38,30 +40,49 @@ def record(host: Host, base: Path, network: Namespace) -> dict[str, str]:
     change = anonymiser(base)
 
     def run(prompt: str, script: list[Step], session: str | None) -> list[Recorded]:
-        directory = base / f"recorded-{bool(session)}"
-        directory.mkdir()
+        directory = Path(tempfile.mkdtemp(dir=base))
         host.add_hooks(home, [str(RECORDER), str(directory)])
         host.run(prompt, script, home, project, network=network, session=session)
         return recorded(directory)
 
-    first = run("tidy up the build directory", [host.shell("rm -rf build"), *reading, DONE], None)
+    edit = host.editing(str(project / "a.txt"), "a", "b")
+    steps = [host.shell("rm -rf build"), *reading, edit, DONE]
+    first = run("tidy up the build directory", steps, None)
     for event, payload in first:
-        name = f"{event}-read" if is_reading(host, payload) else event
-        found.setdefault(name, change(payload))
+        found.setdefault(f"{event}{kind_of(host, payload)}", change(payload))
     if host.can_resume:
         session = session_of(payload for _, payload in first)
         for event, payload in run("and the tests", [host.shell("exit 3"), DONE], session):
             name = f"{event}-resumed" if event == "SessionStart" else event
             found.setdefault(name, change(payload))
+    beside = [host.background("true"), host.delegating("do your part")]
+    if any(beside):
+        script = [step for step in beside if step]
+        script += [host.shell("true"), {"text": "my part is done"}, host.shell("sleep 1"), DONE]
+        for event, payload in run("start the server", script, None):
+            if kind := kind_of(host, payload):
+                found.setdefault(f"{event}{kind}", change(payload))
     return found
 
 
-def is_reading(host: Host, payload: dict[str, Any]) -> bool:
-    """Returns whether a payload is about the tool that reads."""
+def kind_of(host: Host, payload: dict[str, Any]) -> str:
+    """Returns what is added to the name of an event for what it is about."""
     call = payload.get("tool_call") or payload.get("tool_result") or {}
     name = payload.get("tool_name") or payload.get("tool") or call.get("name")
-    step = host.reading("")
-    return step is not None and name in (step["tool"], "Read")
+    text = json.dumps(payload)
+    reading, editing = host.reading(""), host.editing("", "", "")
+    background = host.background("") or {"arguments": {}}
+    marks = set(background["arguments"].items()) - {("command", ""), ("description", "Run it")}
+    kinds = {
+        "-wake": "<task-notification>" in text,
+        "-agent": bool(payload.get("agent_type") or payload.get("parent_agent_id")),
+        "-read": reading is not None and name in (reading["tool"], "Read"),
+        "-edit": name in (editing["tool"], "Edit"),
+        "-background": any(f'"{key}": {json.dumps(value)}' in text for key, value in marks),
+    }
+    if host.name == "codex":
+        kinds["-edit"] = "*** Begin Patch" in text
+    return next((kind for kind, is_so in kinds.items() if is_so), "")
 
 
 def recorded(directory: Path) -> list[Recorded]:
@@ -92,7 +113,8 @@ def anonymiser(base: Path) -> Callable[[dict[str, Any]], str]:
 
     def change(payload: dict[str, Any]) -> str:
         text = json.dumps(payload, indent=2, ensure_ascii=False)
-        text = text.replace(str(base), "/srv").replace(str(base).replace("/", "-"), "-srv")
+        text = text.replace(str(base), "/srv")
+        text = text.replace(re.sub(r"[^0-9A-Za-z]", "-", str(base)), "-srv")
         uuid = r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
         for match in re.findall(uuid, text):
             text = text.replace(f"-{match[:8]}.json", "-3f7d2c1e.json")
@@ -102,6 +124,10 @@ def anonymiser(base: Path) -> Callable[[dict[str, Any]], str]:
         text = re.sub(r"\b20\d\d-\d\d-\d\dT\d\d-\d\d(-\d\d)?", r"2026-11-02T10-00", text)
         text = re.sub(r"/sessions/20\d\d/\d\d/\d\d/", "/sessions/2026/11/02/", text)
         text = replace(r"\b1[789]\d{11}\b", lambda n: str(1793613600000 + n), text)
+        for name in re.findall(r'(?<="backgroundTaskId": ")\w+|(?<=<task-id>)\w+', text):
+            text = text.replace(name, "task_00")
+        for name in re.findall(r'(?<="agent_id": ")a[0-9a-f]{16}\b', text):
+            text = text.replace(name, "agent_00")
         text = re.sub(r"(?<=_)[0-9a-f]{8}x(\d+)", lambda match: f"{int(match[1]):02}", text)
         text = replace(
             r"(?<!\d)\d{13}_[0-9a-z]{5,7}\b", lambda n: f"1793613600000_anna{n:02}", text

@@ -109,12 +109,22 @@ class Host:
     """Whether what a tool is called with is told after it as before, and so names the call."""
     agent_fields: ClassVar[tuple[str, ...]] = ()
     """What names an agent that another one of the session has started."""
+    parent_fields: ClassVar[tuple[str, ...]] = ()
+    """What is there only in payloads of such an agent, of which tools alone concern the session:
+    an agent wrote what it is asked for, and the turn goes on at its end."""
     path_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """By tool that changes no file but those that it names: the inputs that name them."""
     patch_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Likewise: the inputs that are patches, in the form of Codex."""
-    background_fields: ClassVar[tuple[str, ...]] = ("run_in_background", "is_background")
-    """The inputs that are true where what a tool starts goes on after it."""
+    background_inputs: ClassVar[Mapping[str, object]] = {
+        "run_in_background": True,
+        "is_background": True,
+    }
+    """The inputs, with what they hold where what a tool starts goes on after it."""
+    background_fields: ClassVar[tuple[str, ...]] = ()
+    """What the payload after a tool has only in that case."""
+    wake_beginning: ClassVar[str | None] = None
+    """What a prompt of the host itself begins with, which goes on after work in the background."""
     begins_with_prompt: ClassVar[bool] = False
     """Whether the first event of a session is its first prompt."""
     waits_for_turn: ClassVar[bool] = True
@@ -149,8 +159,10 @@ class Host:
         if phase is None:
             return None
         is_call = phase in (EventPhase.PRE, EventPhase.POST)
+        if not is_call and payload.text(*self.parent_fields) is not None:
+            return None
         tool = payload.text(*self.tool_fields) if is_call else None
-        return Event(
+        event = Event(
             host=self.name,
             phase=phase,
             root=self.root(payload),
@@ -162,10 +174,14 @@ class Host:
             is_read_only=self.is_read_only(tool),
             call=self.call(payload, tool) if is_call else "",
             paths=self.paths(payload, tool) if tool is not None else None,
-            is_background=any(self.input(payload, name) is True for name in self.background_fields),
+            is_background=is_call and self.is_background(payload),
             agent=payload.text(*self.agent_fields) or "",
             directory=payload.text("cwd") if payload.root is None else None,
         )
+        beginning = self.wake_beginning
+        if beginning is not None and (event.prompt or "").startswith(beginning):
+            return event._replace(phase=EventPhase.WAKE, prompt=None)
+        return event
 
     def call(self, payload: Payload, tool: str | None) -> str:
         """Returns what names a call, the same before and after it, or an empty text.
@@ -196,6 +212,12 @@ class Host:
         return tuple(
             os.fsencode(os.path.normpath(os.path.join(directory, _valid(text)))) for text in texts
         )
+
+    def is_background(self, payload: Payload) -> bool:
+        """Returns whether what a tool started goes on after it."""
+        return any(
+            self.input(payload, name) == value for name, value in self.background_inputs.items()
+        ) or any(payload.value(name) is not None for name in self.background_fields)
 
     def is_read_only(self, tool: str | None) -> bool:
         """Returns whether a tool is known by name to change nothing, or is one of ``snap mcp``.

@@ -16,8 +16,6 @@ _EXPANSION = "UserPromptExpansion"
 _PREFIX = "/treesnap:"
 """What the slash commands of treesnap's plugin begin with. Without a terminal they are told twice:
 as a prompt first, and before they expand only if that was not answered."""
-_WAKE = "<task-notification>"
-"""What a prompt of Claude Code begins with that no one wrote: a task has ended."""
 _SETTLED = re.compile(r"<tool-use-id>([^<]+)</tool-use-id>")
 _PEOPLE = ("user", "sdk")
 """Where prompts come from that a person or a program wrote."""
@@ -40,6 +38,8 @@ class Claude(Host):
         "TodoRead TodoWrite WebFetch WebSearch"
     ) | words("Agent Task")  # the agent that it starts tells calls of its own
     agent_fields = ("agent_id",)
+    wake_beginning = "<task-notification>"
+    background_fields = ("tool_response.backgroundTaskId",)  # also where the host decided that
     path_fields: ClassVar = {
         **dict.fromkeys(("Edit", "MultiEdit", "Write"), ("file_path",)),
         "NotebookEdit": ("notebook_path",),
@@ -60,10 +60,9 @@ class Claude(Host):
             is_ours = super().prompt(payload).startswith(_PREFIX)
             return event._replace(key="") if is_ours else None  # its own prompt follows
         source = payload.text("source")
-        text = super().prompt(payload)
         is_told = source is not None and source not in _PEOPLE
-        if event.phase is EventPhase.TURN and (is_told or text.startswith(_WAKE)):
-            settled = tuple(map(as_name, _SETTLED.findall(text)))
+        if event.phase is EventPhase.WAKE or (event.phase is EventPhase.TURN and is_told):
+            settled = tuple(map(as_name, _SETTLED.findall(super().prompt(payload))))
             return event._replace(phase=EventPhase.WAKE, prompt=None, settled=settled)
         return event
 
@@ -84,7 +83,20 @@ class Codex(Host):
     warning_field = "systemMessage"
     answer_form = Claude.answer_form
     patch_fields: ClassVar = {"apply_patch": ("command", "input", "patch")}
+    _PATCH_IN_SHELL: ClassVar = re.compile(
+        r"\s*apply_patch\s*<<\s*(['\"])(\w+)\1\n((?:(?!\2\n).*\n)*)\2\s*"
+    )
     read_only_tools = words("grep_files list_dir read_file update_plan view_image web_search")
+
+    def paths(self, payload: Payload, tool: str) -> tuple[bytes, ...] | None:
+        """Returns the files of a patch also where a shell command is one, and nothing else.
+
+        Codex carries that out by itself, and tells no end of the call.
+        """
+        command = self.input(payload, "command")
+        if tool == "Bash" and isinstance(command, str) and self._PATCH_IN_SHELL.fullmatch(command):
+            return super().paths(payload, "apply_patch")
+        return super().paths(payload, tool)
 
 
 class Gemini(Host):
@@ -117,7 +129,8 @@ class Copilot(Host):
 
     An event with a name in the style of Claude Code has a payload in that style, without ids; one
     in its own style (``preToolUse``) does not say which event it is, so the installed line has to.
-    What exit codes mean is not documented: decisions are JSON, in both styles.
+    What exit codes mean is not documented: decisions are JSON, in both styles. An agent that
+    another one started tells a session of its own, and that of the other as its parent.
     """
 
     name = "copilot"
@@ -131,7 +144,10 @@ class Copilot(Host):
             end="agentStop",
         ),
     }
-    session_fields = ("session_id", "sessionId")
+    session_fields = ("parent_agent_id", "session_id", "sessionId")
+    wake_beginning = "<system_notification>"
+    agent_fields = ("agent_id",)
+    parent_fields = ("parent_agent_id",)
     tool_fields = ("tool_name", "toolName")
     input_fields = ("tool_input", "toolArgs")
     root_variables = ("COPILOT_PROJECT_DIR", "CLAUDE_PROJECT_DIR")
@@ -148,12 +164,13 @@ class Copilot(Host):
     read_only_tools = words(
         "Glob Grep Read WebFetch ask_user fetch_copilot_cli_documentation glob grep list_bash "
         "read_bash report_intent rg update_todo view web_fetch"
-    )
+    ) | words("Agent task")  # the agent that it starts tells calls of its own
     path_fields: ClassVar = {
         **dict.fromkeys(("create", "edit"), ("path",)),
         **dict.fromkeys(("Edit", "Write"), ("file_path", "path")),
     }
     patch_fields: ClassVar = {"apply_patch": ("input", "patch")}
+    background_inputs: ClassVar = {"mode": "async"}
 
 
 class Opencode(Host):
@@ -217,11 +234,13 @@ class Cline(Host):
     )
     event_fields = ("hookName",)
     session_fields = ("sessionContext.rootSessionId", "taskId")
+    parent_fields = ("parent_agent_id",)
     key_fields: ClassVar = {EventPhase.PRE: ("tool_call.id",)}
     root_fields = ("workspaceRoots.0", "workspaceRoots.0.path", "cwd")
     tool_fields = ("tool_call.name", "tool_result.name", "preToolUse.toolName")
     input_fields = ("tool_call.input", "tool_result.input", "preToolUse.parameters")
     call_fields = ("tool_call.id", "tool_result.id")
+    path_fields: ClassVar = {"editor": ("path",)}
     prompt_fields = (
         "userPromptSubmit.prompt",
         "taskStart.taskMetadata.initialTask",
@@ -239,13 +258,7 @@ class Cline(Host):
         "ask_followup_question ask_question fetch_web_content list_code_definition_names "
         "list_files load_mcp_documentation plan_mode_respond read_file read_files "
         "search_codebase search_files web_fetch web_search"
-    )
-
-    def parse(self, payload: Payload) -> Event | None:
-        """Returns the event; an agent that another one started has no prompts and turns."""
-        event = super().parse(payload)
-        is_of_tool = event is not None and event.tool is not None
-        return event if is_of_tool or payload.text("parent_agent_id") is None else None
+    ) | words("spawn_agent")  # the agent that it starts tells calls of its own
 
 
 class Cursor(Host):

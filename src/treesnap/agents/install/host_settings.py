@@ -90,13 +90,13 @@ class Contract(NamedTuple):
 
 CONTRACTS: Mapping[str, Contract] = {
     "claude": Contract(
-        *("Claude Code", "2.1.330", ".claude/settings.json"),
+        *("Claude Code", "2.1.332", ".claude/settings.json"),
         project_file=".claude/settings.local.json",  # not shared: the line has a local path
         strict={"onFailure": "block"},
         variable="CLAUDE_CONFIG_DIR",
     ),
     "codex": Contract(
-        *("Codex", "0.169", ".codex/hooks.json"),
+        *("Codex", "0.171", ".codex/hooks.json"),
         events=tuple(event for event in _EVENTS if event != "PostToolUseFailure"),
         variable="CODEX_HOME",
         next_step="Codex runs no hook before you trust it: type /hooks there",
