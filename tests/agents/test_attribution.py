@@ -212,3 +212,15 @@ def test_the_end_of_a_turn_ends_no_call_of_an_agent_that_works_on():
         OpenCall("a", Whose.PERHAPS, None, 2, 3),
         OpenCall("a", Whose.OWN, None, 1, 4),
     ]
+
+
+def test_no_call_of_an_agent_goes_on_after_all_that_was_in_the_background():
+    marks = [
+        ToldMark(1, "a", MarkPhase.PRE, "k", agent="sub"),
+        ToldMark(2, "a", MarkPhase.TURN),
+        ToldMark(3, "a", MarkPhase.SETTLED, "another"),
+        ToldMark(4, "a", MarkPhase.END),
+        ToldMark(4, "a", MarkPhase.SETTLED),
+    ]
+
+    assert calls_in(marks, 9) == [OpenCall("a", Whose.PERHAPS, None, 1, 4)]

@@ -123,6 +123,11 @@ def calls_in(marks: Iterable[ToldMark], now: int, telling: Collection[str] = ())
         kind = Whose.OWN if is_whole else Whose.PERHAPS
         calls.append(OpenCall(began.session, kind, began.paths, began.at, at))
 
+    def close(own: dict[str, list[ToldMark]], those: list[ToldMark], at: int) -> None:
+        for began in those:
+            own[began.call].remove(began)
+            end(began, at, is_known=False)
+
     def settle(session: str, names: Iterable[str], at: int) -> None:
         for name in names:
             began = background[session].pop(name, None)
@@ -149,13 +154,11 @@ def calls_in(marks: Iterable[ToldMark], now: int, telling: Collection[str] = ())
             background[session][mark.call] = mark
         elif mark.phase is MarkPhase.SETTLED:
             settle(session, [mark.call] if mark.call else list(background[session]), mark.at)
+            if not mark.call:  # so no agent works on: one was interrupted if its call has no end
+                close(own, [began for begun in own.values() for began in begun], mark.at)
         elif mark.phase in (MarkPhase.TURN, MarkPhase.END):
-            for name, begun in list(own.items()):
-                left = [began for began in begun if began.agent != mark.agent]
-                for began in begun:
-                    if began not in left:
-                        end(began, mark.at, is_known=False)
-                own[name] = left
+            of_agent = [one for begun in own.values() for one in begun if one.agent == mark.agent]
+            close(own, of_agent, mark.at)
         if mark.phase is MarkPhase.TURN and session not in with_calls:
             own.setdefault("", []).append(mark)
         newest[session] = mark.at
