@@ -62,9 +62,9 @@ def judged(world: World, session: str, target: int):
             for path in {*old, *new}
             if old.get(path) != new.get(path)
         }
-        is_restore = place in world.restores
-        restored = {path: [versions[1]] for path, versions in changes.items() if is_restore}
-        spans.append(Span(changes, lambda path, restored=restored: restored.get(path, ())))
+        by = world.restores.get(place)
+        restored = {path: {versions[1]: by == session} for path, versions in changes.items() if by}
+        spans.append(Span(changes, lambda path, restored=restored: restored.get(path, {})))
     numbers = list(range(target, len(world.states)))
     calls = calls_by_span(calls_in(marks, numbers[-1]), numbers)
     found = {}

@@ -262,6 +262,15 @@ class TestAfterARewind:
         assert verdicts(result) == {b"a": "conflict", b"b": "perhaps", b"c": "kept"}
         assert agent.files() == {"a": "1"}
 
+    def test_it_is_undone_by_one_to_a_later_step(self, agent):
+        agent.write("u", "user")
+        agent.rewind("2")
+
+        result = agent.rewind("step:7")
+
+        assert agent.files() == {"a": "2", "b": "1", "u": "user"}
+        assert conflicts(result) == [b"u"]
+
     def test_an_undo_leads_to_what_the_agent_left(self, agent):
         agent.rewind()
         agent.handle.undo()

@@ -127,7 +127,7 @@ def test_real_roots_go_where_the_model_goes(seed, place):
         world.capture()
         spans = opened(world.told, len(world.states))
         target = world.targets[session][-count]
-        found = fold(world.states, spans, set(), session, target)
+        found = fold(world.states, spans, {}, session, target)
         expected = {path: f"{version}" for path, version in world.live.items()}
         for path, verdict in found.items():
             expected.pop(path, None)

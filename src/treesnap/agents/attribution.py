@@ -80,8 +80,9 @@ class Span(NamedTuple):
 
     changes: Mapping[bytes, tuple[Version, Version]]
     """By path: the version before and after."""
-    restored: Callable[[bytes], Collection[Version]] = lambda _: ()
-    """Returns the versions of a path that restores in the span went to."""
+    restored: Callable[[bytes], Mapping[Version, bool]] = lambda _: {}
+    """Returns the versions of a path that restores in the span went to, and of each whether it
+    was the session itself that was rewound."""
     shared: Collection[bytes] = ()
     """Paths that others changed as well, by what they are: repositories of several directories."""
 
@@ -254,7 +255,9 @@ class Attribution:
                 if older:
                     position = older[-1]
                     continue
-                whose = Whose.OTHERS  # from before the target, and that was wanted
+                # From before the target: a rewind of its own goes back, as all that it did.
+                is_own = self._spans[place].restored(path)[versions[position]]
+                whose = Whose.OWN if is_own else Whose.OTHERS
             if whose in (Whose.OWN, Whose.PERHAPS) or whose in self._widened:
                 is_certain = is_certain and whose is Whose.OWN
                 position -= 1

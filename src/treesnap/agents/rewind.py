@@ -178,7 +178,8 @@ def _undone(
         picks, judged, conflicts = history.picks(request.paths, request.widened)
         selection = PathSelection(None, ChangeList())
         if not request.overwrites:
-            label, tags = f"rewind to {target.id[:12]}", fact_tags(rewound=target.id)
+            label = f"rewind to {target.id[:12]}"
+            tags = fact_tags(rewound=target.id, rewound_of=session.id)
             selection = select(
                 opened_session, mine, picks, label=label, tags=tags, dry_run=request.dry_run
             )

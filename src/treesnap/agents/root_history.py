@@ -8,7 +8,7 @@ have changed it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from stat import S_ISGID, S_ISUID
 
@@ -131,7 +131,10 @@ class RootHistory:
         sources: Sequence[tuple[Snapshot, Snapshot]],
         version: Callable[[Entry | None], Version],
     ) -> _Restored:
-        scopes = [(safety.record.scope, source) for safety, source in sources]
+        scopes = [
+            (safety.record.scope, source, facts_of(source).get("rewound_of") == self._agent.id)
+            for safety, source in sources
+        ]
         return _Restored(self.trees, scopes, version)
 
     def _span(self, old: Snapshot, new: Snapshot, place: int) -> Span:
@@ -315,28 +318,32 @@ class _Restored:
     def __init__(
         self,
         trees: TreeReader,
-        sources: Sequence[tuple[tuple[bytes, ...] | None, Snapshot]],
+        sources: Sequence[tuple[tuple[bytes, ...] | None, Snapshot, bool]],
         version: Callable[[Entry | None], Version],
     ) -> None:
         self._trees = trees
         self._sources = sources
         self._version = version
 
-    def __call__(self, path: bytes) -> Collection[Version]:
-        """Returns the version of a path in each of them that concerned it."""
-        return list(self._versions(path))
+    def __call__(self, path: bytes) -> Mapping[Version, bool]:
+        """Returns the version of a path in each that concerned it, and which were own rewinds."""
+        found: dict[Version, bool] = {}
+        for version, is_own in self._versions(path):
+            found[version] = is_own or found.get(version, False)
+        return found
 
-    def _versions(self, path: bytes) -> Iterator[Version]:
-        for scope, source in self._sources:
+    def _versions(self, path: bytes) -> Iterator[tuple[Version, bool]]:
+        for scope, source, is_own in self._sources:
             if scope is None or any(treepath.is_within(path, top) for top in scope):
                 with suppress(Corrupt, NotFound):
                     entry = self._trees.find(source.record.root, path)
                     is_repository = repository_of(path) is not None
-                    yield (
+                    version = (
                         _version_of_repository(self._trees, entry)
                         if is_repository
                         else self._version(entry)
                     )
+                    yield version, is_own
 
 
 def was_there(snapshot: Snapshot) -> bool:

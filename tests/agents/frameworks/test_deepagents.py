@@ -55,7 +55,8 @@ def test_what_a_method_changes_comes_back(root, handle, tool, arguments, label):
 
     getattr(backend, tool)(*arguments)
     changed = {path.name: path.read_text() for path in root.iterdir()}
-    (step,) = agent_session(handle.context, "s1").steps
+    after, step = agent_session(handle.context, "s1").steps
+    assert after.phase is EventPhase.POST
     handle.restore(step.snapshot.id)
 
     assert step.snapshot.label == label

@@ -70,8 +70,8 @@ rewind(handle.context, RewindRequest())
 assert os.path.exists("project/plan")
 """
 THEN = {
-    "LangChain and LangGraph": "assert [found.kind for found in handle.list()] == ['safety']",
-    "Claude Agent SDK": "assert set(options.hooks) == {'UserPromptSubmit', 'PreToolUse', 'Stop'}",
+    "LangChain and LangGraph": "assert {found.kind for found in handle.list()} == {'safety'}",
+    "Claude Agent SDK": "assert {'PreToolUse', 'PostToolUse', 'Stop'} < set(options.hooks)",
 }
 """What holds after the examples; by default, that the prompt can be undone."""
 NEEDED = {

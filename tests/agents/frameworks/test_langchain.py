@@ -189,7 +189,10 @@ def test_the_steps_are_those_of_a_session(scene):
     session = agent_session(scene.handle.context)
 
     assert (session.id, session.host) == ("thread 1", "langchain")
-    assert [step.phase for step in session.steps] == [END, POST, PRE, PRE, TURN]
+    phases = [step.phase for step in session.steps]
+    assert (phases[0], phases[-1]) == (END, TURN)
+    assert phases.count(PRE) == 2
+    assert {*phases[1:-1]} == {PRE, POST}  # tools run beside each other
     assert of_phase(session, TURN)[0].snapshot.label == "Write two files"
     assert of_phase(session, PRE)[0].tool == "write"
 

@@ -21,7 +21,7 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from agents import Agent, AgentHookContext, RunConfig, Runner, function_tool
 from treesnap.agents.frameworks.openai_agents import SnapshotHooks
 
-TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END
+TURN, PRE, POST, END = EventPhase.TURN, EventPhase.PRE, EventPhase.POST, EventPhase.END
 CALL = function_call("write", {"path": "a", "text": "1"}, call_id="c1")
 
 
@@ -56,9 +56,10 @@ def test_the_steps_are_those_of_a_session(scene):
     session = agent_session(scene.handle.context)
 
     assert (session.id, session.host) == ("s1", "openai-agents")
-    assert [step.phase for step in session.steps] == [END, PRE, TURN]
+    assert [step.phase for step in session.steps] == [END, POST, PRE, TURN]
     assert [step.snapshot.label for step in session.steps] == [
         "end of the turn",
+        "after write",
         "write: a",
         "Write a file",
     ]

@@ -21,7 +21,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from treesnap.agents.frameworks.pydantic_ai import SnapshotCapability
 
-TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END
+TURN, PRE, POST, END = EventPhase.TURN, EventPhase.PRE, EventPhase.POST, EventPhase.END
 
 
 class Scene:
@@ -71,9 +71,10 @@ def test_the_steps_are_those_of_a_session(scene):
     session = agent_session(scene.handle.context)
 
     assert (session.id, session.host) == ("c1", "pydantic-ai")
-    assert [step.phase for step in session.steps] == [END, PRE, TURN]
+    assert [step.phase for step in session.steps] == [END, POST, PRE, TURN]
     assert [step.snapshot.label for step in session.steps] == [
         "end of the turn",
+        "after write",
         "write: a",
         "Write a file",
     ]

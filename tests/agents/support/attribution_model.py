@@ -116,7 +116,7 @@ def whose(span: Opened, session: str, path: str, rules: Rules = RULES) -> str:
 def fold(
     states: list[State],
     spans: list[Opened],
-    restores: set[int],
+    restores: dict[int, str],
     session: str,
     target: int,
     rules: Rules = RULES,
@@ -141,7 +141,7 @@ def fold(
                 if older:
                     at = older[-1] if rules.oldest_version else older[0]
                     continue
-                of = OTHERS
+                of = OWN if restores[at] == session else OTHERS
             elif at in restores:
                 of = OTHERS
             if of not in (OWN, PERHAPS):
@@ -194,7 +194,8 @@ class World:
         self.author: dict[int, str] = {0: "user"}
         self.states: list[State] = [dict(self.live)]
         self.told: list[Told] = []
-        self.restores: set[int] = set()
+        self.restores: dict[int, str] = {}
+        """By place of a state: the session whose rewind led to it."""
         self.next = 0
         self.calls: dict[str, dict[str, frozenset[str] | None]] = {"a": {}, "b": {}}
         self.untold: dict[str, list[str]] = {"a": [], "b": []}
@@ -321,7 +322,7 @@ class World:
             if verdict.value is not None:
                 self.live[path] = verdict.value
         if self.capture() > before:
-            self.restores.add(len(self.states) - 1)
+            self.restores[len(self.states) - 1] = session
         return found
 
 

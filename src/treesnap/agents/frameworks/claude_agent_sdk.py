@@ -18,14 +18,14 @@ from treesnap.core.ops.context import Context, check_root, is_disabled_for_agent
 with brought_by("claude-agent-sdk"):
     from claude_agent_sdk import HookMatcher
 
-EVENTS = ("UserPromptSubmit", "PreToolUse", "Stop")
+EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
 TIMEOUT_DEFAULT_S = 60.0
 
 
 def snapshot_hooks(
     handle: Handle, *, is_strict: bool = False, timeout_s: float = TIMEOUT_DEFAULT_S
 ) -> dict[Any, list[HookMatcher]]:
-    """Returns hooks that capture a root before each prompt and each tool, and after the turn.
+    """Returns hooks that capture a root around each tool, before each prompt and after the turn.
 
     A session is that of the SDK. A strict hook blocks what cannot be captured before, also when
     the time is over. If SNAP_DISABLE is set, there are no hooks. Raises Refused for a dangerous

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from treesnap.agents.frameworks.recorder import Recorder
@@ -24,7 +27,7 @@ with brought_by("deepagents"):
 
 
 class SnapshotBackend(LocalShellBackend):
-    """Works in a root, and captures it before each command and each change of a file.
+    """Works in a root, and captures it around each command and each change of a file.
 
     A session is a thread, or outside of one the ``session``. ``options`` are those of a
     ``LocalShellBackend``. The asynchronous methods call these in a thread.
@@ -38,13 +41,13 @@ class SnapshotBackend(LocalShellBackend):
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Runs a command."""
-        self._before("execute", command=command)
-        return super().execute(command, timeout=timeout)
+        with self._around("execute", command=command):
+            return super().execute(command, timeout=timeout)
 
     def write(self, file_path: str, content: str) -> WriteResult:
         """Creates a file."""
-        self._before("write", path=file_path)
-        return super().write(file_path, content)
+        with self._around("write", path=file_path):
+            return super().write(file_path, content)
 
     def edit(
         self,
@@ -54,22 +57,29 @@ class SnapshotBackend(LocalShellBackend):
         replace_all: bool = False,  # noqa: FBT001, FBT002 - the framework's signature
     ) -> EditResult:
         """Replaces text in a file."""
-        self._before("edit", path=file_path)
-        return super().edit(file_path, old_string, new_string, replace_all)
+        with self._around("edit", path=file_path):
+            return super().edit(file_path, old_string, new_string, replace_all)
 
     def delete(self, file_path: str) -> DeleteResult:
         """Removes a file or a directory."""
-        self._before("delete", path=file_path)
-        return super().delete(file_path)
+        with self._around("delete", path=file_path):
+            return super().delete(file_path)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Writes files."""
-        self._before("upload", path=files[0][0] if files else "")
-        return super().upload_files(files)
+        with self._around("upload", path=files[0][0] if files else ""):
+            return super().upload_files(files)
 
-    def _before(self, tool: str, **arguments: str) -> None:
+    @contextmanager
+    def _around(self, tool: str, **arguments: str) -> Iterator[None]:
+        """Captures before and after what is done here, however that ends."""
         try:
             thread = get_config().get("configurable", {}).get("thread_id")
         except RuntimeError:  # not in a graph
             thread = None
-        self.recorder.record(EventPhase.PRE, thread, tool=tool, arguments=arguments)
+        call = f"{threading.get_ident()}"  # a thread does one thing at a time
+        self.recorder.record(EventPhase.PRE, thread, call=call, tool=tool, arguments=arguments)
+        try:
+            yield
+        finally:
+            self.recorder.record(EventPhase.POST, thread, call=call, tool=tool)

@@ -32,7 +32,7 @@ class AgentFiles(AgentState[Any]):
 
 
 class SnapshotMiddleware(AgentMiddleware[AgentFiles, Any, Any]):
-    """Captures a root before each turn and each tool, after the tools, and after the turn.
+    """Captures a root before each turn, around each tool, and after the turn.
 
     Belongs at the beginning of the list of middleware, so that it sees the files before the
     others change any. A session is a thread, or without one the ``session``. Without
@@ -88,9 +88,12 @@ class SnapshotMiddleware(AgentMiddleware[AgentFiles, Any, Any]):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
-        """Captures the files before a tool."""
-        self._before_tool(request)
-        return handler(request)
+        """Captures the files before a tool and after it, however it ends."""
+        self._at_tool(EventPhase.PRE, request)
+        try:
+            return handler(request)
+        finally:
+            self._at_tool(EventPhase.POST, request)
 
     async def awrap_tool_call(
         self,
@@ -98,10 +101,13 @@ class SnapshotMiddleware(AgentMiddleware[AgentFiles, Any, Any]):
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
         """Does the same in a thread."""
-        await asyncio.to_thread(self._before_tool, request)
-        return await handler(request)
+        await asyncio.to_thread(self._at_tool, EventPhase.PRE, request)
+        try:
+            return await handler(request)
+        finally:
+            await asyncio.to_thread(self._at_tool, EventPhase.POST, request)
 
-    def _before_tool(self, request: ToolCallRequest) -> None:
+    def _at_tool(self, phase: EventPhase, request: ToolCallRequest) -> None:
         """Captures once for each call: one that is resumed has the id of its checkpoint again."""
         if not self.captures_tools:
             return
@@ -109,9 +115,10 @@ class SnapshotMiddleware(AgentMiddleware[AgentFiles, Any, Any]):
         thread = run.thread_id if run is not None else None
         call = request.tool_call
         self.recorder.record(
-            EventPhase.PRE,
+            phase,
             thread,
             key="" if run is None or thread is None else f"{run.checkpoint_id} {call['id']}",
+            call=call["id"] or "",
             tool=call["name"],
             arguments=call["args"],
         )

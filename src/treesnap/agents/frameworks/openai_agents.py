@@ -20,7 +20,7 @@ with brought_by("openai-agents"):
 
 
 class SnapshotHooks(RunHooks[Any]):
-    """Captures a root before each run and each local tool, and after the run.
+    """Captures a root before each run, around each local tool, and after the run.
 
     The framework tells hooks of no session, so there is one for each of these objects: use one
     for all runs of a conversation, with the conversation's id as the ``session``.
@@ -73,8 +73,29 @@ class SnapshotHooks(RunHooks[Any]):
         """Captures the files before a tool; no call is told twice."""
         arguments = _object(context.tool_arguments) if isinstance(context, ToolContext) else {}
         await asyncio.to_thread(
-            self.recorder.record, EventPhase.PRE, tool=tool.name, arguments=arguments
+            self.recorder.record,
+            EventPhase.PRE,
+            call=_call(context),
+            tool=tool.name,
+            arguments=arguments,
         )
+
+    async def on_tool_end(
+        self,
+        context: RunContextWrapper[Any],
+        agent: Agent[Any],  # noqa: ARG002 - the framework's signature
+        tool: Tool,
+        result: object,  # noqa: ARG002 - the framework's signature
+    ) -> None:
+        """Captures the files after a tool."""
+        await asyncio.to_thread(
+            self.recorder.record, EventPhase.POST, call=_call(context), tool=tool.name
+        )
+
+
+def _call(context: RunContextWrapper[Any]) -> str:
+    """Returns what names the call of a tool, or nothing."""
+    return context.tool_call_id if isinstance(context, ToolContext) else ""
 
 
 def _text(content: Any) -> str:

@@ -12,12 +12,16 @@ from treesnap.core.ops.history.steps import EventPhase
 
 with brought_by("pydantic-ai"):
     from pydantic_ai import AgentRunResult, RunContext, ToolDefinition
-    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.capabilities import (
+        AbstractCapability,
+        WrapRunHandler,
+        WrapToolExecuteHandler,
+    )
     from pydantic_ai.messages import ToolCallPart
 
 
 class SnapshotCapability(AbstractCapability[Any]):
-    """Captures a root before each run and each tool, and after the run.
+    """Captures a root before each run, around each tool, and after the run.
 
     A session is a conversation: pass its id, or the messages of its last run, to each run.
     """
@@ -37,29 +41,33 @@ class SnapshotCapability(AbstractCapability[Any]):
             prompt=prompt,
         )
 
-    async def after_run(
-        self, ctx: RunContext[Any], *, result: AgentRunResult[Any]
+    async def wrap_run(
+        self, ctx: RunContext[Any], *, handler: WrapRunHandler
     ) -> AgentRunResult[Any]:
-        """Captures the files as the agent leaves them."""
-        await asyncio.to_thread(self.recorder.record, EventPhase.END, ctx.conversation_id)
-        return result
+        """Captures the files as the agent leaves them, also where an exception ends the run."""
+        try:
+            return await handler()
+        finally:
+            await asyncio.to_thread(self.recorder.record, EventPhase.END, ctx.conversation_id)
 
-    async def before_tool_execute(
+    async def wrap_tool_execute(
         self,
         ctx: RunContext[Any],
         *,
         call: ToolCallPart,
         tool_def: ToolDefinition,  # noqa: ARG002 - the framework's signature
         args: dict[str, Any],
-    ) -> dict[str, Any]:
-        """Captures the files before a tool, once where an engine executes a run again."""
+        handler: WrapToolExecuteHandler,
+    ) -> Any:
+        """Captures the files before a tool, once where an engine executes a run again, and after.
+
+        After it also where it raises.
+        """
         key = f"{ctx.run_id} {ctx.run_step} {call.tool_call_id}" if ctx.run_id else ""
-        await asyncio.to_thread(
-            self.recorder.record,
-            EventPhase.PRE,
-            ctx.conversation_id,
-            key=key,
-            tool=call.tool_name,
-            arguments=args,
-        )
-        return args
+        told = {"key": key, "call": call.tool_call_id, "tool": call.tool_name}
+        record, session = self.recorder.record, ctx.conversation_id
+        await asyncio.to_thread(record, EventPhase.PRE, session, arguments=args, **told)
+        try:
+            return await handler(args)
+        finally:
+            await asyncio.to_thread(record, EventPhase.POST, session, **told)

@@ -40,6 +40,7 @@ class Recorder:
         session: object = None,
         *,
         key: str = "",
+        call: str = "",
         tool: str | None = None,
         arguments: Mapping[str, Any] | None = None,
         prompt: str | None = None,
@@ -49,7 +50,8 @@ class Recorder:
         That is kept as a gap and logged, and the run goes on; if SNAP_DISABLE is set, nothing is
         captured and kept. Only a strict recorder raises
         before a prompt or a tool: a TreesnapError or an OSError. The session is an id of any
-        type, such as a number or a UUID.
+        type, such as a number or a UUID. ``call`` names a call, the same before and after it;
+        after calls without one, all of the session have ended.
         """
         if is_disabled_for_agents():
             return None
@@ -63,6 +65,7 @@ class Recorder:
             tool=payload.text("tool_name"),
             prompt=prompt,
             summary=Host().summary(payload),
+            call=as_name(call) if call else "",
         )
         blocks = self.is_strict and phase in _BLOCKED
         try:
