@@ -413,6 +413,27 @@ def test_without_the_snapshots_between_nothing_is_certainly_the_own(place):
     assert verdicts(planned) == {b"x": "perhaps", b"u": "perhaps", b"y": "undone"}
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_is_told_to_a_root_below_is_not_certainly_the_own(place, is_told):
+    place.write("inner/x", "0")
+    inner = context_at(place.root / "inner", place.context.store_path, fs=UnsyncedFileSystem())
+    record(inner, Event("claude", TURN, inner.root, "of another time"))
+    place.tell(TURN)
+    place.tell(PRE, "a", "k")
+    if is_told:
+        record(inner, Event("claude", PRE, inner.root, "b", tool="Bash", call="l"))
+    place.write("x", "a")
+    place.write("inner/x", "b")
+    place.tell(POST, "a", "k")
+
+    result = place.rewind()
+
+    assert place.files() == ({"inner/x": "b"} if is_told else {"inner/x": "0"})
+    assert verdicts(result) == {b"x": "undone", b"inner/x": "shared" if is_told else "undone"}
+    place.rewind(widened=frozenset({Whose.SHARED}))
+    assert place.files() == {"inner/x": "0"}
+
+
 def test_work_outside_of_the_root_is_named(place, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     place.tell(TURN)

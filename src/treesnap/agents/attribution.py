@@ -84,7 +84,8 @@ class Span(NamedTuple):
     """Returns the versions of a path that restores in the span went to, and of each whether it
     was the session itself that was rewound."""
     shared: Collection[bytes] = ()
-    """Paths that others changed as well, by what they are: repositories of several directories."""
+    """Paths that others may have changed as well, by what they are: repositories of several
+    directories, and what lies in roots of their own."""
 
 
 class Judgement(NamedTuple):

@@ -7,6 +7,7 @@ have changed it.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +40,7 @@ from treesnap.core.ops.history.steps import EventPhase, step_of
 from treesnap.core.ops.merge.selection import Pick
 from treesnap.core.ops.restore.plan import REPOSITORIES, repository_of
 from treesnap.core.ops.tree_state import MemoryObjects
+from treesnap.core.store.roots import registered_roots
 from treesnap.core.store.snapshots import restored_ref
 from treesnap.core.worktree.scan.hard_links import load_groups
 
@@ -85,7 +87,25 @@ class RootHistory:
         """By repository: the spans in which its index changed."""
         self._times: list[Span] = []
         """What lies between the states of the times of directories alone."""
+        self._elsewhere = self._with_own_history(target)
         self._spans = self._compared()
+
+    def _with_own_history(self, target: Snapshot) -> list[bytes]:
+        """Returns the roots below this one in which agents worked since the target.
+
+        What they did was told there, so here no call of theirs is known.
+        """
+        session, own = self._session, self._session.root.path
+        since_ns = target.record.created_at_ns
+        found = []
+        for path in registered_roots(session.fs, session.store.layout):
+            if path == own or not treepath.is_within(path, own.rstrip(b"/")):
+                continue
+            with suppress(Corrupt):
+                marks = marks_in(session._replace(root=session.store.root(path)))
+                if any(mark.time_ns >= since_ns for mark in marks):
+                    found.append(os.path.relpath(path, own))
+        return found
 
     def _compared(self) -> list[Span]:
         """Returns what lies between the states; leaves out a state that cannot be read any more."""
@@ -179,6 +199,8 @@ class RootHistory:
                 shared.add(repository)
         self._entries.append(entries)
         self._times.append(Span({path: pair for path, pair in times.items() if pair[0] != pair[1]}))
+        for inner in self._elsewhere:
+            shared.update(path for path in changes if treepath.is_within(path, inner))
         return Span(changes, shared=shared)
 
     def _marks(self) -> list[ToldMark]:
