@@ -434,6 +434,19 @@ def test_what_is_told_to_a_root_below_is_not_certainly_the_own(place, is_told):
     assert place.files() == {"inner/x": "0"}
 
 
+@pytest.mark.parametrize("name", [".git", ".hg", ".jj", ".sl"])
+def test_what_refers_to_each_other_in_a_repository_is_kept_together(place, name):
+    place.write(f"{name}/store/begin", "")
+    place.tell(TURN)
+    place.call(**{f"{name}/store/agent": "", "x": "a"})
+    place.write(f"{name}/store/user", "after the agent's")
+
+    result = place.rewind()
+
+    assert verdicts(result) == {name.encode(): "conflict", b"x": "undone"}
+    assert set(os.listdir(place.root / name / "store")) == {"agent", "begin", "user"}
+
+
 def test_work_outside_of_the_root_is_named(place, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     place.tell(TURN)

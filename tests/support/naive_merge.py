@@ -14,7 +14,7 @@ from stat import S_IFMT, S_IMODE, S_ISDIR, S_ISREG
 
 from state import RecordedPath, TreeState
 
-REPOSITORY_NAMES = {b".git", b".hg"}
+REPOSITORY_NAMES = {b".git", b".hg", b".jj", b".sl"}
 MERGE_TIME_NS = -1
 Lines = list[bytes]
 

@@ -75,8 +75,9 @@ KEEP, OVERWRITE = "keep", "overwrite"
 """What may become of conflicts."""
 
 _SET_IDS = S_ISUID | S_ISGID
-REPOSITORIES = {b".git": b"index", b".hg": b"dirstate"}
-"""Names of directories that hold a repository, each with its index."""
+REPOSITORIES = {b".git": b"index", b".hg": b"dirstate", b".sl": b"dirstate", b".jj": b"index"}
+"""Names of directories that hold a repository, each with its index. That of Jujutsu lies deeper,
+and each of its operations refers to files of the one before."""
 _INSIDE = {ChangeKind.REMOVED, ChangeKind.METADATA}
 """Changes of a directory that are none of those to be made when only some paths in it are."""
 
