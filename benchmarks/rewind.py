@@ -5,10 +5,12 @@
 
 Each host is a released one, run twice from an empty home directory in a network of loopback
 alone, with a scripted model (tests/agents/hosts). In one turn the model reads and edits a file
-with the host's own tools, and then does damage with its shell tool, a command to a call. A
-command of it goes on in the background, and writes when the turn is over. Then the user changes
-files, and the host's own way back is taken; in the second run, that of treesnap's hooks. The
-trees are compared by an oracle that shares no code with treesnap (tests/support/oracle.py).
+with the host's own tools, and then does damage with its shell tool, a command to a call. Between
+two calls the user saves files, and another session of the host, in a home directory of its own,
+changes others. A command of it goes on in the background, and writes when the turn is over. Then
+the user changes files, and the host's own way back is taken; in the second run, that of treesnap's
+hooks. The trees are compared by an oracle that shares no code with treesnap
+(tests/support/oracle.py).
 Prints Markdown.
 """
 
@@ -24,11 +26,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.own_ways_back import OWN_WAYS, CannotGoBack, OwnWay, wait_until
+from benchmarks.own_ways_back import END, OWN_WAYS, CannotGoBack, OwnWay, wait_until
 from hosts.drivers import HOSTS, CannotInstall, Host
 from hosts.model_server import Step
 from hosts.namespace import Namespace, Transcript
@@ -73,6 +76,8 @@ DAMAGES = (
     ),
 )
 KEPT = (
+    Damage("what you wrote during the turn", (b"during.txt", b"diary.txt")),
+    Damage("what another session of the host wrote during it", (b"theirs.txt", b"api.py")),
     Damage("your changes after the turn", (b"mine.txt", b"todo.txt")),
     Damage("`HEAD`, branches, staged changes, stashes", (b".git",)),
 )
@@ -92,6 +97,8 @@ def build(home: Path, files: int) -> Path:
         "run.sh": "#!/bin/sh\n",
         "log.txt": "first\n",
         "todo.txt": "tidy up\n",
+        "diary.txt": "sunny\n",
+        "api.py": "x = 1\n",
         "staged.txt": "one\n",
         ".gitignore": ".env\ncache/\n",
     }.items():
@@ -222,13 +229,42 @@ def do_damage(way: OwnWay) -> None:
     if host.name == "codex":  # refuses -f by its own policy
         commands = [command.replace("rm -rf", "rm -r") for command in commands]
     edit = host.editing(path, "print('alpha')", "print('beta')")
-    ended = way.turn([*reading, edit, *map(host.shell, commands)])
+    saved = {str(project / name): f"{name}: by hand\n" for name in ("during.txt", "diary.txt")}
+    first, second, *others = map(host.shell, commands)
+    waiting, is_over = way.home / "waiting", way.home / "other-session-is-over"
+    second |= {"meanwhile": {**saved, str(waiting): ""}, "after": str(is_over)}
+    with ThreadPoolExecutor() as pool:
+        turn = pool.submit(way.turn, [*reading, edit, first, second, *others])
+        wait_until(lambda: waiting.exists() or turn.done())
+        try:
+            other_session(way)
+        finally:
+            is_over.touch()
+        ended = turn.result()
     assert not project.joinpath("data").exists(), ended
     (way.home / "turn-is-over").touch()
     wait_until((way.home / "background-is-over").exists)
     write(project / "mine.txt", "by hand\n")
     with (project / "todo.txt").open("a") as file:
         file.write("water the garden\n")
+
+
+def other_session(way: OwnWay) -> None:
+    """Has another session of the host change files of the project, whose store it shares."""
+    home = way.home.with_name("ben")
+    own, shared = (each / ".local" / "share" for each in (home, way.home))
+    shared.mkdir(parents=True, exist_ok=True)
+    own.parent.mkdir(parents=True)
+    own.symlink_to(shared)
+    write(home / ".gitconfig", IDENTITY)
+    with Namespace(home.with_name("other-model"), timeout_s=RUN_TIMEOUT_S) as network:
+        if isinstance(way, SnapWay):
+            other = SnapWay(way.host, network, home)
+            other.project = way.project
+            other.snap("agent", "install", way.host.name)
+        step = way.host.shell("echo theirs > theirs.txt; echo 'y = 2' >> api.py")
+        ended = way.host.run("write the api", [step, END], home, way.project, network=network)
+    assert (way.project / "theirs.txt").exists(), ended
 
 
 def stored_bytes(home: Path, patterns: Iterable[str]) -> int:

@@ -48,6 +48,8 @@ def test_what_a_way_back_should_have_left_alone_is_compared_with_the_state_befor
     found = judge({}, damaged, after)
 
     assert found["kept"] == {
+        "what you wrote during the turn": "yes",
+        "what another session of the host wrote during it": "yes",
         "your changes after the turn": "no",
         "`HEAD`, branches, staged changes, stashes": "yes",
         ALL_ELSE: "no",
