@@ -72,13 +72,15 @@ class RemoteChecker:
         found = {}
         try:
             handle = treesnap.open(aside / "root", aside / "store")
-            cloned = Remotes(handle, secret_of(handle)).clone(self._url, history.id)
+            cloned = Remotes(handle, secret_of(handle)).clone(
+                self._url, history.id, privileged=True
+            )
             whole = self._differences(cloned.snapshot_id, aside / "root")
             self.problems += [f"the clone of {history.name}: {line}" for line in whole]
             captured = [one for one in handle.list() if one.kind == SnapshotKind.MANUAL]
             for one in captured:  # a clone itself may make another one
                 with removed_afterwards(aside / "export") as target:
-                    handle.restore(one.id, to=target)
+                    handle.restore(one.id, to=target, privileged=True)
                     found[str(one.id)] = self._differences(one.id, target)
         except TreesnapError as error:
             self.problems.append(f"the clone of {history.name}: {error!r}")
