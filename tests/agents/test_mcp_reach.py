@@ -126,10 +126,18 @@ def test_no_parameter_of_any_tool_leads_into_another_root(world):
         assert there.is_error == nowhere.is_error, where
         said = [item.text for item in there.content]
         if there.is_error:
-            same = [item.text.replace(plain(absent), plain(foreign)) for item in nowhere.content]
+            same = [renamed(item.text, plain(absent), plain(foreign)) for item in nowhere.content]
             assert said == same, where
-        without_argument = "".join(said).replace(plain(foreign), "")
+        without_argument = renamed("".join(said), plain(foreign), "")
         assert "secret" not in without_argument, where
+
+
+def renamed(text: str, old: str, new: str) -> str:
+    """Returns a text with another name in it, also where an answer has only the beginning."""
+    text = text.replace(old, new)
+    for length in range(len(old) - 1, len(old) // 2, -1):
+        text = text.replace(f'{old[:length]}"', f'{new[:length]}"')
+    return text
 
 
 def test_no_resource_leads_into_another_root(world):

@@ -106,6 +106,7 @@ WORDS = [
     "undo",
     "redo",
     "rewind",
+    "prompts",
     "run -- true",
     "hook claude",
     "agent status",

@@ -110,9 +110,9 @@ def test_an_address_is_understood(text, url):
     [
         ("http://bucket", "does not begin with s3://"),
         ("bucket", "does not begin with s3://"),
-        ("s3://", "no name of a bucket"),
-        ("s3://bucket:80/a", "no name of a bucket"),
-        ("s3://b%20cket", "no name of a bucket"),
+        ("s3://", "not the name of a bucket"),
+        ("s3://bucket:80/a", "not the name of a bucket"),
+        ("s3://b%20cket", "not the name of a bucket"),
         ("s3://bucket/a//b", "a path that no bucket can have"),
         ("s3://bucket/a/../b", "a path that no bucket can have"),
         ("s3://bucket/a#b", "a path that no bucket can have"),

@@ -51,7 +51,7 @@ def test_it_is_given_up_for_what_finds_no_room(fs, store):
     reserve.fill()
     before = sizes(store)
 
-    assert reserve.back(action) == "done"
+    assert reserve.retry_without_reserve(action) == "done"
 
     assert before == [RESERVE_SIZE] * 2
     assert sizes(store) == []
@@ -61,7 +61,7 @@ def test_without_it_what_finds_no_room_is_tried_once(fs, store):
     action = Action(1)
 
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        Reserve(fs, store.layout).back(action)
+        Reserve(fs, store.layout).retry_without_reserve(action)
 
     assert action.count == 1
 
@@ -74,6 +74,6 @@ def test_other_errors_leave_it_alone(fs, store):
     reserve.fill()
 
     with pytest.raises(PermissionError):
-        reserve.back(action)
+        reserve.retry_without_reserve(action)
 
     assert sizes(store) == [RESERVE_SIZE] * 2
