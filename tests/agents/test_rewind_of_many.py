@@ -19,7 +19,7 @@ from treesnap.agents.marks import MARKS_FILE, MarkPhase, marks_in
 from treesnap.agents.rewind import RewindRequest, RewindResult, rewind
 from treesnap.agents.sessions import note_gap
 from treesnap.core.handle import Handle
-from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.model.errors import InvalidArgument, NotFound
 from treesnap.core.ops.access import opened as opened_store
 from treesnap.core.ops.context import context_at, find_root, is_worktree
 from treesnap.core.ops.history.steps import EventPhase
@@ -334,6 +334,16 @@ def test_paths_alone_go_back(place):
 
     assert place.files() == {"y": "a"}
     assert verdicts(result) == {b"d": "undone", b"d/x": "undone"}
+
+
+def test_a_path_that_is_in_no_state_is_refused(place):
+    place.tell(TURN)
+    place.call(x="a")
+    place.call(x=None)
+
+    with pytest.raises(NotFound, match="neither now nor since then"):
+        place.rewind(paths=(b"y",))
+    assert verdicts(place.rewind(paths=(b"x",))) == {b"x": "kept"}
 
 
 def test_a_directory_stays_with_what_others_put_into_it(place):

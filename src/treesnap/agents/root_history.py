@@ -31,7 +31,13 @@ from treesnap.core.diff.trees import change_at, differing
 from treesnap.core.fs.owner import may_give_owners
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Change, Entry
-from treesnap.core.model.errors import Corrupt, InvalidArgument, NotFound
+from treesnap.core.model.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    quoted,
+)
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import IMPORTED, facts_of
 from treesnap.core.model.snapshots import Snapshot
@@ -260,12 +266,25 @@ class RootHistory:
                 if not attribution.is_restored(path, place):
                     yield self._states[place].sequence, path, attribution.whose(path, place)[0]
 
+    def _require(self, wanted: Sequence[bytes]) -> None:
+        """Raises NotFound for a path that none of the states holds: it is most likely mistyped."""
+        for path in wanted:
+            changed = any(path in span.changes for span in self._spans)
+            roots = (self._states[0].record.root, self._states[-1].record.root)
+            if not changed and not any(self.trees.find(root, path) for root in roots):
+                raise NotFound(
+                    f"There is no {quoted(path)}, neither now nor since then",
+                    code=ErrorCode.PATH_NOT_FOUND,
+                    path=path,
+                )
+
     def picks(
         self, wanted: Sequence[bytes] = (), widened: Collection[Whose] = ()
     ) -> tuple[dict[bytes, Pick], tuple[JudgedPath, ...], tuple[Change, ...]]:
         """Returns what paths become, what became of each, and what stays other than the target."""
         attribution = self.attribution(widened)
         picks: dict[bytes, Pick] = {}
+        self._require(wanted)
         judged: list[JudgedPath] = []
         conflicts: list[Change] = []
         for path, judgement in sorted(attribution.judged().items()):
