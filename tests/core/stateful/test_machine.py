@@ -360,7 +360,8 @@ class Machine(RuleBasedStateMachine):
         if moment.scope is not None:
             within = inside(found, moment.scope)
             linked = {name for path in within for name in found[path].links}  # see format.md
-            assert {*outside(found, moment.scope)} <= ancestors(moment.scope) | linked
+            above = ancestors([*moment.scope, *linked])
+            assert {*outside(found, moment.scope)} <= above | linked
         shutil.rmtree(target)
 
     @rule()
