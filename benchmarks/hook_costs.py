@@ -8,7 +8,8 @@ one file of that tree is changed, and each call is what a host does before it ru
 a command and waits for its end, or asks a server that runs. The ways take turns, so that all of
 them meet the same machine. Prints the median milliseconds, and their ratio to the start of a bare
 interpreter, which is the floor of everything that starts one. A host without hooks pays nothing.
-Needs git, and the extra ``treesnap[mcp]``.
+Then prints the processor time of each event of a turn where a watcher runs, of the hook's process
+and the watcher together. Needs git, and the extra ``treesnap[mcp]``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -35,6 +37,17 @@ if (Path(sys.executable).parent / "snap").exists():
 FLOOR = "python3 -I -S -c pass"
 WARM_UP = 3
 """Calls of each way that are not measured."""
+
+EVENTS: dict[str, tuple[bool, str, dict[str, Any]]] = {
+    "a prompt": (True, "", {"hook_event_name": "UserPromptSubmit", "prompt": "Go on"}),
+    "before a tool": (True, "first", {"hook_event_name": "PreToolUse"}),
+    "after it": (True, "first", {"hook_event_name": "PostToolUse"}),
+    "before a tool, nothing changed": (False, "second", {"hook_event_name": "PreToolUse"}),
+    "after it, nothing changed": (False, "second", {"hook_event_name": "PostToolUse"}),
+    "end of the turn": (False, "", {"hook_event_name": "Stop"}),
+}
+"""Events of a turn in their order: whether a file was changed before, which of two calls of tools
+it is about, and what the host tells."""
 
 Call = Callable[[str], None]
 """What a host does before a tool; the argument identifies the tool call."""
@@ -79,26 +92,32 @@ def by_hook(tree: Tree, store: Path, *, is_watched: bool = False) -> Iterator[Ca
     environment = {**os.environ, "SNAP_STORE": str(store)}
 
     def call(key: str) -> None:
-        event = {
-            "session_id": "benchmark",
-            "cwd": str(tree.root),
-            "hook_event_name": "PreToolUse",
-            "tool_name": "Bash",
-            "tool_input": {"command": "make"},
-            "tool_use_id": key,
-        }
-        run(
-            [*SNAP, "hook", "claude", "--strict"],
-            input=json.dumps(event).encode(),
-            env=environment,
-            cwd=tree.root,
-        )
+        tell(tree, environment, key, hook_event_name="PreToolUse")
 
     call("first")
     with ExitStack() as stack:
         if is_watched:
             stack.enter_context(watched(tree, store))
         yield call
+
+
+def tell(tree: Tree, environment: dict[str, str], key: str, **fields: Any) -> None:
+    """Tells ``snap hook`` of an event, as a host does."""
+    event = {
+        "session_id": "benchmark",
+        "cwd": str(tree.root),
+        "prompt_id": key,
+        "tool_name": "Bash",
+        "tool_input": {"command": "make"},
+        "tool_use_id": key,
+        **fields,
+    }
+    run(
+        [*SNAP, "hook", "claude", "--strict"],
+        input=json.dumps(event).encode(),
+        env=environment,
+        cwd=tree.root,
+    )
 
 
 @contextmanager
@@ -158,12 +177,13 @@ def by_mcp(tree: Tree, store: Path) -> Iterator[Call]:
 
 
 @contextmanager
-def watched(tree: Tree, store: Path) -> Iterator[None]:
-    """Keeps a watcher running."""
+def watched(tree: Tree, store: Path) -> Iterator[int]:
+    """Keeps a watcher running; yields its process."""
     snap = [*SNAP, "--store", str(store), "-C", str(tree.root), "-q"]
     run([*snap, "watch", "--detach"])
     try:
-        yield
+        status = subprocess.check_output([*snap, "--json", "watch", "--status"])
+        yield int(json.loads(status)["process_id"])
     finally:
         run([*snap, "watch", "--stop"])
 
@@ -207,6 +227,40 @@ def measure(directory: Path | None, files: int, calls: int) -> dict[str, Any]:
     }
 
 
+def measure_turns(directory: Path | None, files: int, turns: int) -> dict[str, float]:
+    """Returns the median processor time in milliseconds of each event of a turn, with a watcher."""
+    place = Path(tempfile.mkdtemp(prefix="hook-costs-", dir=directory))
+    took_ms: dict[str, list[float]] = {name: [] for name in EVENTS}
+    try:
+        tree, store = Tree(place / "root", files), place / "store"
+        environment = {**os.environ, "SNAP_STORE": str(store)}
+        tell(tree, environment, "first", hook_event_name="UserPromptSubmit", prompt="Begin")
+        with watched(tree, store) as process_id:
+            for number in range(WARM_UP + turns):
+                for name, (is_changed, call, fields) in EVENTS.items():
+                    if is_changed:
+                        tree.change()
+                    begin_ms = hooks_ms() + process_ms(process_id)
+                    tell(tree, environment, f"turn-{number}-{call}", **fields)
+                    if number >= WARM_UP:
+                        took_ms[name].append(hooks_ms() + process_ms(process_id) - begin_ms)
+    finally:
+        shutil.rmtree(place)
+    return {name: round(statistics.median(times), 2) for name, times in took_ms.items()}
+
+
+def hooks_ms() -> float:
+    """Returns the processor time of all hooks that have ended, in milliseconds."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (usage.ru_utime + usage.ru_stime) * 1000
+
+
+def process_ms(process_id: int) -> float:
+    """Returns the processor time of a process that runs, in milliseconds."""
+    threads = Path(f"/proc/{process_id}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e6
+
+
 def text(result: dict[str, Any]) -> str:
     """Returns the numbers for people."""
     lines = ["{files:,} files, median of {calls} calls".format(**result)]
@@ -214,6 +268,8 @@ def text(result: dict[str, Any]) -> str:
         f"{name:36} {result['median_ms'][name]:9.1f} ms   x {ratio:.2f}"
         for name, ratio in result["ratio"].items()
     ]
+    lines.append("with a watcher, processor time of hook and watcher together")
+    lines += [f"{name:36} {took_ms:9.1f} ms" for name, took_ms in result["processor_ms"].items()]
     return "\n".join(lines)
 
 
@@ -227,7 +283,9 @@ def main() -> None:
     options = parser.parse_args()
     results = []
     for files in options.files:
-        results.append(measure(options.directory, files, options.calls))
+        result = measure(options.directory, files, options.calls)
+        result["processor_ms"] = measure_turns(options.directory, files, options.calls)
+        results.append(result)
         print(text(results[-1]), flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=1) + "\n")

@@ -54,11 +54,17 @@ from treesnap.core.ops.context import (
 )
 from treesnap.core.ops.create import create
 from treesnap.core.ops.history.steps import EventPhase
+from treesnap.core.ops.watching import watch_directory
 from treesnap.core.store.lock import held
 from treesnap.core.store.roots import read_journal
 
 WATCH_IDLE_S = 3600
 """How long a watcher that a hook has started goes on without being asked."""
+_WATCH_AGAIN_NS = 60 * 10**9
+"""How soon after a watcher was started for agents another may be: where one cannot watch, or is
+killed again and again, starting it would cost more than it saves."""
+_WATCH_NOTE = "for-agents"
+"""A file in the directory of watchers, as old as the newest watcher that was started for agents."""
 _CAPTURE_SHARE = 0.8
 """Of the time that a caller waits; the rest is for publishing and for the reply."""
 _PROMPTS_MAX = 100
@@ -197,9 +203,13 @@ def respond(
     except (TreesnapError, OSError, OutOfTime) as error:
         if done is None:  # else what failed is only of use, and the files are captured
             problem = reason_of(error)
+            if isinstance(error, Busy) and not _has_snapshots(context):
+                problem = f"the first snapshot is not ready yet: {problem}"
             note_gap(context, event, problem)
             if isinstance(error, OutOfTime):
                 _capture_in_background(context)
+    if event.phase is not EventPhase.SESSION:
+        _keep_watched(context)
     _note_outcome(context, event, done, problem)
     return reply_to(event, host, problem, context=news, is_strict=is_strict)
 
@@ -294,16 +304,41 @@ def begin_session(context: Context) -> None:
 
     Waits for neither. Raises Refused for a root that no event would capture.
     """
+    check_root(context, force=False)
+    _start_watcher(context, watch_directory(context))
+    if not _has_snapshots(context):
+        _capture_in_background(context)
+
+
+def _has_snapshots(context: Context) -> bool:
+    """Returns whether the root has a snapshot; reads no record."""
+    with suppress(StoreMissing), opened(context, "look for a snapshot", recover=False) as session:
+        return bool(session.store.snapshots.names(session.root.id))
+    return False
+
+
+def _keep_watched(context: Context) -> None:
+    """Starts a watcher where one was started for agents before, and is gone: it may be killed.
+
+    Not again within a minute. Waits for nothing. Costs an opened store.
+    """
+    with suppress(OSError, TreesnapError):
+        with opened(context, "look for a watcher", recover=False) as session:
+            directory = session.root.file("watch")
+        note = context.fs.lstat(os.path.join(directory, _WATCH_NOTE))
+        if not 0 <= context.clock_ns() - note.st_mtime_ns < _WATCH_AGAIN_NS:
+            _start_watcher(context, directory)
+
+
+def _start_watcher(context: Context, directory: str) -> None:
+    """Starts a watcher if there is none, and notes when."""
     from treesnap.core.watch.control import launched, status
 
-    check_root(context, force=False)
     with suppress(Busy):  # a suspended watcher is one
         if status(context._replace(wait_s=0.0)) is None:
+            note = os.path.join(directory, _WATCH_NOTE)
+            replace_file(context.fs, note, b"", temporary=directory, durable=False)
             launched(context, ["watch", "--idle", str(WATCH_IDLE_S), "--detached"])
-    with suppress(StoreMissing), opened(context, "look for a snapshot", recover=False) as session:
-        if session.store.snapshots.names(session.root.id):  # which reads no record
-            return
-    _capture_in_background(context)
 
 
 def _capture_in_background(context: Context) -> None:

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 from calling import forked
-from command_line import ORDINARY, PROGRAM, Outcome, Snap, wait_until
+from command_line import DEADLINE_S, ORDINARY, PROGRAM, Outcome, Snap, wait_until
 from serving import CLIENT, FELL_BACK, LIAR, become_client, serving
 from slow import SlowFileSystem
 from treesnap.agents.commands.hook import carry_out
@@ -33,6 +34,7 @@ from treesnap.core.companion.channel import encode_call
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase
+from treesnap.core.store import lock
 
 Tell = Callable[..., Outcome]
 
@@ -177,6 +179,25 @@ def test_what_could_not_be_captured_is_a_gap(tell, locked, snap):
     (gap,) = snap("list", "--session", "s1", "--json").json["gaps"]
     assert (gap["key"], gap["phase"], gap["tool"]) == ("t1", "pre", "Bash")
     assert snap("list", "--json").json["gaps"] == []
+
+
+@pytest.mark.parametrize(("options", "waits_s"), [((), (1, 2)), (("--strict",), (18, 20))])
+def test_an_agent_stands_still_for_two_seconds_at_most(tell, locked, monkeypatch, options, waits_s):
+    """Behind another command; a strict hook would block the agent, so it waits as long as it may.
+
+    The clock of the lock is the test's, so nothing is waited for.
+    """
+    now_s = [0.0]
+
+    def pass_time(duration_s: float) -> None:
+        now_s[0] += duration_s
+
+    monkeypatch.setattr(lock, "pause", pass_time)
+    monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert "is in use by" in tell("PreToolUse", *options, tool_use_id="t1").err
+
+    least_s, most_s = waits_s
+    assert least_s < now_s[0] <= most_s
 
 
 def test_a_strict_hook_blocks_what_it_cannot_capture(tell, locked, hook):
@@ -615,6 +636,25 @@ def test_a_session_starts_a_watcher_and_makes_the_first_snapshot(snap, tell, roo
 
 
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
+def test_a_watcher_that_was_killed_comes_back_once_a_minute(snap, tell, root, store):
+    given = payload(root, "SessionStart", source="startup")
+    assert_silent(snap("hook", "claude", process=True, given=given))
+    try:
+        wait_until(lambda: snap("watch", "--status", "--json").json["running"])
+        os.kill(snap("watch", "--status", "--json").json["process_id"], signal.SIGKILL)
+        (note,) = store.glob("roots/*/watch/for-agents")
+        began_ns = note.stat().st_mtime_ns
+        assert_silent(tell("PreToolUse", tool_use_id="t1"))
+        assert note.stat().st_mtime_ns == began_ns
+
+        os.utime(note, ns=(began_ns - 61 * 10**9,) * 2)
+        assert_silent(tell("PreToolUse", tool_use_id="t2"))
+        wait_until(lambda: snap("watch", "--status", "--json").json["running"])
+    finally:
+        snap("watch", "--stop")
+
+
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
 def test_a_root_that_takes_longer_than_a_hook_may_take_is_captured_all_the_same(snap, root, store):
     def run_out(_words: object) -> NoReturn:
         raise OutOfTime
@@ -755,13 +795,37 @@ def test_a_payload_that_comes_slowly_is_read_to_its_end(root, environment, snap,
     assert [item["label"] for item in listed(snap)] == ["Bash: rm"]
 
 
+def state_of(process_id: int) -> str | None:
+    """Returns the state of a process, as proc_pid_stat(5) names it; None for one that is gone."""
+    try:
+        facts = Path(f"/proc/{process_id}/stat").read_text()
+    except FileNotFoundError:
+        return None
+    return facts.rpartition(")")[2].split()[0]
+
+
+PATIENT = """\
+import sys
+from treesnap.cli.start import main
+from treesnap.core.companion import channel
+channel.PATIENCE_S = 1e6
+sys.argv[0] = "snap"
+main()
+"""
+"""The command line, that would wait for a companion for ever."""
+
+
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_hook_whose_watcher_is_gone_or_stands_still_does_the_work(
+def test_a_hook_whose_watcher_is_gone_or_stands_still_does_the_work_at_once(
     root, environment, snap, detach, number
 ):
-    os.kill(detach(), number)
+    process_id = detach()
+    os.kill(process_id, number)
+    ended = {signal.SIGSTOP: "T", signal.SIGKILL: "Z"}[number]
+    wait_until(lambda: state_of(process_id) in (ended, None))
     started = subprocess.run(
-        [sys.executable, "-m", "treesnap", "hook", "claude"],
+        [sys.executable, "-c", PATIENT, "hook", "claude"],
+        timeout=DEADLINE_S,
         input=payload(root, "PreToolUse", tool_use_id="t1"),
         capture_output=True,
         check=True,

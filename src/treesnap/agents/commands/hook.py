@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 _DRAIN_S = 1.0
 """How long a hook that is switched off reads what the host writes."""
 _TIMEOUT_MAX_S = 24 * 60 * 60
-_WATCHER_WAIT_S = 1.0
+_WATCHER_WAIT_S = 0.5
 """How long a watcher waits for another command in the root, before the hook does that itself."""
+_WAIT_MAX_S = 1.5
+"""How long that waits in its turn: an agent stands still meanwhile. Then a gap is kept. A strict
+hook waits as long as it may take, for it would block the agent."""
 
 
 class HookCommand(SnapCommand):
@@ -133,7 +136,8 @@ def _replied(
     from treesnap.core.fs.local import LocalFileSystem
     from treesnap.core.ops.context import system_clock_ns
 
-    invocation.wait_s = min(invocation.wait_s, max(timeout_s - 1.0, timeout_s / 2))
+    wait_max_s = timeout_s if is_strict else _WAIT_MAX_S
+    invocation.wait_s = min(invocation.wait_s, wait_max_s, max(timeout_s - 1.0, timeout_s / 2))
     event: Event | None = None
     try:
         with time_limit(timeout_s):

@@ -6,7 +6,8 @@ store. Nothing depends on one: without an answer, the command does everything it
 1. The client connects. Neither the directory nor the socket may be a link, for a stranger's store
    must not lead to another process; and the one that listens must be of a user who may write to the
    store anyway.
-2. The companion says hello, in the version of these messages. One that is suspended does not.
+2. The companion says hello, in the version of these messages. One that is suspended does not, so
+   the client looks whether it is, and does not wait for that.
 3. The client sends a request, and the companion answers: with nothing if it cannot or may not. A
    message is its size and its bytes, perhaps with descriptors.
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 HELLO = b"H"
 """The version of the messages: another letter when they change."""
 PATIENCE_S = 1.0
-"""How long the other side may take before it has begun to work; it may be suspended."""
+"""How long the other side may take before it has begun to work."""
 CALL_SIZE_MAX = 16 << 20
 """Of a command line with its variables and its input."""
 _SIZE_BYTES = 4
@@ -72,6 +73,8 @@ def connected(
             raise PermissionError("the process that listens there is another user's")
         if question is not None:
             send(connection, question)
+        if _is_suspended(int.from_bytes(peer[:4], sys.byteorder)):
+            raise TimeoutError("the process that listens there is suspended")
         hello, sender, _ = _piece(connection, len(HELLO))
         if hello != HELLO:
             raise OSError("the process that listens there does not say hello as this version does")
@@ -81,6 +84,18 @@ def connected(
     finally:
         os.close(directory_fd)
     return connection, sender
+
+
+def _is_suspended(process_id: int) -> bool:
+    """Returns whether a process is stopped, as by Ctrl-Z; False for one that is not shown here.
+
+    Its state is in ``/proc``; see proc_pid_stat(5).
+    """
+    try:
+        facts = read_facts(f"/proc/{process_id}/stat")
+    except OSError:
+        return False
+    return facts.rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
 
 
 def greet(connection: socket.socket) -> None:
