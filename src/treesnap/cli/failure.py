@@ -6,6 +6,7 @@ Nothing here prints, and nothing here imports the operations.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from enum import IntEnum
 
 from treesnap.core.model.errors import (
@@ -15,6 +16,7 @@ from treesnap.core.model.errors import (
     MergeConflict,
     MountStopped,
     NotOnRemote,
+    RanTogether,
     RemoteNotNamed,
     TreesnapError,
     WarningCode,
@@ -66,6 +68,7 @@ _HINTS: dict[ExitCode, dict[ErrorCode, str | None]] = {
             "writes elsewhere"
         ),
         ErrorCode.NO_TIMERS: "--cron prints a line for a crontab instead",
+        ErrorCode.RAN_TOGETHER: "--together reverts all of it, --dry-run shows what that changes",
         ErrorCode.OPERATION_FAILED: None,
         ErrorCode.TOO_MANY_PATHS: (
             "name a PATH to take a part; a snapshot may be made to exhaust memory and time, unless "
@@ -312,6 +315,8 @@ class Failure(NamedTuple):
     """The path that it is about, or None."""
     paths: tuple[bytes, ...] = ()
     """Of a merge that was refused: all paths in conflict."""
+    together: Mapping[str, Any] | None = None
+    """Of a step that was not reverted alone: what ran at the same time."""
 
 
 def failure_fields(failure: Failure) -> dict[str, Any]:
@@ -326,6 +331,7 @@ def failure_fields(failure: Failure) -> dict[str, Any]:
         "exit_code": failure.exit_code,
         **path,
         **({"paths": json_value(failure.paths)} if failure.paths else {}),
+        **({"together": failure.together} if failure.together is not None else {}),
     }
 
 
@@ -378,7 +384,12 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
         hint = advice or _hint(error, program)
         exit_code = RESPONSES[error.code].exit_code
         paths = error.paths if isinstance(error, MergeConflict) else ()
-        return Failure(error.code.value, error.message, exit_code, hint, error.path, paths)
+        together = None
+        if isinstance(error, RanTogether):
+            steps, others = list(error.steps), list(error.others)
+            together = {"session": error.session, "steps": steps, "others": others}
+        code = error.code.value
+        return Failure(code, error.message, exit_code, hint, error.path, paths, together)
     if "click" in sys.modules:  # else it has raised nothing
         import click
 

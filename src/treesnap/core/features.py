@@ -34,6 +34,9 @@ class Feature(NamedTuple):
     attachments: Mapping[str, str] = MappingProxyType({})
     """By kind of attachment, ``module:function`` of a root and a snapshot that carries one: returns
     how it changes when the files become those of the snapshot, or None where it is gone."""
+    extents: str = ""
+    """``module:function`` of a session of the store and a snapshot: returns from where to where the
+    step went that it was taken for, a ``StepExtent``, or None where nothing is known of that."""
     carries_out: Mapping[str, str] = MappingProxyType({})
     """By the command that a watcher carries out for other processes, ``module:function`` of the
     watcher's context and a request: returns the reply, or nothing if that process has to do it."""
@@ -93,6 +96,7 @@ FEATURES = {
                 ),
             },
         },
+        extents="treesnap.agents.step_extents:extent_of",
         carries_out={"hook": "treesnap.agents.commands.hook:carry_out"},
     ),
     "plans": Feature(

@@ -903,6 +903,7 @@ class Handle:
         *,
         conflicts: str = "refuse",
         session: str | None = None,
+        together: bool = False,
         dry_run: bool = False,
         force: bool = False,
     ) -> MergeResult:
@@ -911,7 +912,8 @@ class Handle:
         ``ref`` is ``A..B``, or one snapshot, which stands for what changed since the one before
         it, or since the restore that came between; one that was taken before a step of an agent,
         a plan or a numbered session, or before a command, stands for what that did. ``A..`` ends
-        with the root as it is.
+        with the root as it is. What several calls of an agent did at the same time is undone as one
+        group: with ``together``, else it raises RanTogether. With ``dry_run`` neither is needed.
         Paths that are untouched since are as in A again, with their metadata. Texts are merged line
         by line. What changed since in another way is a conflict: with ``conflicts="refuse"`` it
         raises MergeConflict with all ``paths``, and nothing is changed; with ``"mine"`` these paths
@@ -920,8 +922,8 @@ class Handle:
 
         All or nothing like :meth:`restore`: :meth:`undo` goes back. The root is captured first,
         also with ``dry_run``, unless the newest snapshot is the same; ``force`` is as in
-        :meth:`restore`. Raises NotFound, InvalidArgument, MergeConflict, Conflict, Refused, Busy,
-        Corrupt, StorageFull, OperationFailed.
+        :meth:`restore`. Raises NotFound, InvalidArgument, MergeConflict, RanTogether, Conflict,
+        Refused, Busy, Corrupt, StorageFull, OperationFailed.
         """
         from treesnap.core.ops.merge.into_root import revert
 
@@ -931,6 +933,7 @@ class Handle:
             self.tree_paths(paths),
             session_id=session,
             rule=conflicts,
+            together=together,
             dry_run=dry_run,
             force=force,
         )

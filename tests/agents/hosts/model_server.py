@@ -9,8 +9,9 @@ device on, writes its port to ``DIRECTORY/port``, and serves until it is killed.
 that offers tools is a turn, and takes the next step; the last one is repeated, and one with
 ``"until"`` is while no turn has that word in it, such as the name of a tool of a server that has to
 start. Before a step with ``"meanwhile"`` it writes files as a user, each path with its text; one
-with ``"after"`` is taken when there is a file at that path. Any other request (a title for the
-session, say) is answered with one word.
+with ``"after"`` is taken when there is a file at that path. In Responses a step may be several
+calls at once, ``{"at_once": [STEP, STEP]}``. Any other request (a title for the session, say) is
+answered with one word.
 ``DIRECTORY/requests.jsonl`` has a line for each request: its path, whether it was a turn, and its
 body.
 """
@@ -164,6 +165,26 @@ def _messages(name: str, step: Step) -> tuple[Record, Iterator[str]]:
 
 
 def _responses(name: str, step: Step) -> tuple[Record, Iterator[str]]:
+    steps = step.get("at_once", [step])
+    items = [_item(f"{name}{at or ''}", one) for at, one in enumerate(steps)]
+    response = {"id": f"resp_{name}", "object": "response", "model": "scripted"}
+    whole = response | {
+        "status": "completed",
+        "output": items,
+        "usage": USAGE | {"total_tokens": 2},
+    }
+    events = (
+        {"type": "response.created", "response": response | {"status": "in_progress"}},
+        *(
+            {"type": "response.output_item.done", "output_index": at, "item": item}
+            for at, item in enumerate(items)
+        ),
+        {"type": "response.completed", "response": whole},
+    )
+    return whole, map(_event, events)
+
+
+def _item(name: str, step: Step) -> Record:
     if "tool" in step:
         item = {
             "type": "function_call",
@@ -177,18 +198,7 @@ def _responses(name: str, step: Step) -> tuple[Record, Iterator[str]]:
     else:
         text = {"type": "output_text", "text": step["text"], "annotations": []}
         item = {"type": "message", "id": f"m_{name}", "role": "assistant", "content": [text]}
-    response = {"id": f"resp_{name}", "object": "response", "model": "scripted"}
-    whole = response | {
-        "status": "completed",
-        "output": [item],
-        "usage": USAGE | {"total_tokens": 2},
-    }
-    events = (
-        {"type": "response.created", "response": response | {"status": "in_progress"}},
-        {"type": "response.output_item.done", "output_index": 0, "item": item},
-        {"type": "response.completed", "response": whole},
-    )
-    return whole, map(_event, events)
+    return item
 
 
 def _chat_completions(name: str, step: Step) -> tuple[Record, Iterator[str]]:

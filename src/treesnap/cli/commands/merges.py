@@ -11,8 +11,9 @@ from treesnap.cli.hints import advising_on_absent, advising_on_paths
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import conflict_options, dry_run_option, session_option
 from treesnap.cli.output.as_text import change_lines, short_id, skipped_lines
+from treesnap.cli.output.streams import is_terminal
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX
-from treesnap.core.model.errors import printable
+from treesnap.core.model.errors import RanTogether, printable
 from treesnap.core.model.quantities import count_text, first_lines, size_text
 from treesnap.core.model.type_names import TYPE_CHECKING
 
@@ -76,6 +77,7 @@ def _rule_of(*, mine: bool, theirs: bool, markers: bool) -> str | None:
 @click.argument("ref", metavar="REF|A..B")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @conflict_options
+@click.option("--together", is_flag=True, help="Revert all steps that ran at the same time.")
 @dry_run_option
 @click.option(
     "--force",
@@ -92,28 +94,43 @@ def revert(
     mine: bool,
     theirs: bool,
     markers: bool,
+    together: bool,
     dry_run: bool,
     force: bool,
 ) -> None:
     """Undo what happened between two snapshots, and keep everything since.
 
     REF alone stands for what changed since the snapshot before it; one that was taken
-    before a step stands for what the step did, as in 'snap log'. Texts that changed
+    before a step stands for what the step did, as in 'snap log'. Calls of an agent that
+    ran at the same time are reverted together: a terminal asks. Texts that changed
     since in other lines are merged. Where the same lines changed, nothing is changed at
     all, unless an option says which side wins. All or nothing: 'snap undo' goes back.
     """
     rule = _rule_of(mine=mine, theirs=theirs, markers=markers)
     with invocation.open(ends_restored=not dry_run) as handle:
         absolute_paths = invocation.absolute_all(paths, handle.root)
-        with advising_on_paths(invocation, handle, [ref, *paths], "revert", "latest"):
-            result = handle.revert(
+
+        def reverted(*, together: bool) -> MergeResult:
+            return handle.revert(
                 ref,
                 absolute_paths,
                 conflicts=rule or "refuse",
                 session=invocation.session,
+                together=together,
                 dry_run=dry_run,
                 force=force,
             )
+
+        with advising_on_paths(invocation, handle, [ref, *paths], "revert", "latest"):
+            try:
+                result = reverted(together=together)
+            except RanTogether as error:
+                if not (is_terminal("stdin") and is_terminal("stderr")):
+                    raise
+                what = error.message.partition(";")[0]
+                if not click.confirm(f"{what}. Revert all of it?", err=True):
+                    raise
+                result = reverted(together=True)
     _show(invocation, "revert", result, rule)
 
 
@@ -201,6 +218,12 @@ def _notes(result: MergeResult, rule: str | None, invocation: Invocation) -> Ite
         "theirs": "taken from the other side",
         "markers": "texts have marks, all else is kept",
     }
+    if result.together is not None:
+        steps = len(result.together.steps)
+        all_of_it = {1: "all of it", 2: "both"}.get(steps, f"all {steps}")
+        what = "all of it" if result.together.others else all_of_it
+        would = "would revert" if result.dry_run else "reverting"
+        yield f"{result.together.text}; {would} {what}"
     if result.conflicts:
         paths = count_text(len(result.conflicts), "path")
         yield f"{paths} changed on both sides, {outcomes[rule]}:"

@@ -8,6 +8,7 @@
     ├── Refused                        change the situation, or pass ``force``
     │   ├── Conflict                   another process changed the tree meanwhile
     │   ├── MergeConflict              say which side wins, or edit the paths
+    │   ├── RanTogether                say that all of what ran at the same time is meant
     │   ├── RemoteNotNamed             say that the remote is one of your own
     │   ├── RemoteLocked               give a secret that opens the remote's keys
     │   │   └── KeysRotated            have the secret added again, by a holder of a newer one
@@ -83,6 +84,7 @@ class ErrorCode(StrEnum):
     NOT_FORKABLE = "not-forkable"
     CONFLICT = "conflict"
     MERGE_CONFLICT = "merge-conflict"
+    RAN_TOGETHER = "ran-together"
     NOT_A_FORK = "not-a-fork"
     FORK_REPLACED = "fork-replaced"
     RESTORE_INTERRUPTED = "restore-interrupted"
@@ -270,6 +272,31 @@ class MergeConflict(Refused):
         super().__init__(message, path=paths[0] if paths else path)
         self.paths = paths
         """What is in conflict."""
+
+
+class RanTogether(Refused):
+    """One step was named, and what it changed cannot be told from what others did meanwhile.
+
+    Nothing was changed.
+    """
+
+    code = ErrorCode.RAN_TOGETHER
+
+    def __init__(
+        self,
+        message: str,
+        session: str = "",
+        steps: tuple[int, ...] = (),
+        others: tuple[str, ...] = (),
+        *,
+        path: bytes | str | None = None,
+    ) -> None:
+        super().__init__(message, path=path)
+        self.session = session
+        self.steps = steps
+        """What ran at the same time, by the numbers in the session."""
+        self.others = others
+        """Other sessions that worked meanwhile."""
 
 
 class RemoteNotNamed(Refused):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from treesnap.core.model.entries import Change, Skipped, changes_table
-from treesnap.core.model.errors import printable
+from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import (
     ID_DIGITS,
@@ -293,6 +293,34 @@ class RestoreResult(Record):
         return changes_table(self.changes, above)
 
 
+class StepGroup(Record):
+    """Steps that ran at the same time: their changes cannot be told apart."""
+
+    session: str
+    steps: tuple[int, ...]
+    """Their numbers in the session."""
+    others: tuple[str, ...] = ()
+    """Other sessions that worked meanwhile."""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one step, beside which nothing ran."""
+        return len(self.steps) == 1 and not self.others
+
+    @property
+    def text(self) -> str:
+        """What ran at the same time, as a sentence without its end."""
+        first, last = self.steps[0], self.steps[-1]
+        numbers = f"{first}"
+        if last - first + 1 == len(self.steps) > 2:
+            numbers = f"{first} to {last}"
+        elif last > first:
+            numbers = f"{', '.join(map(str, self.steps[:-1]))} and {last}"
+        subjects = [f"Step{'s' if last > first else ''} {numbers}"]
+        subjects += [f"session {quoted(name)}" for name in self.others]
+        return f"{' and '.join(subjects)} ran at the same time"
+
+
 class MergeResult(Record):
     """Outcome of ``revert`` and ``adopt``: what was merged into the root."""
 
@@ -315,6 +343,8 @@ class MergeResult(Record):
     """Of the conflicts, the files that are too large to be merged line by line."""
     left_out: tuple[Skipped, ...] = ()
     """What was not merged, and stays as it is, because a side excludes it or could not read it."""
+    together: StepGroup | None = None
+    """What ran at the same time as the step that was named, and is undone with it."""
 
     def to_dict(self) -> Fields:
         """Returns what ``snap revert --json`` prints; ``json.dumps`` takes it."""

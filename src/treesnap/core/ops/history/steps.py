@@ -11,7 +11,7 @@ from treesnap.core.model.reserved_tags import (
     is_numbered_step,
     own_tags,
 )
-from treesnap.core.model.results import PlanStep
+from treesnap.core.model.results import PlanStep, StepGroup
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 
 _AFTER_STEP = {
@@ -56,6 +56,14 @@ class AgentStep(NamedTuple):
     def number(self) -> int:
         """Its place in the session, from 1 on."""
         return self.snapshot.record.step or 0
+
+
+class StepExtent(NamedTuple):
+    """From where to where a step went, with all that ran at the same time."""
+
+    before: Snapshot
+    after: Snapshot
+    group: StepGroup
 
 
 def step_of(snapshot: Snapshot) -> AgentStep | None:

@@ -17,11 +17,13 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX, Labels
+from treesnap.core.features import functions
 from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,
     MergeConflict,
     NotFound,
+    RanTogether,
     Refused,
     StoreMissing,
     printable,
@@ -31,13 +33,13 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, first_few
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.reserved_tags import fact_tags, facts_of
-from treesnap.core.model.results import MergeResult
+from treesnap.core.model.results import MergeResult, StepGroup
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.model.treepath import PathLike
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import Context, Session, context_at, no_directory
 from treesnap.core.ops.create import create
-from treesnap.core.ops.history.steps import is_before_step
+from treesnap.core.ops.history.steps import StepExtent, is_before_step
 from treesnap.core.ops.merge.trees import ConflictRule, MergeOutcome, MergeRequest, merge
 from treesnap.core.ops.origin import base_of, origin_in
 from treesnap.core.ops.references import reading, resolve_in
@@ -88,6 +90,7 @@ def revert(
     *,
     session_id: str | None,
     rule: str,
+    together: bool,
     dry_run: bool,
     force: bool,
 ) -> MergeResult:
@@ -96,9 +99,11 @@ def revert(
     try:
         with opened(context, "revert") as session:
             refuse_covered(session)
-            before, after = _change(session, ref, session_id, paths)
+            before, after, group = _change(session, ref, session_id, paths)
     except StoreMissing as error:
         raise NotFound(f"There is no snapshot {quoted(ref)}: nothing was captured yet") from error
+    if group is not None and not (together or dry_run):
+        raise RanTogether(f"{group.text}; nothing was reverted", *group)
     scope = _common_scope([before, *([after] if after is not None else [])], paths)
     sides = MergeSides(before, after, scope)
     what = f"{before.id[:12]}..{after.id[:12] if after is not None else 'now'}"
@@ -112,7 +117,7 @@ def revert(
         dry_run=dry_run,
         force=force,
     )
-    return merge_into_root(context, lambda _: sides, asked)
+    return merge_into_root(context, lambda _: sides, asked)._replace(together=group)
 
 
 def adopt(
@@ -288,10 +293,12 @@ def _rule(word: str) -> ConflictRule:
 
 def _change(
     session: Session, ref: str, session_id: str | None, paths: Sequence[bytes]
-) -> tuple[Snapshot, Snapshot | None]:
+) -> tuple[Snapshot, Snapshot | None, StepGroup | None]:
     """Returns the states before and after what a REF means; None for the root as it is.
 
-    ``A..B`` names both. A snapshot that was taken before a step, as of agents and plans, stands for
+    And what else ran meanwhile, if anything was changed then. ``A..B`` names both states. A
+    snapshot that was taken for a step whose extent is known stands for that, with all that ran at
+    the same time. One that was taken before any other step, as of agents and plans, stands for
     what the step did: up to the next snapshot. Any other stands for what changed since the one
     before it, and not for a restore that came between them.
     """
@@ -306,8 +313,13 @@ def _change(
             raise InvalidArgument(f"{quoted(ref)} has three dots, and A..B has two")
         before = resolve_in(session, first, wanted=in_session, paths=paths)
         after = resolve_in(session, last, wanted=in_session, paths=paths) if last else None
-        return before, after
+        return before, after, None
     snapshot = resolve_in(session, ref, wanted=in_session, paths=paths)
+    extents: list[StepExtent | None] = [find(session, snapshot) for find in functions("extents")]
+    for extent in filter(None, extents):
+        before, after, group = extent
+        is_alone = group.is_one or before.record.root == after.record.root
+        return before, after, None if is_alone else group
     scope = tuple(paths) or snapshot.record.scope or ()
     history = [
         item
@@ -316,13 +328,13 @@ def _change(
     ]
     if is_before_step(snapshot):
         newer = {older.id: item for item, older in pairwise(history)}
-        return snapshot, newer.get(snapshot.id)
+        return snapshot, newer.get(snapshot.id), None
     older = {item.id: older for item, older in pairwise(history)}
     if snapshot.id not in older:
         raise NotFound(
             f"There is no snapshot before {snapshot.id[:12]}, so what it changed is not known"
         )
-    return _left_by(session, older[snapshot.id]), snapshot
+    return _left_by(session, older[snapshot.id]), snapshot, None
 
 
 def _left_by(session: Session, snapshot: Snapshot) -> Snapshot:
