@@ -361,6 +361,10 @@ class Machine(RuleBasedStateMachine):
                     advanced.update(below(base, path))
                 elif path in base and base[path].kind == "directory":
                     advanced[path] = base[path]
+            for path in list(advanced):  # what stays in a removed directory keeps that
+                for above in map(str, Path(path).parents):
+                    if above not in {".", *advanced}:
+                        advanced[above] = base[above]
             base = advanced
         return base
 
