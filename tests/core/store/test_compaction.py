@@ -16,6 +16,7 @@ from treesnap.core.store.maintenance.pack_usage import MERGED_MIN
 from treesnap.testing.doubles import MUTATING, RecordingFileSystem, UnsyncedFileSystem
 
 CREATES = sized(64, 1000)
+SMALL_CREATES = sized(160, 1000)
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_many_small_packs_become_few_and_each_byte_is_rarely_copied(
 def test_small_snapshots_in_one_pack_are_rarely_copied_to_join_their_blocks(handle, fs, tmp_path):
     """Half of the pack is small blocks before each copy, so copies double in size."""
     created_bytes = copied_bytes = collections = 0
-    for number in range(CREATES):
+    for number in range(SMALL_CREATES):
         (tmp_path / "root/changing").write_bytes(os.urandom(500))
         fs.clear()
         handle.create(name=f"snapshot-{number}")
@@ -87,7 +88,7 @@ def test_small_snapshots_in_one_pack_are_rarely_copied_to_join_their_blocks(hand
         collections += written(fs, handle, "packs") > 0
 
     assert 0 < copied_bytes < 2 * created_bytes
-    assert collections <= CREATES // 30
+    assert collections <= SMALL_CREATES // 30
     assert len(pack_files(tmp_path / "store")) <= collections + 1
     handle.gc()
     assert collect_again(handle, fs) == []

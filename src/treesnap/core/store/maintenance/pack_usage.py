@@ -27,6 +27,9 @@ WASTE_SHARE_MIN = 0.2
 FRAGMENTS_MIN = 64
 """A pack with this many small blocks, in at least half of its bytes, is rewritten."""
 _FRAGMENT_RAW_SIZE_MAX = BLOCK_SIZE_TARGET // 8
+_FRAGMENT_SHARE_MAX = 2 / FRAGMENTS_MIN
+"""A small block has at most this share of its pack. What was joined already has more, so the next
+copy waits until the pack has doubled."""
 MERGED_MIN = 8
 """This many packs of about the same size become one; see :func:`_tier`."""
 
@@ -52,7 +55,9 @@ class PackUsage:
         torn_bytes = sum(entry.size_bytes for entry in sound.torn)
         self.object_bytes = sum(block.size for block in blocks) - torn_bytes
         """Bytes of all objects; a pack's footer is neither needed nor waste."""
-        small = [block.size for block in blocks if block.raw_size <= _FRAGMENT_RAW_SIZE_MAX]
+        raw_size_bytes = sum(block.raw_size for block in blocks)
+        small_max_bytes = min(_FRAGMENT_RAW_SIZE_MAX, raw_size_bytes * _FRAGMENT_SHARE_MAX)
+        small = [block.size for block in blocks if block.raw_size <= small_max_bytes]
         self.is_fragmented = len(small) >= FRAGMENTS_MIN and 2 * sum(small) >= self.object_bytes
         """Small sessions left blocks that compress better when they are joined."""
         self.needed_bytes = 0
