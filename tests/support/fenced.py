@@ -169,7 +169,7 @@ ROWS: tuple[tuple[str, Callable[..., bool]], ...] = (
     (r"roots/(?:hook|inode)-.*", free),
     (r"roots/path-.*", registry),
     (rf"{_ROOT}/(?:names|watch/.*)", free),
-    (rf"{_ROOT}/(?:cache|cache-recent|journal|history|elsewhere)", root),
+    (rf"{_ROOT}/(?:cache|cache-recent|journal|history|elsewhere|joined)", root),
     (rf"{_ROOT}/(?:gaps|marks)", _gaps),
     (rf"{_ROOT}/plan-.*", _plan),
     (

@@ -18,6 +18,7 @@ from treesnap.agents.event import Event, Reply
 from treesnap.agents.git_head import git_head
 from treesnap.agents.hosts.base import Host, one_line
 from treesnap.agents.marks import add_marks, marks_of
+from treesnap.agents.repository_part import repository_part
 from treesnap.agents.session_status import note_status
 from treesnap.agents.sessions import (
     PROMPT_COMMANDS,
@@ -188,7 +189,7 @@ def respond(
     if event.is_read_only:
         return host.go_on(event)
     done: Capturing | None = None
-    problem = news = None
+    problem = news = notice = None
     try:
         if event.phase is EventPhase.SESSION:
             begin_session(context)
@@ -197,7 +198,7 @@ def respond(
         else:
             done = record(context, event)
             problem = problem_of(done.result)
-            news = _news(context, event, done)
+            news, notice = _news(context, event, done), _notice(context, done)
             if host.begins_with_prompt and done.before.newest is None:
                 begin_session(context)
     except (TreesnapError, OSError, OutOfTime) as error:
@@ -211,7 +212,7 @@ def respond(
     if event.phase is not EventPhase.SESSION:
         _keep_watched(context)
     _note_outcome(context, event, done, problem)
-    return reply_to(event, host, problem, context=news, is_strict=is_strict)
+    return reply_to(event, host, problem, context=news, notice=notice, is_strict=is_strict)
 
 
 def carried_out(event: Event, host: Host, context: Context, *, is_strict: bool) -> Reply | None:
@@ -222,9 +223,10 @@ def carried_out(event: Event, host: Host, context: Context, *, is_strict: bool) 
     if event.phase is EventPhase.SESSION or _typed_words(event) is not None:
         return None
     done = record(context, event)
-    news, problem = _news(context, event, done), problem_of(done.result)
+    news, notice = _news(context, event, done), _notice(context, done)
+    problem = problem_of(done.result)
     _note_outcome(context, event, done, problem)
-    return reply_to(event, host, problem, context=news, is_strict=is_strict)
+    return reply_to(event, host, problem, context=news, notice=notice, is_strict=is_strict)
 
 
 def _note_outcome(
@@ -241,14 +243,16 @@ def reply_to(
     problem: str | None,
     *,
     context: str | None = None,
+    notice: str | None = None,
     is_strict: bool = False,
 ) -> Reply:
     """Returns the reply that lets the host go on, or blocks it for a problem if that is strict.
 
-    Only what the host lets a hook block is: with the end of a turn the agent would not end.
+    ``context`` is for the model, and ``notice`` for the user where there is no problem. Only what
+    the host lets a hook block is: with the end of a turn the agent would not end.
     """
     if problem is None:
-        return host.go_on(event, context=context)
+        return host.go_on(event, context=context, warning=notice)
     reason = printable(problem)[:REASON_LENGTH_MAX]
     warning = f"treesnap did not capture the files: {reason}"
     if is_strict and (event is None or event.phase in host.blocked_phases):
@@ -390,6 +394,14 @@ def _news(context: Context, event: Event, done: Capturing) -> str | None:
         "The user has restored files since your last step. These are not as you last saw them: "
         f"{', '.join(paths[:_SHOWN_MAX])}{more}. Read them again before you rely on them."
     )
+
+
+def _notice(context: Context, done: Capturing) -> str | None:
+    """Returns what the user has to know at the first step of a session: what is not captured."""
+    part = None
+    if done.before.newest is None:
+        part = repository_part(context.root, context.store_path)
+    return part.text if part is not None else None
 
 
 def _is_of_directory(change: Change) -> bool:

@@ -934,14 +934,3 @@ class TestStatusOfASession:
         result = snap("agent", "status-line", "claude")
 
         assert (result.code, result.out) == (0, "snap: not captured yet\n")
-
-    def test_roots_with_steps_above_and_below_are_named(self, snap, tell, root):
-        tell("UserPromptSubmit", prompt="Go on")
-        (root / "deep").mkdir()
-        (root / "deep/file").touch()
-
-        below = snap("-C", root / "deep", "rewind")
-        above = snap("-C", root.parent, "create", "--force") and snap("-C", root.parent, "rewind")
-
-        assert f"there are some in '{root}'" in below.err or below.code == 0
-        assert f"there are some in '{root}'" in above.err

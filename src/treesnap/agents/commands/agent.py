@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from treesnap.agents.session_status import SessionStatus
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_FAILING_MAX = 5
-"""Sessions whose newest event was not captured, and that are shown."""
+_SHOWN_MAX = 5
+"""Sessions that are shown of those with something to know."""
 _PAYLOAD_SIZE_MAX = 1 << 20
 _PROBLEM_LENGTH_MAX = 60
 _RUNS = {True: "yes", False: "no", None: "unknown"}
@@ -136,8 +136,10 @@ def status(invocation: Invocation, *, hosts: Sequence[str]) -> None:
     Asks each host for its version, and Codex whether it trusts the hooks.
     """
     from treesnap.agents.install.status import host_statuses
+    from treesnap.agents.repository_part import repository_part
     from treesnap.agents.session_status import session_statuses
     from treesnap.agents.sessions import newest_by_host
+    from treesnap.core.ops.context import find_root
 
     home = _place(invocation, for_user=True, for_project=False)
     project = _place(invocation, for_user=False, for_project=True)
@@ -147,14 +149,58 @@ def status(invocation: Invocation, *, hosts: Sequence[str]) -> None:
             newest_ns = newest_by_host(handle.context)
         except TreesnapError as error:
             invocation.output.note(f"When events came is not known: {error.message}")
-        fs = handle.context.fs
+        fs, store_path = handle.context.fs, handle.store_path
     statuses = host_statuses(_once(hosts or HOSTS), home, project, newest_ns)
     sessions = [item for item in session_statuses(fs) if item.host in (hosts or HOSTS)]
-    failing = [item for item in sessions if item.problem is not None][:_FAILING_MAX]
+    failing = [item for item in sessions if item.problem is not None][:_SHOWN_MAX]
+    captured = [item.directory for item in sessions if item.problem is None][:_SHOWN_MAX]
+    roots = {find_root(directory, store_path) for directory in captured}
+    found = [repository_part(root, store_path) for root in sorted(roots)]
+    parts = [part for part in found if part is not None]
     invocation.output.result(
         "agent.status",
-        lambda: {"hosts": statuses, "sessions": sessions},
-        [*_status_lines(statuses), *map(_failing_line, failing)],
+        lambda: {
+            "hosts": statuses,
+            "sessions": sessions,
+            "parts": [
+                {
+                    **path_fields(part.root, "root"),
+                    **path_fields(part.repository, "repository"),
+                    "command": part.command,
+                }
+                for part in parts
+            ],
+        },
+        [*_status_lines(statuses), *map(_failing_line, failing), *(part.text for part in parts)],
+    )
+
+
+@agent.command("root", examples=["snap agent root ..", "snap -C pkg/a agent root /srv/project"])
+@click.argument("above", metavar="DIR")
+@pass_invocation
+def root(invocation: Invocation, *, above: str) -> None:
+    """Work on all of DIR where an agent starts in a directory below it.
+
+    Captures DIR. From then on, agents and commands in the directory of -C, else in the
+    current one, work on DIR. What was captured there before stays: -C names it. With '.'
+    the directory is a root of its own again.
+    """
+    from treesnap.agents.repository_part import use_root
+    from treesnap.core.ops.context import absolute, current_directory
+
+    start = os.path.realpath(absolute(invocation.directory or current_directory()))
+    invocation.directory = os.path.realpath(os.path.join(start, above))
+    with invocation.open(makes_store=True) as handle:
+        joined = use_root(handle.context, start)
+    lines = [f"Agents and commands in {printable(start)} work on {printable(handle.root)}"]
+    lines += [f"The history of {printable(path)} stays as it is" for path in joined]
+    invocation.output.result(
+        "agent.root",
+        lambda: {
+            **path_fields(start, "directory"),
+            "joined": [path_fields(path) for path in joined],
+        },
+        lines,
     )
 
 

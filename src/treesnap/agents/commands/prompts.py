@@ -44,15 +44,18 @@ def prompts(invocation: Invocation, *, number: int | None, limit: int | None) ->
         _show_paths(invocation, number)
         return
     from treesnap.agents.prompts import prompts as listed_in
+    from treesnap.agents.repository_part import repository_part
 
     with invocation.open(progress=False) as handle:
         listed = listed_in(handle.context, invocation.session, _LISTED if limit is None else limit)
         terminal = invocation.output.terminal(handle.context.clock_ns())
+        part = repository_part(handle.root, handle.store_path)
     invocation.output.result(
         "prompts",
         lambda: {"prompts": [_fields(prompt) for prompt in listed]},
         _lines(listed, terminal),
     )
+    invocation.output.note(*([part.text] if part is not None else []))
 
 
 def _show_paths(invocation: Invocation, number: int) -> None:

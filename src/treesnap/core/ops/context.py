@@ -412,13 +412,14 @@ def find_root(directory: str, store_path: str, markers: tuple[str, ...] = ()) ->
     """Returns the nearest registered root that holds a directory, else the directory itself.
 
     A directory with one of the ``markers`` in it counts as well, unless it is a dangerous root. A
-    working tree that shares its repository with others is a root of its own, wherever it lies.
+    working tree that shares its repository with others is a root of its own, wherever it lies. A
+    root that was joined to one above is passed over.
     """
     layout = Layout(store_path)
     start = os.path.realpath(directory)
     candidate = start
     while True:
-        if _is_root(layout, candidate) or is_worktree(candidate):
+        if _is_root(layout, candidate, counts_joined=False) or is_worktree(candidate):
             return candidate
         is_marked = any(os.path.lexists(os.path.join(candidate, marker)) for marker in markers)
         if is_marked and _danger(candidate, store_path) is None:
@@ -464,10 +465,10 @@ def worktree_of(directory: str) -> str | None:
 
 def is_root_of(store_path: str, directory: str) -> bool:
     """Returns whether a store knows a root at a real path, and a directory is there."""
-    return os.path.isdir(directory) and _is_root(Layout(store_path), directory)
+    return os.path.isdir(directory) and _is_root(Layout(store_path), directory, counts_joined=True)
 
 
-def _is_root(layout: Layout, directory: str) -> bool:
+def _is_root(layout: Layout, directory: str, *, counts_joined: bool) -> bool:
     """Returns whether a store knows a root at a path, or one that was moved there."""
     identity = root_id(os.fsencode(directory))
     traces = [layout.root_file(identity, "root"), layout.root_at_path(identity)]
@@ -482,7 +483,7 @@ def _is_root(layout: Layout, directory: str) -> bool:
     fs, path = LocalFileSystem(), os.fsencode(directory)
     root = Root(fs, layout, path)
     if root.record is not None or (root.id == identity and root.is_registered()):
-        return True
+        return counts_joined or not root.is_joined
     moved = find_moved(fs, layout, path)
     return moved is not None and moved.is_certain
 

@@ -27,6 +27,7 @@
 │   ├── names                   which snapshots had names; can be deleted
 │   ├── journal                 a restore that is past its commit point
 │   ├── history                 what undo and redo go back and forth over
+│   ├── joined                  that commands in it work on a root above
 │   ├── elsewhere               how many of its snapshots a clone brought
 │   ├── gaps                    what of the work of agents was not captured
 │   ├── gaps-lock               held while a gap is added

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
 _FETCHED = LateRegex(rb"(?s).*/fetched/([^/]+)/([^/]+)/([0-9a-f]{32})\Z")
 _ELSEWHERE = "elsewhere"
+_JOINED = "joined"
 _NUMBER_SIZE_MAX = 32
 _EXPORT_PREFIX = "export-"
 _HOLD_PREFIX = "hold-"
@@ -366,6 +367,21 @@ class Root:
     def is_registered(self) -> bool:
         """Returns whether the store knows the root."""
         return is_there(self._fs, self.file("root"))
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether what is done in it is about the root above it. Costs one look."""
+        return is_there(self._fs, self.file(_JOINED))
+
+    def join(self, *, is_joined: bool) -> None:
+        """Says whether what is done in it is about the root above it, if there is one.
+
+        The caller holds the root's lock.
+        """
+        if is_joined:
+            replace_file(self._fs, self.file(_JOINED), b"", temporary=self._layout.temporary)
+        else:
+            unlink_if_present(self._fs, self.file(_JOINED))
 
     @property
     def is_interrupted(self) -> bool:

@@ -57,7 +57,7 @@ from treesnap.core.store.roots import (
 if TYPE_CHECKING:
     from treesnap.core.store.store import Store
 
-_NO_HISTORY = frozenset({"root", "lock", "gaps", "marks"})
+_NO_HISTORY = frozenset({"root", "lock", "gaps", "marks", "joined"})
 """Files of a root of which there is no snapshot."""
 _ID_BEGINNING = re.compile(r"[0-9a-f]{4,32}\Z")
 

@@ -94,7 +94,7 @@ from treesnap.core.worktree.directory import NO_DIRECTORY
 _PIECE_SIZE = 1 << 20
 _ATTEMPTS = 10
 """How often an index is listed that writers keep replacing."""
-_ROOT_FILES = frozenset({"root", "config.toml", "history", "elsewhere", "gaps", "marks"})
+_ROOT_FILES = frozenset({"root", "config.toml", "history", "elsewhere", "gaps", "marks", "joined"})
 _SMALL_FILES = ("snapshots", "states", "roots", "index")
 """Directories of which a move copies everything again when the store is closed."""
 _COPIES_OF_RECORDS = ("path-", "inode-")
