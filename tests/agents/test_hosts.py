@@ -186,6 +186,34 @@ def test_a_slash_command_is_the_prompt_of_the_command_line():
     assert host_named("claude").parse(Payload(submitted)).prompt == "snap rewind 2"
 
 
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("claude", "prompt_id"), ("codex", "turn_id"), ("opencode", "messageID"), ("copilot", None)],
+)
+def test_a_prompt_has_the_raw_id_of_its_host_and_nothing_else_has_one(name, field):
+    paths = [path for path in FILES if path.parent.name.startswith(f"{name}-")]
+    found = {path: event for path in paths if (event := parsed(path)) is not None}
+    prompts = [
+        path
+        for path, event in found.items()
+        if event.phase is EventPhase.TURN and "Expansion" not in path.stem
+    ]
+
+    refs = {path: event.ref for path, event in found.items() if event.ref}
+
+    expected = {path: json.loads(path.read_text())[field] for path in prompts} if field else {}
+    assert prompts
+    assert refs == expected
+
+
+@pytest.mark.parametrize("odd", ["-p", "a\nb", "x" * 1000, "\udc80", "a\x1b[2J", 7, None, []])
+def test_an_odd_id_of_a_prompt_is_none(odd):
+    fields = {"session_id": "s", "cwd": "/srv", "hook_event_name": "UserPromptSubmit"}
+    found = host_named("codex").parse(Payload({**fields, "prompt": "go", "turn_id": odd}))
+
+    assert found.ref in ("", "7", "?")  # a number is text, and what is not UTF-8 is shown so
+
+
 def test_the_variable_of_the_host_is_the_root():
     path = PAYLOADS / "claude-2.1.332" / "PreToolUse.json"
     around = {"CLAUDE_PROJECT_DIR": "/srv/anna"}

@@ -46,6 +46,13 @@ def change(context: Context, text: str) -> None:
     Path(context.root, "file").write_text(text)
 
 
+def test_a_prompt_keeps_the_raw_id_of_its_host(context):
+    record(context, event(context, TURN, "hash")._replace(ref="turn-1"))
+    record(context, event(context, PRE, "t1"))
+
+    assert [step.ref for step in agent_session(context).steps] == ["", "turn-1"]
+
+
 def test_a_session_has_its_steps_newest_first(context):
     for phase, key in [(TURN, "p1"), (PRE, "t1"), (PRE, "t2"), (END, ""), (TURN, "p2")]:
         record(context, event(context, phase, key))

@@ -42,6 +42,8 @@ class Event(NamedTuple):
     """Calls that went on in the background and have ended; an empty name is all of them."""
     agent: str = ""
     """Which agent within the session, where one has started others."""
+    ref: str = ""
+    """The host's own id of a prompt, as it is; empty where it has none."""
     directory: str | None = None
     """Where the agent is by now, in the root or elsewhere; None where the host does not say."""
 

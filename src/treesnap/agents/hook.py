@@ -295,6 +295,7 @@ def record(context: Context, event: Event) -> Capturing:
             tool=event.tool,
             phase=event.phase.value,
             git=head.text if head is not None else None,
+            ref=event.ref or None,
         ),
         session=event.session,
         kind=SnapshotKind.AUTOMATIC,

@@ -176,11 +176,12 @@ class Host:
             paths=self.paths(payload, tool) if tool is not None else None,
             is_background=is_call and self.is_background(payload),
             agent=payload.text(*self.agent_fields) or "",
+            ref=self.ref(payload) if phase is EventPhase.TURN else "",
             directory=payload.text("cwd") if payload.root is None else None,
         )
         beginning = self.wake_beginning
         if beginning is not None and (event.prompt or "").startswith(beginning):
-            return event._replace(phase=EventPhase.WAKE, prompt=None)
+            return event._replace(phase=EventPhase.WAKE, prompt=None, ref="")
         return event
 
     def call(self, payload: Payload, tool: str | None) -> str:
@@ -266,6 +267,11 @@ class Host:
         if payload.text("timestamp", *turn) is None:
             return ""
         return _hash(json.dumps(payload.fields, sort_keys=True))
+
+    def ref(self, payload: Payload) -> str:
+        """Returns the host's own id of a prompt; empty for none, or none that can be shown."""
+        ref = payload.text(*self.key_fields.get(EventPhase.TURN, ())) or ""
+        return ref if problem_of_name(ref) is None else ""
 
     def prompt(self, payload: Payload) -> str:
         """Returns what the user wrote."""

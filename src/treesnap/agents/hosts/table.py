@@ -58,12 +58,12 @@ class Claude(Host):
             return event._replace(settled=("",)) if event is not None and is_idle else event
         if payload.text(*self.event_fields) == _EXPANSION:
             is_ours = super().prompt(payload).startswith(_PREFIX)
-            return event._replace(key="") if is_ours else None  # its own prompt follows
+            return event._replace(key="", ref="") if is_ours else None  # its own prompt follows
         source = payload.text("source")
         is_told = source is not None and source not in _PEOPLE
         if event.phase is EventPhase.WAKE or (event.phase is EventPhase.TURN and is_told):
             settled = tuple(map(as_name, _SETTLED.findall(super().prompt(payload))))
-            return event._replace(phase=EventPhase.WAKE, prompt=None, settled=settled)
+            return event._replace(phase=EventPhase.WAKE, prompt=None, ref="", settled=settled)
         return event
 
     def prompt(self, payload: Payload) -> str:

@@ -51,6 +51,8 @@ class AgentStep(NamedTuple):
     phase: EventPhase
     key: str
     tool: str | None
+    ref: str = ""
+    """The host's own id of a prompt, as a store says it; empty where the host has none."""
 
     @property
     def number(self) -> int:
@@ -73,7 +75,8 @@ def step_of(snapshot: Snapshot) -> AgentStep | None:
     if "host" not in facts or phase not in set(EventPhase) or snapshot.record.session is None:
         return None
     tool = facts.get("tool")
-    return AgentStep(snapshot, facts["host"], EventPhase(phase), facts.get("key", ""), tool)
+    key, ref = facts.get("key", ""), facts.get("ref", "")
+    return AgentStep(snapshot, facts["host"], EventPhase(phase), key, tool, ref)
 
 
 def plan_step_of(snapshot: Snapshot) -> PlanStep | None:
