@@ -25,7 +25,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
         ("stat", "did you mean 'snap stats' or 'snap status'?"),
         ("chek", "did you mean 'snap verify'?"),
         ("Status", "did you mean 'snap status'?"),
-        ("xyzzy", "see 'snap --help'"),
+        ("xyzzy", "see 'snap help --all'"),
         ("init", "none is needed: the first 'snap create' makes the store"),
         ("rm", "'snap delete REF' deletes a snapshot; 'rm' removes files"),
         ("plan rn", "did you mean 'snap plan run'?"),
@@ -77,6 +77,20 @@ def test_option_that_another_command_stands_for_says_which(snap, unsaid_snap, co
 
 def test_hint_begins_with_the_name_that_was_called(unsaid_snap):
     assert execute(["init"], "treesnap") == 2
+
+
+def test_help_is_one_screen_and_names_the_way_to_all_commands(snap):
+    short, whole = snap("--help").out, snap("help", "--all").out
+
+    assert snap("help").out == short
+    assert len(short.splitlines()) <= 40
+    for section, commands in COMMANDS.items():
+        for name in commands:
+            line = rf"(?m)^  {name} +\S"
+            assert re.search(line, whole)
+            assert bool(re.search(line, short)) == (section == "Everyday")
+    assert "  help --all  " in short
+    assert "help --all" not in whole
 
 
 @pytest.mark.parametrize("alias", sorted(ALIASES))

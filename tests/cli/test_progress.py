@@ -276,6 +276,55 @@ def test_a_command_that_is_killed_leaves_the_cursor_visible(clock, monkeypatch):
     monitor.close()
 
 
+@pytest.fixture
+def large_root(snap, root):
+    """The limit is passed by the first of its files already."""
+    snap("config", "ask-above", "100K")
+    for number in range(3):
+        (root / f"{number}").write_bytes(os.urandom(200_000))
+
+
+def create_on_a_terminal(root, environment, answer: bytes) -> tuple[int, bytes]:
+    leader, follower = pty.openpty()
+    os.write(leader, answer + b"\n")
+    result = subprocess.run(
+        [sys.executable, "-m", "treesnap", "create"],
+        cwd=root,
+        env=environment,
+        stdin=follower,
+        stdout=subprocess.DEVNULL,
+        stderr=follower,
+        check=False,
+    )
+    os.write(follower, b"end")
+    said = os.read(leader, 65536)
+    os.close(leader)
+    os.close(follower)
+    return result.returncode, said
+
+
+@pytest.mark.usefixtures("large_root")
+def test_a_first_snapshot_that_grows_large_asks_once_on_a_terminal(snap, root, environment):
+    code, said = create_on_a_terminal(root, environment, b"n")
+    assert (code, said.count(b"holds more than 100.0 KiB. Go on? [Y/n]")) == (130, 1)
+    assert snap("list").out == ""
+
+    code, said = create_on_a_terminal(root, environment, b"")
+    assert (code, said.count(b"Go on?")) == (0, 1)
+    (root / "more").write_bytes(os.urandom(200_000))
+    code, said = create_on_a_terminal(root, environment, b"n")
+    assert (code, said.count(b"Go on?")) == (0, 0)
+
+
+@pytest.mark.usefixtures("large_root")
+def test_a_first_snapshot_that_grows_large_warns_elsewhere(snap, root):
+    made = snap("create")
+
+    assert made.code == 0
+    assert f"The first snapshot of '{root}' holds more than 100.0 KiB" in made.err
+    assert "holds more" not in snap("create").err
+
+
 @pytest.mark.parametrize("words", [["create", "--json"], ["create", "-q"]])
 def test_quiet_command_on_a_terminal_draws_no_bar(words, root, environment):
     leader, follower = pty.openpty()

@@ -268,7 +268,7 @@ def test_group_refuses_a_command_that_it_does_not_have(group):
 
 
 def test_help_lists_every_command(snap):
-    result = snap("--help")
+    result = snap("help", "--all")
 
     tables = result.out.split(next(iter(COMMANDS)))[1]
     assert re.findall(r"^  ([a-z]+)  ", tables, re.MULTILINE) == ALL_COMMANDS

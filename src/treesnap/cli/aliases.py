@@ -68,10 +68,13 @@ LIKENESS_MARGIN = 0.1
 def expanded(args: Sequence[str]) -> list[str]:
     """Returns the words of a command line with an alias replaced by what it means.
 
-    ``help COMMAND`` is ``COMMAND --help``, and ``version`` is ``--version``.
+    ``help COMMAND`` is ``COMMAND --help``, ``help --all`` the help with all commands, and
+    ``version`` is ``--version``.
     """
     name, *rest = args
     if name == "help":
+        if rest == ["--all"]:
+            return ["--all", "--help"]
         words = [ALIASES.get(word, word) for word in rest[:2] if word != "help"]
         return [*words, "--help"]
     if name == "version" and not rest:
@@ -92,7 +95,7 @@ def hint_for(name: str, group: str, commands: Iterable[str], *, is_top: bool) ->
     if is_top:
         meanings |= {alias: command for alias, command in ALIASES.items() if len(alias) > 2}
     meant = dict.fromkeys(f"{group} {meanings[match]}" for match in closest(name, meanings))
-    return did_you_mean(meant) or f"see '{group} --help'"
+    return did_you_mean(meant) or f"see '{group} {'help --all' if is_top else '--help'}'"
 
 
 def hint_for_option(command: str, option: str, program: str, known: Iterable[str]) -> str | None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+SHOWS_ALL = "treesnap.shows_all"
+"""In the context: whether the help of the outermost group lists all commands."""
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 SENTENCE_LENGTH_MAX = 200
 """Characters of a command's sentence in the table of its group; none comes near it."""
@@ -184,9 +186,16 @@ class SnapGroup(click.Group):
         ctx: click.Context,
         formatter: click.HelpFormatter,
     ) -> None:
-        """Writes a table for each section, all with the same columns."""
-        width = max(map(len, self.list_commands(ctx)))
-        for heading, section in self.sections():
+        """Writes a table for each section, all with the same columns.
+
+        Of a group with an option for all of them, the first one alone without that.
+        """
+        sections = list(self.sections())
+        is_short = not ctx.meta.get(SHOWS_ALL) and any(it.name == "shows_all" for it in self.params)
+        if is_short:
+            sections = [sections[0], ("More", {"help --all": "List all commands."})]
+        width = max(len(name) for _, section in sections for name in section)
+        for heading, section in sections:
             with formatter.section(heading):
                 formatter.write_dl(
                     [(name.ljust(width), text.rstrip(".")) for name, text in section.items()]

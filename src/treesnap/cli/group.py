@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 import treesnap
-from treesnap.cli.command import LazyGroup, command_of_click
+from treesnap.cli.command import SHOWS_ALL, LazyGroup, command_of_click
 from treesnap.cli.commands import COMMANDS
 from treesnap.cli.declarations import DeclaredCommand
 from treesnap.cli.failure import ExitCode
@@ -42,6 +42,15 @@ def _show_version(context: click.Context, parameter: click.Parameter, is_asked: 
     expose_value=False,
     hidden=True,
     callback=lambda context, _, is_asked: context.meta.update({_IS_VERBOSE: is_asked}),
+)
+@click.option(
+    "--all",
+    "shows_all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    hidden=True,
+    callback=lambda context, _, is_asked: context.meta.update({SHOWS_ALL: is_asked}),
 )
 @click.option(
     "--version",

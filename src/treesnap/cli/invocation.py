@@ -87,7 +87,8 @@ class Invocation:
         root = self._root(store_path, start, markers)
         wanted = progress and not (self.output.as_json or self.output.quiet)
         shows_bar = wanted and is_terminal("stderr")
-        monitor = ProgressMonitor(warn) if shows_bar else WarningMonitor(warn)
+        ask = _is_to_go_on if is_terminal("stdin") else None
+        monitor = ProgressMonitor(warn, ask=ask) if shows_bar else WarningMonitor(warn)
         self.output.hide_progress = monitor.close
         if ends_restored:
             monitor.when_committed = ignore_time_limit
@@ -169,6 +170,12 @@ class Invocation:
         if self.directory is not None:
             return os.path.abspath(absolute(self.directory))
         return find_root(start or current_directory(), store_path, markers)
+
+
+def _is_to_go_on(message: str) -> bool:
+    import click
+
+    return click.confirm(f"{message}. Go on?", default=True, err=True)
 
 
 def _is_below(path: str, root: str) -> bool:

@@ -54,9 +54,10 @@ def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> i
 
     Letters: A added, D deleted, M modified, T another type, P properties alone
     (mode, owner, time, extended attributes). Exits 0 with and without changes,
-    unless --exit-code is given.
+    unless --exit-code is given; with -q, that prints nothing.
     """
     output = invocation.output
+    is_silent = has_exit_code and output.quiet and not output.as_json
     with invocation.open() as handle:
         result = handle.status(invocation.resolve(handle, ref) if ref is not None else None)
         differs = ref is None and result.snapshot is not None and bool(result.changes)
@@ -79,7 +80,7 @@ def status(invocation: Invocation, *, ref: str | None, has_exit_code: bool) -> i
     output.result(
         "status",
         result.to_dict,
-        change_lines(result.changes, coloured=output.is_coloured),
+        [] if is_silent else change_lines(result.changes, coloured=output.is_coloured),
     )
     return _exit_code(result) if has_exit_code else ExitCode.DONE
 

@@ -96,7 +96,8 @@ class ProgressMonitor(WarningMonitor):
     """Shows phase, files, bytes, rate, time so far and time left once an operation takes long.
 
     ``clock`` gives seconds; ``make_console`` gives the terminal to draw on, and ``make_ticks`` what
-    calls :meth:`tick` from the first phase on.
+    calls :meth:`tick` from the first phase on. ``ask`` asks a person whether to go on with a large
+    root; without it, that is a warning. The answer no ends the operation as Ctrl-C does.
     """
 
     def __init__(
@@ -107,8 +108,10 @@ class ProgressMonitor(WarningMonitor):
         delay_s: float = DELAY_S,
         make_console: Callable[[], Console] | None = None,
         make_ticks: Callable[[Callable[[], None]], Ticks] | None = None,
+        ask: Callable[[str], bool] | None = None,
     ) -> None:
         super().__init__(warn)
+        self._ask = ask
         self._clock = clock
         self._visible_from = clock() + delay_s
         self._make_console = make_console or _console_of_stderr
@@ -148,7 +151,11 @@ class ProgressMonitor(WarningMonitor):
         if self._bar is not None:
             with suppress(OSError):
                 self._bar.stop()
-        self._warn(code, message)
+        if code is WarningCode.ROOT_LARGE and self._ask is not None:
+            if not self._ask(message):
+                raise KeyboardInterrupt
+        else:
+            self._warn(code, message)
         if self._is_ticking:
             self._ticks.start()
 

@@ -166,6 +166,7 @@ class WarningCode(StrEnum):
     FORKS_MADE = "forks-made"
     STORE_NOT_OBEYED = "store-not-obeyed"
     REMOTE_READABLE = "remote-readable"
+    ROOT_LARGE = "root-large"
 
 
 def printable(path: bytes | str) -> str:

@@ -58,6 +58,8 @@ class CaptureRequest(NamedTuple):
     """Whether nothing is published when nothing changed since the newest snapshot."""
     max_size_bytes: int | None = None
     """What the store may take."""
+    first_size_bytes: int | None = None
+    """From which size on the first snapshot of a root is told of: it may be the wrong one."""
 
     # What is captured.
     scope: tuple[bytes, ...] | None = None

@@ -12,7 +12,7 @@ from treesnap.core.model.entries import ObjectId, ObjectKind, Skipped, SkipReaso
 from treesnap.core.model.errors import Corrupt, ErrorCode, NotFound, Refused, WarningCode, quoted
 from treesnap.core.model.events import Phase
 from treesnap.core.model.ids import object_id
-from treesnap.core.model.quantities import first_few
+from treesnap.core.model.quantities import first_few, size_text
 from treesnap.core.model.requests import WHOLE_ROOT, CaptureRequest
 from treesnap.core.model.snapshots import Snapshot, SnapshotRecord
 from treesnap.core.model.type_names import TYPE_CHECKING, Self
@@ -137,6 +137,40 @@ class _Unstored(MemoryObjects):
         pass
 
 
+class _FirstSize:
+    """Tells once that the first snapshot of a root has grown large: it may be the wrong directory.
+
+    All else goes on to the monitor of the context. What that raises ends the capture.
+    """
+
+    def __init__(self, context: Context, size_bytes_max: int) -> None:
+        self._monitor = context.monitor
+        self._root = context.root
+        self._limit = size_text(size_bytes_max)
+        self._left_bytes: int | None = size_bytes_max
+
+    def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
+        """Passes the phase on."""
+        self._monitor.begin(phase, files, size_bytes)
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        """Passes the progress on, and counts it."""
+        self._monitor.advance(files, size_bytes)
+        if self._left_bytes is None:
+            return
+        self._left_bytes -= size_bytes
+        if self._left_bytes < 0:
+            self._left_bytes = None
+            self.warn(
+                WarningCode.ROOT_LARGE,
+                f"The first snapshot of {quoted(self._root)} holds more than {self._limit}",
+            )
+
+    def warn(self, code: WarningCode, message: str) -> None:
+        """Passes the warning on."""
+        self._monitor.warn(code, message)
+
+
 class Capture:
     """One walk of the root, which stores what it finds. Use as a context manager.
 
@@ -173,6 +207,10 @@ class Capture:
         self._is_shared = is_shared and request.max_size_bytes is None
         self._builder: StatCacheBuilder | None = None
         self._is_published = False
+        self._monitor = session.monitor
+        is_first = self._listing.newest is None and request.scope is None
+        if is_first and request.first_size_bytes is not None and not request.keeps_nothing:
+            self._monitor = _FirstSize(session.context, request.first_size_bytes)
 
     def __enter__(self) -> Self:
         self.writer.__enter__()
@@ -229,7 +267,7 @@ class Capture:
         if self._observations is not None:
             self._observations.clear()
         is_unknown = is_partial or request.keeps_nothing
-        context.monitor.begin(Phase.SCAN, *((None, None) if is_unknown else self._expected()))
+        self._monitor.begin(Phase.SCAN, *((None, None) if is_unknown else self._expected()))
         settings = scan_settings(
             context, request, known, cached_rules_hold=self._cached_rules_hold()
         )
@@ -238,7 +276,7 @@ class Capture:
             context.fs,
             settings,
             self.writer,
-            context.monitor,
+            self._monitor,
             self.cache,
             self._builder,
             self._observations,
@@ -248,7 +286,7 @@ class Capture:
             from treesnap.core.worktree.scan.parallel_capture import ParallelScanner
 
             scanner = ParallelScanner(
-                context.fs, settings, self.writer, context.monitor, self._builder
+                context.fs, settings, self.writer, self._monitor, self._builder
             )
         return scanner.scan()
 

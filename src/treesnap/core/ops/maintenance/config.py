@@ -90,6 +90,7 @@ KEYS: Mapping[str, Key] = {
     "background": Key(_flag, bool, _flag_text, default=True),
     "fork-server": Key(_flag, bool, _flag_text, default=False),
     "max-size": Key(parse_size, (str, int), format_size, None),
+    "ask-above": Key(parse_size, (str, int), format_size, 1 << 30),
     "keep.last": _counted(DEFAULT.keep_last),
     "keep.within": Key(parse_duration, str, format_duration, None),
     "keep.hourly": _counted(DEFAULT.keep_hourly),
@@ -120,6 +121,8 @@ class Settings(NamedTuple):
     """What the store may take, or None."""
     root_size_bytes_max: int | None
     """What the root's snapshots may take in it, or None."""
+    first_size_bytes: int
+    """From which size on the first snapshot of the root is told of."""
     excluded: tuple[str, ...]
     """Patterns of what no snapshot holds, beside those of ignore files."""
 
@@ -129,6 +132,7 @@ class Settings(NamedTuple):
         return request._replace(
             rules=given((*self.excluded, *request.exclude)),
             max_size_bytes=limit if limit is not None else self.store_size_bytes_max,
+            first_size_bytes=self.first_size_bytes,
         )
 
 
@@ -156,6 +160,7 @@ def settings_of(session: Session) -> Settings:
         has_fork_server=values["fork-server"],
         store_size_bytes_max=of_store.get("max-size"),
         root_size_bytes_max=of_root.get("max-size"),
+        first_size_bytes=values["ask-above"],
         excluded=values["exclude"],
     )
 
