@@ -24,8 +24,9 @@ PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]
-OF_FRAMEWORKS = DOCS / "howto" / "agent-frameworks.md"
-"""Its examples need what ``tox -e frameworks`` has; tests/agents/frameworks runs them."""
+RUN_ELSEWHERE = {DOCS / "howto" / f"{name}.md" for name in ("agent-frameworks", "daytona", "e2b")}
+"""Their examples need what ``tox -e frameworks`` or ``tox -e sandboxes`` has; the tests of those
+run them."""
 MOUNTS = {DOCS / "howto" / "mount.md"}
 """Pages whose commands need FUSE."""
 PAGE_TIMEOUT_S = 120
@@ -164,7 +165,9 @@ def run_page(page: Path, directory: Path, environment: dict[str, str]) -> list[t
 
 
 @pytest.mark.usefixtures("without_mounts")
-@pytest.mark.parametrize("page", pages_with("console"), ids=page_id)
+@pytest.mark.parametrize(
+    "page", [page for page in pages_with("console") if page not in RUN_ELSEWHERE], ids=page_id
+)
 def test_commands_do_what_the_page_says(page, tmp_path, environment, warm):
     """A command may fail only where the page goes on to show its exit code."""
     if page in MOUNTS:
@@ -185,7 +188,7 @@ def test_commands_do_what_the_page_says(page, tmp_path, environment, warm):
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in pages_with("python") if page != OF_FRAMEWORKS], ids=page_id
+    "page", [page for page in pages_with("python") if page not in RUN_ELSEWHERE], ids=page_id
 )
 def test_python_examples_run(page, tmp_path, environment):
     script = ""

@@ -20,7 +20,7 @@ from treesnap.plans import Milestones, Planner, Step
 
 PACKAGE = Path(treesnap.__file__).parent
 PROJECT = Path(__file__).parents[2]
-USED_BY = {"plans": ["compat"]}
+USED_BY = {"plans": ["compat"], "remote": ["sandboxes"]}
 """What is deleted with a feature, because it stands on it."""
 WORK = """
 import importlib, os, pkgutil, sys, treesnap.cli, treesnap.core

@@ -39,6 +39,7 @@ os._exit(server.recv(1)[0])
 NO_COMMANDS = (
     "treesnap.__main__",
     "treesnap.agents.frameworks.",
+    "treesnap.sandboxes.",
     "treesnap.mount.adapter",  # imports libfuse
     "treesnap.testing",
 )

@@ -163,6 +163,7 @@ FEATURES = {
         },
     ),
     "notebook": Feature({}),
+    "sandboxes": Feature({}),
 }
 
 
