@@ -48,6 +48,18 @@ class Event(NamedTuple):
     """Where the agent is by now, in the root or elsewhere; None where the host does not say."""
 
 
+class WorktreeAsked(NamedTuple):
+    """A working tree that a host wants to have made or removed."""
+
+    root: str
+    """The directory in which the agent works."""
+    makes: bool
+    name: object = None
+    """What the host calls one to be made; whatever it wrote."""
+    path: str | None = None
+    """Where one is that is to be removed."""
+
+
 class Reply(NamedTuple):
     """How a hook ends, in the host's own form."""
 

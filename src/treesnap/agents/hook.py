@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from treesnap.agents.event import Event, Reply
+from treesnap.agents.fork_places import fork_around
 from treesnap.agents.git_head import git_head
 from treesnap.agents.hosts.base import Host, one_line
 from treesnap.agents.marks import add_marks, marks_of
@@ -166,11 +167,15 @@ def in_its_worktree(event: Event) -> Event:
     """Returns an event with the working tree as its root in which the agent is, if that is another.
 
     The main project is what hosts call it also while a sub-agent works in a tree of its own. Such
-    a tree has a history of its own, wherever it lies.
+    a tree has a history of its own, wherever it lies; so has a fork that was made in its place.
     """
-    here = worktree_of(event.directory) if event.directory is not None else None
-    if here is None or here == worktree_of(event.root):
+    if event.directory is None:
         return event
+    here = fork_around(event.directory)
+    if here is None:
+        here = worktree_of(event.directory)
+        if here is None or here == worktree_of(event.root):
+            return event
     return event._replace(root=here)
 
 

@@ -72,6 +72,11 @@ def _host_arguments(function: _Function) -> _Function:
 )
 @_host_arguments
 @click.option("--strict", is_flag=True, help="Block tools when their snapshot fails.")
+@click.option(
+    "--worktrees",
+    type=click.Choice(["fork", "host"]),
+    help="Who makes working trees: 'snap fork', where there is no git, or the host [as it is].",
+)
 @pass_invocation
 def install(
     invocation: Invocation,
@@ -81,6 +86,7 @@ def install(
     for_project: bool,
     dry_run: bool,
     strict: bool,
+    worktrees: str | None,
 ) -> None:
     """Install hooks in the settings of HOSTs.
 
@@ -93,7 +99,12 @@ def install(
 
     place = _place(invocation, for_user=for_user, for_project=for_project)
     changes = installer.install(
-        place, _once(hosts), _caller(invocation), is_strict=strict, dry_run=dry_run
+        place,
+        _once(hosts),
+        _caller(invocation),
+        is_strict=strict,
+        makes_worktrees=None if worktrees is None else worktrees == "fork",
+        dry_run=dry_run,
     )
     _show_changes(invocation, "agent.install", changes, dry_run=dry_run)
     if not dry_run:
@@ -331,6 +342,7 @@ def _status_lines(found: Iterable[HostStatus]) -> Iterator[str]:
         for hooks in item.hooks:
             notes = ["strict"] if hooks.is_strict else []
             notes += [] if hooks.is_current else ["older"]
+            notes += ["worktrees"] if hooks.makes_worktrees else []
             shown = f" ({', '.join(notes)})" if notes else ""
             scope = "project" if hooks.for_project else "user"
             where = f"{scope} hooks in {printable(hooks.path)}"

@@ -32,7 +32,7 @@ from treesnap.core.model.errors import InvalidArgument, TreesnapError, printable
 from treesnap.core.model.events import NullMonitor
 
 if TYPE_CHECKING:
-    from treesnap.agents.event import Event, Reply
+    from treesnap.agents.event import Event, Reply, WorktreeAsked
     from treesnap.agents.hosts.base import Host, Payload
     from treesnap.core.ops.context import Context
 
@@ -137,25 +137,53 @@ def _replied(
     from treesnap.core.ops.context import system_clock_ns
 
     wait_max_s = timeout_s if is_strict else _WAIT_MAX_S
-    invocation.wait_s = min(invocation.wait_s, wait_max_s, max(timeout_s - 1.0, timeout_s / 2))
+    whole_wait_s = invocation.wait_s
+    invocation.wait_s = min(whole_wait_s, wait_max_s, max(timeout_s - 1.0, timeout_s / 2))
     event: Event | None = None
+    asked: WorktreeAsked | None = None
     try:
         with time_limit(timeout_s):
-            event = host.parse(_payload(invocation, event_name))
-            if event is None:
-                return host.go_on(None)
-            event = in_its_worktree(event)
-            with invocation.open(progress=False, makes_store=True, start=event.root) as handle:
-                return respond(event, host, handle.context, _run_command, is_strict=is_strict)
+            payload = _payload(invocation, event_name)
+            asked = host.worktree(payload)
+            event = host.parse(payload)
+            if event is not None:
+                event = in_its_worktree(event)
+                with invocation.open(progress=False, makes_store=True, start=event.root) as handle:
+                    return respond(event, host, handle.context, _run_command, is_strict=is_strict)
+        if asked is None:
+            return host.go_on(None)
+        invocation.wait_s = whole_wait_s
+        return _with_worktree(invocation, asked)
     except (TreesnapError, OSError, OutOfTime) as error:
         reason = reason_of(error)
     except Exception as error:  # noqa: BLE001 - a mistake of ours must not stop the agent
         reason = f"{type(error).__name__}: {error}"
+    if asked is not None:
+        from treesnap.agents.event import Reply
+
+        did = "made" if asked.makes else "removed"
+        text = f"treesnap {did} no working tree: {printable(reason)}\n"
+        return Reply(stderr=text, exit_code=ExitCode.FAILED)
     if event is not None and not event.is_read_only:
         with suppress(TreesnapError):
             now_ns = system_clock_ns()
             note_status(LocalFileSystem(), event, now_ns, step=None, problem=reason)
     return reply_to(event, host, reason, is_strict=is_strict)
+
+
+def _with_worktree(invocation: Invocation, asked: WorktreeAsked) -> Reply:
+    """Makes or removes a working tree: its path is the last line that a host reads.
+
+    It takes the time that it needs: the host waits as long as its settings say.
+    """
+    from treesnap.agents.event import Reply
+    from treesnap.agents.worktrees import make_worktree, remove_worktree
+
+    with invocation.open(progress=False, makes_store=True, start=asked.root) as handle:
+        if asked.makes:
+            return Reply(f"{make_worktree(handle.context, asked, os.environ)}\n")
+        remove_worktree(handle.context, asked, os.environ)
+        return Reply()
 
 
 def _payload(invocation: Invocation, event_name: str | None) -> Payload:
@@ -207,6 +235,8 @@ def carry_out(context: Context, request: bytes) -> bytes:
         given = os.path.join(directory, call.directory) if call.directory else None
         root = os.path.abspath(given) if given is not None else None
         payload = Payload(_fields(data), call.event_name or None, root, environ, directory)
+        if host.worktree(payload) is not None:
+            return b""
         event = host.parse(payload)
         if event is None or event.is_read_only:
             reply: Reply | None = host.go_on(event)

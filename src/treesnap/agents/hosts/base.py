@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from treesnap.agents.event import Event, Reply
+from treesnap.agents.event import Event, Reply, WorktreeAsked
 from treesnap.core.model.arguments import problem_of_name
 from treesnap.core.model.errors import InvalidArgument, quoted
 from treesnap.core.model.ids import checksum
@@ -88,6 +88,8 @@ class Host:
         "Stop": EventPhase.END,
     }
     """The events that are told apart, by the host's names; others need nothing."""
+    worktree_events: ClassVar[Mapping[str, bool]] = {}
+    """The events that ask for a working tree: whether it is to be made, or removed."""
     event_fields: ClassVar[tuple[str, ...]] = ("hook_event_name",)
     session_fields: ClassVar[tuple[str, ...]] = ("session_id",)
     key_fields: ClassVar[Mapping[EventPhase, tuple[str, ...]]] = {
@@ -183,6 +185,14 @@ class Host:
         if beginning is not None and (event.prompt or "").startswith(beginning):
             return event._replace(phase=EventPhase.WAKE, prompt=None, ref="")
         return event
+
+    def worktree(self, payload: Payload) -> WorktreeAsked | None:
+        """Returns which working tree a payload asks for, or None for any other payload."""
+        makes = self.worktree_events.get(payload.text(*self.event_fields) or "")
+        if makes is None:
+            return None
+        here = payload.text("cwd") or self.root(payload)  # where the agent is by now
+        return WorktreeAsked(here, makes, payload.value("name"), payload.text("worktree_path"))
 
     def call(self, payload: Payload, tool: str | None) -> str:
         """Returns what names a call, the same before and after it, or an empty text.

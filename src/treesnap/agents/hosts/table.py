@@ -30,6 +30,7 @@ class Claude(Host):
 
     name = "claude"
     phases: ClassVar = {**Host.phases, _EXPANSION: EventPhase.TURN}
+    worktree_events: ClassVar = {"WorktreeCreate": True, "WorktreeRemove": False}
     root_variables = ("CLAUDE_PROJECT_DIR",)
     warning_field = "systemMessage"
     answer_form: ClassVar = {"decision": "block", "reason": "{text}"}

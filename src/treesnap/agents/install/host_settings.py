@@ -26,6 +26,8 @@ from treesnap.core.own_program import NAMES
 
 TIMEOUT_S = 30
 """How long a host waits for a hook, which gives up earlier by itself."""
+WORKTREE_TIMEOUT_S = 600
+"""How long it waits for a working tree: the first snapshot of a large directory is part of that."""
 NAME = "treesnap"
 """What our entries are called where entries have names."""
 MARK = "made by treesnap"
@@ -76,6 +78,8 @@ class Contract(NamedTuple):
     entry: Mapping[str, Any] = _COMMAND
     members: Mapping[str, Any] = {}
     """What the file has to hold beside the entries."""
+    worktree_events: tuple[str, ...] = ()
+    """Of working trees that a hook makes and removes in the place of the host."""
     strict: Mapping[str, Any] = {}
     """What an entry holds besides, for hosts that can be told to block where a hook fails."""
     is_stopped_by_failure: bool = False
@@ -92,6 +96,7 @@ CONTRACTS: Mapping[str, Contract] = {
     "claude": Contract(
         *("Claude Code", "2.1.332", ".claude/settings.json"),
         project_file=".claude/settings.local.json",  # not shared: the line has a local path
+        worktree_events=("WorktreeCreate", "WorktreeRemove"),
         strict={"onFailure": "block"},
         variable="CLAUDE_CONFIG_DIR",
     ),
@@ -212,7 +217,9 @@ def paths_of(host: str, path: str) -> list[str]:
     return [os.path.join(path, event) for event in contract.events] if is_directory else [path]
 
 
-def entries(host: str, words: Sequence[str], *, is_strict: bool) -> list[HookEntry]:
+def entries(
+    host: str, words: Sequence[str], *, is_strict: bool, makes_worktrees: bool = False
+) -> list[HookEntry]:
     """Returns what belongs into a host's settings; ``words`` call ``snap``."""
     contract = CONTRACTS[host]
     listed = []
@@ -224,6 +231,10 @@ def entries(host: str, words: Sequence[str], *, is_strict: bool) -> list[HookEnt
             value = {"hooks": [value]}
         path = ("hooks",) if contract.form is Form.TRIGGERS else ("hooks", event)
         listed.append(HookEntry(path, value))
+    for event in contract.worktree_events if makes_worktrees else ():
+        line = shlex.join([*words, "hook", host])
+        value = filled(contract.entry, line=line, event=event) | {"timeout": WORKTREE_TIMEOUT_S}
+        listed.append(HookEntry(("hooks", event), {"hooks": [value]}))
     return listed
 
 

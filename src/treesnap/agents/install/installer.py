@@ -104,15 +104,22 @@ def install(
     words: Sequence[str],
     *,
     is_strict: bool,
+    makes_worktrees: bool | None = None,
     dry_run: bool,
 ) -> list[FileChange]:
     """Installs hooks that run ``words`` with ``hook HOST`` after them; returns all changes.
 
-    Replaces older entries of ours. Nothing is changed if anything cannot be. Raises
-    InvalidArgument for settings that cannot be understood, with line and column, and for words
-    that are not UTF-8; OperationFailed, NotFound or Conflict for files that cannot be replaced;
-    Refused for the superuser where another user controls what is written to; Busy.
+    ``makes_worktrees`` says whether also those that make working trees in the place of the host;
+    None leaves that as it is. Replaces older entries of ours. Nothing is changed if anything cannot
+    be. Raises InvalidArgument for settings that cannot be understood, with line and column, for
+    words that are not UTF-8, and for a host that has no such hooks; OperationFailed, NotFound or
+    Conflict for files that cannot be replaced; Refused for the superuser where another user
+    controls what is written to; Busy.
     """
+    without = [host for host in hosts if not CONTRACTS[host].worktree_events]
+    if makes_worktrees and without:
+        title = CONTRACTS[without[0]].title
+        raise InvalidArgument(f"{title} has no hooks that make working trees")
     try:
         "".join(words).encode()
     except UnicodeEncodeError as error:
@@ -132,7 +139,10 @@ def install(
                 yield _written(host, current, content, notes, Note())
             if not contents:
                 current = place.look(path)
-                rows = entries(host, words, is_strict=is_strict)
+                has = makes_worktrees
+                if has is None and current.content is not None:
+                    has = has_worktree_hooks(parsed(path, current.content).value, host)
+                rows = entries(host, words, is_strict=is_strict, makes_worktrees=bool(has))
                 content, note = _merged(host, current, rows, notes.get(current.path))
                 yield _written(host, current, content, notes, note)
 
@@ -170,6 +180,12 @@ def own_lines(value: Any, host: str) -> Iterator[tuple[Path, str]]:
         elif isinstance(item, dict | list):
             inner = item.items() if isinstance(item, dict) else enumerate(item)
             waiting += [((*path, key), part) for key, part in inner]
+
+
+def has_worktree_hooks(value: Any, host: str) -> bool:
+    """Returns whether settings hold entries of ours that make working trees."""
+    events = CONTRACTS[host].worktree_events
+    return any(path[1] in events for path, _ in own_lines(value, host) if len(path) > 1)
 
 
 def holds_exactly(value: Any, host: str, wanted: Sequence[HookEntry]) -> bool:

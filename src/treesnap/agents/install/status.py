@@ -33,7 +33,13 @@ from treesnap.agents.install.host_settings import (
     programs,
     protected,
 )
-from treesnap.agents.install.installer import SettingsPlace, holds_exactly, own_lines, parsed
+from treesnap.agents.install.installer import (
+    SettingsPlace,
+    has_worktree_hooks,
+    holds_exactly,
+    own_lines,
+    parsed,
+)
 from treesnap.agents.install.settings_file import look
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.named_tuple import NamedTuple
@@ -96,6 +102,8 @@ class InstalledHooks(NamedTuple):
     is_strict: bool
     is_current: bool
     """Whether they are what this version installs for that program."""
+    makes_worktrees: bool = False
+    """Whether they make working trees in the place of the host."""
 
 
 class HostStatus(NamedTuple):
@@ -199,13 +207,15 @@ def _installed(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:
         return
     line, caller = callers[0]
     wanted_caller = protected(caller)
-    is_strict = "--strict" in shlex.split(line)
+    is_strict, makes_worktrees = "--strict" in shlex.split(line), False
     if contract.form in (Form.PLUGIN, Form.SCRIPTS):
         expected = dict(programs(host, path, wanted_caller, is_strict=is_strict))
         is_current = contents == expected
     else:
-        is_current = holds_exactly(value, host, entries(host, wanted_caller, is_strict=is_strict))
-    yield InstalledHooks(place.for_project, path, caller[0], is_strict, is_current)
+        makes_worktrees = has_worktree_hooks(value, host)
+        wanted = entries(host, wanted_caller, is_strict=is_strict, makes_worktrees=makes_worktrees)
+        is_current = holds_exactly(value, host, wanted)
+    yield InstalledHooks(place.for_project, path, caller[0], is_strict, is_current, makes_worktrees)
 
 
 def _packaged(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:

@@ -1,0 +1,209 @@
+"""Working trees that a host asks for: forks of the root, and in a repository what git makes.
+
+A host that has a hook for them makes none itself, wherever it works. So in a repository this does
+what the host would do, and elsewhere it forks the root, to a directory of the user's state.
+
+    what is removed     is captured once more first; its history stays in the store
+    where that fails    nothing is removed
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from itertools import count
+from stat import S_ISLNK
+
+from treesnap.agents.event import WorktreeAsked
+from treesnap.agents.fork_places import forks_directory
+from treesnap.core.fs.durable import ensure_directories
+from treesnap.core.fs.real_path import opened_real
+from treesnap.core.model.entries import SkipReason
+from treesnap.core.model.errors import (
+    ErrorCode,
+    InvalidArgument,
+    OperationFailed,
+    Refused,
+    printable,
+    quoted,
+)
+from treesnap.core.model.requests import CaptureRequest
+from treesnap.core.model.snapshots import SnapshotKind
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.context import Context, context_at, is_worktree
+from treesnap.core.ops.create import create
+from treesnap.core.ops.fork import fork
+from treesnap.core.ops.origin import origin_in
+from treesnap.core.worktree.apply.removal import remove_paths
+
+_NAME_LENGTH_MAX = 100
+_PROJECT_LENGTH_MAX = 64
+_OF_HOST = os.path.join(".claude", "worktrees")
+"""Where the host has its working trees, below the top of a repository."""
+_GIT_TIMEOUT_S = 600
+_GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
+"""Variables that would have git work on another repository."""
+
+
+def make_worktree(context: Context, asked: WorktreeAsked, environ: Mapping[str, str]) -> str:
+    """Makes a working tree and returns its path; one that the host has asked for before stays.
+
+    Raises InvalidArgument for a name that leads elsewhere, and what a capture and a fork raise.
+    """
+    name = _checked(asked.name)
+    if _is_in_repository(asked.root):
+        return _made_by_git(asked.root, name, environ)
+    return _forked(context, name)
+
+
+def remove_worktree(context: Context, asked: WorktreeAsked, environ: Mapping[str, str]) -> None:
+    """Captures a working tree once more, then removes it; its history stays.
+
+    Removes only a fork of the state directory, and what lies where the host has its working trees
+    of a repository. Raises Refused for anything else, and for what cannot be captured.
+    """
+    path = asked.path
+    if path is None or not path.startswith("/") or os.path.realpath(path) != path:
+        raise InvalidArgument(f"The working tree {quoted(path or '')} is not a full, real path")
+    is_of_git = is_worktree(path)
+    above = os.path.dirname(path)
+    is_ours = os.path.dirname(above) == forks_directory()
+    if not is_ours and not (is_of_git and above.endswith(os.sep + _OF_HOST)):
+        raise Refused(
+            f"{quoted(path)} was not made for a host", code=ErrorCode.NOT_A_FORK, path=path
+        )
+    tree = context_at(
+        path, context.store_path, fs=context.fs, monitor=context.monitor, wait_s=context.wait_s
+    )
+    if is_ours:
+        with opened(tree, "look at the fork") as session:
+            is_fork = origin_in(session.store, session.root) is not None
+            if not is_fork or session.root.is_replaced():
+                raise Refused(f"{quoted(path)} is not a fork", code=ErrorCode.NOT_A_FORK, path=path)
+    label = "before the working tree was removed"
+    request = CaptureRequest(label=label, kind=SnapshotKind.AUTOMATIC, skip_unchanged=True)
+    captured = create(tree, request)
+    unreadable = [item.path for item in captured.skipped if item.reason == SkipReason.UNREADABLE]
+    if unreadable:
+        raise Refused(
+            f"{quoted(unreadable[0])} cannot be read, so {quoted(path)} stays",
+            code=ErrorCode.UNREADABLE,
+            path=unreadable[0],
+        )
+    if is_of_git:
+        main = _main_tree(path, environ)
+        _git(["-C", main, "worktree", "remove", "--force", path], environ)
+        return
+    with opened_real(context.fs, above) as fd:
+        remove_paths(context.fs, fd, [os.fsencode(os.path.basename(path))])
+
+
+def _checked(name: object) -> str:
+    """Returns the name of a directory for a name that a host tells; raises InvalidArgument."""
+    text = name if isinstance(name, str) else ""
+    parts = text.split("/")
+    is_sound = text.isprintable() and 0 < len(os.fsencode(text)) <= _NAME_LENGTH_MAX
+    if not is_sound or text.startswith("-") or {"", ".", ".."}.intersection(parts):
+        raise InvalidArgument(f"{quoted(text)} cannot be the name of a working tree")
+    return "+".join(parts)  # as the host does
+
+
+def _is_in_repository(directory: str) -> bool:
+    here = os.path.realpath(directory)
+    while not os.path.lexists(os.path.join(here, ".git")):
+        if here == os.path.dirname(here):
+            return False
+        here = os.path.dirname(here)
+    return True
+
+
+def _forked(context: Context, name: str) -> str:
+    """Returns a fork of the root as it is now, or one of that name that is there."""
+    label = f"before the working tree {printable(name)}"
+    request = CaptureRequest(label=label, kind=SnapshotKind.AUTOMATIC, skip_unchanged=True)
+    snapshot = create(context, request).snapshot
+    with opened(context, "look for forks") as session:
+        root_id = session.root.id
+        project = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(context.root))
+        above = os.path.join(forks_directory(), f"{project[:_PROJECT_LENGTH_MAX]}-{root_id[:8]}")
+        for number in count(1):
+            path = os.path.join(above, name if number == 1 else f"{name}-{number}")
+            there = session.store.root(os.fsencode(path))
+            if not there.is_registered():
+                break
+            if os.path.isdir(path):
+                origin = origin_in(session.store, there)
+                if origin is None or origin.root_id != root_id:
+                    raise Refused(
+                        f"{quoted(path)} is not a fork of {quoted(context.root)}",
+                        code=ErrorCode.NOT_A_FORK,
+                        path=path,
+                    )
+                return path
+    ensure_directories(context.fs, above)
+    fork(context, snapshot.id, [path])
+    return path
+
+
+def _made_by_git(start: str, name: str, environ: Mapping[str, str]) -> str:
+    """Returns a working tree of a repository, at the place and with the branch of the host.
+
+    It begins at the default branch of the remote ``origin`` as it was last fetched, if there is
+    one, else at what is checked out. A branch of the name that is there already is checked out as
+    it is.
+    """
+    main = _main_tree(start, environ)
+    path = os.path.join(main, _OF_HOST, name)
+    for part in (os.path.join(main, ".claude"), os.path.join(main, _OF_HOST), path):
+        if os.path.lexists(part) and S_ISLNK(os.lstat(part).st_mode):
+            raise Refused(f"{quoted(part)} is a link", code=ErrorCode.NOT_FORKABLE, path=part)
+    if is_worktree(path) and path in _trees(main, environ):
+        return path
+    branch = f"worktree-{name}"
+    add = ["-C", main, "worktree", "add", "--no-track"]
+    if _asked(["-C", main, "rev-parse", "-q", "--verify", f"refs/heads/{branch}"], environ):
+        _git([*add[:-1], path, branch], environ)
+        return path
+    base = _asked(["-C", main, "rev-parse", "-q", "--verify", "refs/remotes/origin/HEAD"], environ)
+    _git([*add, "-b", branch, path, f"{base or 'HEAD'}^{{commit}}"], environ)
+    return path
+
+
+def _main_tree(start: str, environ: Mapping[str, str]) -> str:
+    return _trees(start, environ)[0]
+
+
+def _trees(start: str, environ: Mapping[str, str]) -> list[str]:
+    """Returns the working trees of a repository, the main one first."""
+    listed = _git(["-C", start, "worktree", "list", "--porcelain", "-z"], environ).split("\0")
+    return [line.removeprefix("worktree ") for line in listed if line.startswith("worktree ")]
+
+
+def _asked(words: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Returns what git answers, or an empty text where it knows nothing."""
+    try:
+        return _git(words, environ).strip()
+    except OperationFailed:
+        return ""
+
+
+def _git(words: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Returns what git prints; raises OperationFailed."""
+    variables = {name: value for name, value in environ.items() if name not in _GIT_PLACES}
+    try:
+        done = subprocess.run(  # noqa: S603 - what the host itself would run, without a shell
+            ["git", *words],  # noqa: S607 - the git of the user
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=variables,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OperationFailed(f"git could not be run: {error}") from error
+    if done.returncode:
+        lines = os.fsdecode(done.stderr).strip().splitlines()
+        raise OperationFailed(f"git: {printable(lines[-1] if lines else 'it failed')}")
+    return os.fsdecode(done.stdout)
