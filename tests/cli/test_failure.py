@@ -1,6 +1,7 @@
 """Errors: exit codes, messages, advice, and their form as JSON."""
 
 import fcntl
+import json
 from contextlib import ExitStack
 
 import click
@@ -9,10 +10,11 @@ import pytest
 from treesnap.cli import failure
 from treesnap.core.model import errors
 from treesnap.core.model.errors import ErrorCode, WarningCode
+from treesnap.core.model.hints import HINTS, WARNING_HINTS
 
 
-def test_every_code_has_an_exit_code_and_a_line_of_advice():
-    assert list(failure.RESPONSES) == list(ErrorCode)
+def test_every_code_has_a_line_of_advice_or_none():
+    assert set(HINTS) == set(ErrorCode)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,25 @@ def test_path_of_an_error_that_is_not_utf8_is_given_as_bytes_too():
 
     fields = failure_fields(described)
     assert (fields["path"], fields["path_bytes"]) == ("a\\xff", "Yf8=")
+
+
+def test_an_error_of_the_library_says_what_the_command_line_prints():
+    told = [
+        errors.NotFound("Gone", path=b"a\xff"),
+        errors.MergeConflict("Both", (b"a", b"b")),
+        errors.RanTogether("Together", "s1", (3, 4), ("s2",)),
+        errors.NotOnRemote("Not there"),
+        errors.KeysRotated("Old"),
+        errors.OperationFailed("M"),
+    ]
+
+    for error in told:
+        printed = failure.failure_fields(failure.from_error(error))
+        del printed["exit_code"]
+        assert json.loads(json.dumps(error.to_dict())) == printed
+        assert error.hint == printed["hint"]
+    assert told[0].hint == "'snap list' shows the snapshots of this root"
+    assert told[-1].hint is None
 
 
 @pytest.mark.parametrize(
@@ -218,7 +239,7 @@ def test_a_warning_is_followed_by_its_hint(snap, store):
     shown = snap("create").err.splitlines()
 
     at = next(number for number, line in enumerate(shown) if "cannot be used" in line)
-    assert shown[at + 1] == f"hint: {failure.WARNING_HINTS[WarningCode.SETTINGS_IGNORED]}"
+    assert shown[at + 1] == f"hint: {WARNING_HINTS[WarningCode.SETTINGS_IGNORED]}"
 
 
 def test_a_warning_has_a_code_and_a_hint_in_json(snap, store):
@@ -230,5 +251,5 @@ def test_a_warning_has_a_code_and_a_hint_in_json(snap, store):
     assert "cannot be used" in warning.pop("message")
     assert warning == {
         "code": "settings-ignored",
-        "hint": failure.WARNING_HINTS[WarningCode.SETTINGS_IGNORED],
+        "hint": WARNING_HINTS[WarningCode.SETTINGS_IGNORED],
     }

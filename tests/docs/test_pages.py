@@ -311,7 +311,7 @@ def test_every_error_code_is_documented_with_its_exit_code():
     rows = table_rows(sections(REFERENCE / "errors.md", "##")["Error codes"])
 
     assert {row[0].strip("`"): int(row[2]) for row in rows} == {
-        code.value: response.exit_code for code, response in failure.RESPONSES.items()
+        code.value: exit_code for code, exit_code in failure.EXIT_CODES.items()
     }
 
 

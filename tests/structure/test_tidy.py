@@ -494,9 +494,10 @@ def test_the_tables_of_homes_name_files_that_exist():
 
 
 def test_messages_of_the_library_name_no_command():
-    """Advice belongs to the command line; a result block of MAKER has suggestions by its format."""
+    """Advice is what an error has as its hint; MAKER's blocks have suggestions by their format."""
     advisers = [
         *COMMANDS,
+        "core/model/hints.py",
         "core/features.py",  # the first sentences of the help of commands
         "compat/maker_result.py",
     ]

@@ -10,8 +10,7 @@ import click
 
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.core.model.errors import printable
-from treesnap.core.model.presentation import path_fields
+from treesnap.core.model.errors import path_fields, printable
 
 if TYPE_CHECKING:
     from treesnap.mount import MountedHistory

@@ -14,12 +14,12 @@ from calling import Ended, run_forked
 from changing import World
 from state import tree_state
 from treesnap import CollectingMonitor, SnapshotKind
-from treesnap.cli.failure import WARNING_HINTS
 from treesnap.core.codec.reader import TreeReader, content_references
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.entries import EntryKind, ObjectId
 from treesnap.core.model.errors import TreesnapError, WarningCode
+from treesnap.core.model.hints import WARNING_HINTS
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.maintenance import space
 from treesnap.core.store.store import Store

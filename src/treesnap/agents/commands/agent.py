@@ -17,8 +17,8 @@ from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.diff.texts import hunks
-from treesnap.core.model.errors import TreesnapError, printable, quoted
-from treesnap.core.model.presentation import Fields, path_fields
+from treesnap.core.model.errors import TreesnapError, path_fields, printable, quoted
+from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import count_text
 from treesnap.core.own_program import program_words
 

@@ -12,8 +12,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import dry_run_option, session_option
 from treesnap.cli.output.as_text import change_lines, gap_text, restore_line, restore_notes
 from treesnap.cli.output.terminal import time_text
-from treesnap.core.model.errors import printable, quoted
-from treesnap.core.model.presentation import path_fields
+from treesnap.core.model.errors import path_fields, printable, quoted
 from treesnap.core.model.quantities import first_lines
 
 if TYPE_CHECKING:

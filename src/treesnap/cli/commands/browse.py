@@ -20,8 +20,8 @@ from treesnap.cli.output.as_text import (
 )
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.entries import Entry, EntryKind
-from treesnap.core.model.errors import printable
-from treesnap.core.model.presentation import Fields, path_fields
+from treesnap.core.model.errors import path_fields, printable
+from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.reserved_tags import (
     TEXTS,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, StrEnum
 
-from treesnap.core.model.errors import printable
+from treesnap.core.model.errors import path_fields, printable
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import (
     AtPath,
@@ -20,7 +20,6 @@ from treesnap.core.model.presentation import (
     fields_of,
     html_table,
     json_fields,
-    path_fields,
     path_text,
 )
 from treesnap.core.model.quantities import size_text

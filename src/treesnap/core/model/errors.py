@@ -199,6 +199,17 @@ _QUOTED_LENGTH_MAX = 256
 _QUOTED_END = 120
 
 
+def path_fields(path: bytes | str, key: str = "path") -> dict[str, str]:
+    """Returns a path as one field, or as two when it is not UTF-8."""
+    raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+    try:
+        return {key: raw.decode("utf-8")}
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {key: printable(raw), f"{key}_bytes": b64encode(raw).decode("ascii")}
+
+
 _ESCAPES = {number: f"\\x{number:02x}" for number in [*range(0x20), *range(0x7F, 0x100)]} | {
     0x0A: "\\n",
     0x09: "\\t",
@@ -221,6 +232,32 @@ class TreesnapError(Exception):
         self.path = path
         if code is not None:
             self.code = code
+
+    @property
+    def hint(self) -> str | None:
+        """What to do next, in a sentence for people, or None where the message says it all.
+
+        Commands in it are those of ``snap``.
+        """
+        from treesnap.core.model.hints import CLASS_HINTS, HINTS
+
+        notes = getattr(self, "__notes__", ())
+        return " ".join(notes) or CLASS_HINTS.get(type(self).__name__, HINTS[self.code])
+
+    def details(self) -> dict[str, object]:
+        """Returns what else an error of its class knows, as JSON."""
+        return {}
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the error as ``--json`` prints it, but for the exit code; JSON takes it."""
+        path = {"path": None} if self.path is None else path_fields(self.path)
+        return {
+            "code": self.code.value,
+            "message": printable(self.message),
+            "hint": self.hint,
+            **path,
+            **self.details(),
+        }
 
 
 class InvalidArgument(TreesnapError, ValueError):
@@ -249,6 +286,15 @@ class NotOnRemote(NotFound):
 
     history: str | None = None
 
+    @property
+    def hint(self) -> str | None:
+        """What to do next: where to look for its snapshots."""
+        from treesnap.core.model.hints import NOT_AT_ADDRESS, NOT_ON_REMOTE
+
+        notes = " ".join(getattr(self, "__notes__", ()))
+        there = NOT_ON_REMOTE.format(self.history) if self.history else NOT_AT_ADDRESS
+        return notes or there
+
 
 class Refused(TreesnapError):
     """The operation is possible but was not done, because it could do harm."""
@@ -274,6 +320,10 @@ class MergeConflict(Refused):
         self.paths = paths
         """What is in conflict."""
 
+    def details(self) -> dict[str, object]:
+        """Returns all paths in conflict."""
+        return {"paths": [path_fields(path) for path in self.paths]} if self.paths else {}
+
 
 class RanTogether(Refused):
     """One step was named, and what it changed cannot be told from what others did meanwhile.
@@ -298,6 +348,11 @@ class RanTogether(Refused):
         """What ran at the same time, by the numbers in the session."""
         self.others = others
         """Other sessions that worked meanwhile."""
+
+    def details(self) -> dict[str, object]:
+        """Returns what ran at the same time."""
+        steps, others = list(self.steps), list(self.others)
+        return {"together": {"session": self.session, "steps": steps, "others": others}}
 
 
 class RemoteNotNamed(Refused):

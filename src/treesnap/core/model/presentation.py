@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from treesnap.core.model.errors import printable
+from treesnap.core.model.errors import path_fields, printable
 from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.type_names import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
@@ -68,17 +68,6 @@ def fields_of(record: Any, without: Collection[str] = ()) -> Fields:
     """Returns the fields of a named tuple or dataclass by name, as they are."""
     names = getattr(record, "_fields", None) or record.__dataclass_fields__
     return {name: getattr(record, name) for name in names if name not in without}
-
-
-def path_fields(path: bytes | str, key: str = "path") -> Fields:
-    """Returns a path as one field, or as two when it is not UTF-8."""
-    raw = path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
-    try:
-        return {key: raw.decode("utf-8")}
-    except UnicodeDecodeError:
-        from base64 import b64encode
-
-        return {key: printable(raw), f"{key}_bytes": b64encode(raw).decode("ascii")}
 
 
 def path_text(path: bytes) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from treesnap.core.model.entries import Change, Skipped, changes_table
-from treesnap.core.model.errors import printable, quoted
+from treesnap.core.model.errors import path_fields, printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import (
     ID_DIGITS,
@@ -16,7 +16,6 @@ from treesnap.core.model.presentation import (
     fields_of,
     html_table,
     json_fields,
-    path_fields,
     path_text,
 )
 from treesnap.core.model.quantities import count_text, size_text
