@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
 
+import host_double
 from treesnap.agents.event import Event
 from treesnap.agents.hook import record
 from treesnap.agents.sessions import note_gap
@@ -15,6 +20,7 @@ PERHAPS = (
     "snapshots were removed: "
 )
 KEPT = "Kept, changed by you or a program: notes\n"
+KEYS = "To take the conversation back, too: in Claude Code, press Esc twice"
 
 
 @pytest.fixture
@@ -54,9 +60,107 @@ def test_it_says_where_it_went_and_how_to_undo_it(snap, root, worked):
     assert first.startswith("Step 1 of session s1 of claude, 20")
     assert rest == [
         f"{PERHAPS}code, notes",
+        f"{KEYS}, choose 'Tidy up', then \"Restore conversation\"",
         "To undo this: snap undo",
     ]
     assert (root / "code").read_text() == "before\n"
+
+
+SESSION = "01a22093-3c85-7b40-bf5d-000000000000"
+TURN = "01a22093-524f-7252-8f19-bdf1fd92228a"
+
+
+@pytest.fixture
+def codex(root, store, tmp_path, environment):
+    """An agent in Codex has made a file; returns how the double of Codex is told to behave."""
+
+    def behave(how: str = "") -> None:
+        double = {
+            "how": how,
+            "directory": str(root),
+            "session": SESSION,
+            "prompts": [{"id": TURN}],
+            "log": str(tmp_path / "log"),
+        }
+        environment["DOUBLE"] = json.dumps(double)
+
+    program = tmp_path / "codex"
+    program.write_text(f"#!{sys.executable} -IS\n{Path(host_double.__file__).read_text()}")
+    program.chmod(0o755)
+    environment["PATH"] = str(tmp_path)
+    context = context_at(root, str(store))
+    event = Event("codex", EventPhase.TURN, str(root), SESSION, prompt="Make it", ref=TURN)
+    record(context, event)
+    record(context, event._replace(phase=EventPhase.PRE, tool="Bash", call="c"))
+    (root / "made").write_text("by the agent")
+    record(context, event._replace(phase=EventPhase.POST, tool="Bash", call="c"))
+    behave()
+    return behave
+
+
+def test_the_conversation_goes_back_after_the_files(snap, root, codex):
+    result = snap("rewind", "--conversation")
+
+    assert result.code == 0
+    assert not (root / "made").exists()
+    back = "The conversation went back, too. To go on with it: codex resume "
+    assert f"{back}{SESSION}\nTo undo this: snap undo\n" in result.err
+
+
+def test_the_files_go_back_where_the_conversation_does_not(snap, root, codex):
+    codex("busy")
+
+    result = snap("rewind", "--conversation", "--json")
+
+    assert result.code == 4
+    assert not (root / "made").exists()
+    assert json.loads(result.out)["conversation"] == {
+        "outcome": "failed",
+        "way": "cut",
+        "session": SESSION,
+        "reason": f"thread {SESSION} already has an active writer",
+        "keys": None,
+        "command": ["codex", "resume", SESSION],
+    }
+    again = snap("rewind", "--conversation")
+    assert again.code == 4
+    assert "The conversation stays as it is: thread " in again.err
+    advice = "leave Codex and type: snap rewind 1 --conversation\n"
+    assert f"To take the conversation back, too: {advice}" in again.err
+
+
+def test_files_that_do_not_go_back_leave_the_conversation(snap, root, codex, tmp_path):
+    result = snap("rewind", "1", "no-such-path", "--conversation")
+
+    assert result.code == 5
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_dry_run_says_that_the_conversation_would_go_back(snap, root, codex, tmp_path):
+    result = snap("rewind", "--conversation", "--dry-run")
+
+    assert result.code == 0
+    assert "The conversation would go back, too\n" in result.err
+    assert not (tmp_path / "log").exists()
+
+
+def test_without_the_option_it_says_how_the_conversation_goes_back(snap, root, codex, tmp_path):
+    result = snap("rewind")
+
+    assert result.code == 0
+    advice = "leave Codex and type: snap rewind 1 --conversation\n"
+    assert f"To take the conversation back, too: {advice}" in result.err
+    assert not (tmp_path / "log").exists()
+
+
+def test_the_model_no_longer_knows_about_its_work_that_is_kept(snap, root, codex):
+    (root / "made").write_text("by the user, over it")
+
+    result = snap("rewind", "--conversation")
+
+    assert result.code == 0
+    assert "Kept, changed by you or a program: made\n" in result.err
+    assert "The model no longer knows about its work in what is kept\n" in result.err
 
 
 def test_conflicts_are_listed_with_what_to_do(snap, root, worked):

@@ -349,6 +349,9 @@ def _status_lines(found: Iterable[HostStatus]) -> Iterator[str]:
             yield f"  {where} run {printable(hooks.program)}{shown}"
         if item.hooks:
             yield f"  will be run: {_RUNS[item.runs]}; made for {item.title} {item.contract}"
+            if item.conversation is not None:
+                way, tried = item.conversation
+                yield f"  conversations go back by {way}; tried with {item.title} {tried}"
         if item.last_event_ns is not None:
             yield f"  last event: {time_text(item.last_event_ns)}"
         yield from (f"  problem: {printable(problem)}" for problem in item.problems)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import dry_run_option, session_option
 from treesnap.cli.output.as_text import change_lines, gap_text, restore_line, restore_notes
@@ -16,6 +19,7 @@ from treesnap.core.model.errors import path_fields, printable, quoted
 from treesnap.core.model.quantities import first_lines
 
 if TYPE_CHECKING:
+    from treesnap.agents.conversation import Conversation
     from treesnap.agents.rewind import RewindResult
 
 _SHOWN_MAX = 5
@@ -32,6 +36,9 @@ _SHOWN_MAX = 5
 @click.option("--shared", is_flag=True, help="Undo what another session may have changed, too.")
 @click.option("--unknown", is_flag=True, help="Undo what work in the background left, too.")
 @click.option("--theirs", is_flag=True, help="Restore everything, also what others changed.")
+@click.option(
+    "--conversation", is_flag=True, help="Take the agent's conversation back, too, if that works."
+)
 @session_option
 @pass_invocation
 def rewind(
@@ -44,14 +51,17 @@ def rewind(
     shared: bool,
     unknown: bool,
     theirs: bool,
-) -> None:
+    conversation: bool,
+) -> int:
     """Undo what an agent did since its newest prompt, or since STEP.
 
     Goes back to before the N-th newest prompt, or to a step such as step:7, which is
     before a tool call; any other REF is fine as well. The session is the one that did
     something last, unless --session names it. All or nothing: 'snap undo' goes back.
     What you, another session or another program wrote meanwhile is listed and kept.
+    Exits 4 if only --conversation failed.
     """
+    from treesnap.agents import conversation as conversations
     from treesnap.agents.attribution import Whose
     from treesnap.agents.rewind import RewindRequest
     from treesnap.agents.rewind import rewind as go_back
@@ -68,6 +78,15 @@ def rewind(
             list_changes=dry_run or invocation.output.as_json,
         )
         result = go_back(handle.context, request)
+        root = handle.root
+    talk = conversations.conversation(
+        result.session,
+        result.step,
+        root,
+        os.environ,
+        is_wanted=conversation,
+        dry_run=dry_run,
+    )
     coloured = invocation.output.is_coloured
     plan = change_lines(result.restore.changes, coloured=coloured) if dry_run else ()
     invocation.output.result(
@@ -81,13 +100,18 @@ def rewind(
             "paths": result.paths,
             "outside": [path_fields(path) for path in result.outside],
             "branch": result.branch,
+            "conversation": talk,
         },
         [*plan, restore_line(result.restore)],
     )
     named = ["--session", invocation.session] if invocation.session is not None else []
     again = invocation.command_text("rewind", where, *paths, *named)
     invocation.output.note(*_notes(result, again, is_everything=theirs))
+    if talk is not None:
+        invocation.output.note(*_conversation_notes(result, talk, again, is_wanted=conversation))
     invocation.output.note(*restore_notes(result.restore, invocation.command_text("undo")))
+    is_done = talk is None or talk.outcome is not conversations.ConversationOutcome.FAILED
+    return ExitCode.DONE if is_done else ExitCode.INCOMPLETE
 
 
 def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator[str]:
@@ -143,6 +167,39 @@ def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator
             yield f"To undo what is {wider.value}, too: {again} --{wider.value}"
     if verdicts - {Verdict.SHARED, Verdict.UNKNOWN}:
         yield f"To restore everything: {again} --theirs"
+
+
+def _conversation_notes(
+    result: RewindResult, talk: Conversation, again: str, *, is_wanted: bool
+) -> Iterator[str]:
+    """Yields what became of the conversation, or how to take it back."""
+    from treesnap.agents.attribution import Verdict
+    from treesnap.agents.conversation import ConversationOutcome as Outcome
+    from treesnap.agents.conversation import WayKind
+    from treesnap.agents.install.host_settings import CONTRACTS
+
+    host = result.session.host
+    title = CONTRACTS[host].title if host in CONTRACTS else printable(host)
+    command = shlex.join(talk.command) if talk.command is not None else None
+    if talk.outcome in (Outcome.BACK, Outcome.FORKED):
+        went = "went back, too" if talk.outcome is Outcome.BACK else "goes back in a new session"
+        yield f"The conversation {went}. To go on with it: {command}"
+        kept = (Verdict.CONFLICT, Verdict.SHARED, Verdict.UNKNOWN)
+        if any(item.verdict in kept for item in result.paths):
+            yield "The model no longer knows about its work in what is kept"
+        return
+    if talk.outcome is Outcome.FAILED:
+        yield f"The conversation stays as it is: {talk.reason}"
+    elif is_wanted:  # in a dry run
+        yield "The conversation would go back, too"
+        return
+    if talk.way is not WayKind.KEYS:
+        leaving = f"leave {title} and type: " if talk.way is WayKind.CUT else ""
+        yield f"To take the conversation back, too: {leaving}{again} --conversation"
+    elif talk.keys is not None:
+        yield f"To take the conversation back, too: in {title}, {talk.keys}"
+        if command is not None:
+            yield f"After leaving it, the same in: {command}"
 
 
 def _named(paths: list[bytes]) -> str:

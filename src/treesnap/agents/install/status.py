@@ -6,21 +6,17 @@ remains unknown is None.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
-import signal
-import subprocess
-import threading
-import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from shutil import which
+from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.parse import unquote
 
+from treesnap.agents.conversation import way_of
+from treesnap.agents.host_process import HostFailed, HostProcess, JsonTalk, host_program
 from treesnap.agents.hosts.base import Payload
 from treesnap.agents.install.host_settings import (
     CONTRACTS,
@@ -46,9 +42,6 @@ from treesnap.core.model.named_tuple import NamedTuple
 
 TIMEOUT_S = 10.0
 """How long all hosts together have to tell their versions, and Codex what it trusts."""
-_PATIENCE_MIN_S = 0.2
-"""To read what a program has told while another one was waited for."""
-_ANSWER_SIZE_MAX = 1 << 22
 _OFF: Mapping[str, Mapping[str, object]] = {
     "claude": {"disableAllHooks": True},
     "gemini": {
@@ -106,6 +99,15 @@ class InstalledHooks(NamedTuple):
     """Whether they make working trees in the place of the host."""
 
 
+class ConversationWay(NamedTuple):
+    """What takes the conversations of a host back."""
+
+    way: str
+    """In a few words."""
+    tried: str
+    """The version of the host with which that was tried."""
+
+
 class HostStatus(NamedTuple):
     """What is known of a host."""
 
@@ -120,6 +122,8 @@ class HostStatus(NamedTuple):
     runs: bool | None
     """Whether the host will run them; None where that is not known or there are none."""
     problems: tuple[str, ...]
+    conversation: ConversationWay | None = None
+    """How its conversations go back, if a way is known."""
     last_event_ns: int | None = None
 
 
@@ -127,13 +131,9 @@ def host_statuses(
     hosts: Sequence[str], home: SettingsPlace, project: SettingsPlace, newest_ns: Mapping[str, int]
 ) -> list[HostStatus]:
     """Returns the state of hosts, with the time of each one's newest event from ``newest_ns``."""
-    path = home.environ.get("PATH", os.defpath)
-    programs_by_host = {}
-    for host in hosts:
-        names = CONTRACTS[host].programs or (host,)
-        programs_by_host[host] = next(
-            filter(None, (which(name, path=path) for name in names)), None
-        )
+    programs_by_host = {
+        host: host_program(CONTRACTS[host].programs or (host,), home.environ) for host in hosts
+    }
     there = {host: program for host, program in programs_by_host.items() if program is not None}
     versions = _versions(there, home.environ)
     return [
@@ -187,6 +187,7 @@ def _status(
         hooks=tuple(hooks),
         runs=runs,
         problems=tuple(problems),
+        conversation=ConversationWay(*way) if (way := way_of(host)) is not None else None,
         last_event_ns=last_event_ns,
     )
 
@@ -265,7 +266,7 @@ def _is_own_package(place: SettingsPlace, item: object, directory: str) -> bool:
 
 def _gone(hooks: Iterable[InstalledHooks], environ: Mapping[str, str]) -> Iterator[str]:
     for item in hooks:
-        if which(item.program, path=environ.get("PATH", os.defpath)) is None:
+        if host_program([item.program], environ) is None:
             yield f"{item.path} runs {item.program}, which is not there"
 
 
@@ -294,23 +295,19 @@ def _switches(host: str, home: SettingsPlace, project: SettingsPlace) -> Iterato
 
 def _versions(found: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the versions of programs that tell one within the time."""
-    versions = {}
-    deadline = time.monotonic() + TIMEOUT_S
-    started = {
-        host: process
-        for host, program in found.items()
-        if (process := _started([program, "--version"], environ)) is not None
-    }
-    for host, process in started.items():
-        try:
-            told, _ = process.communicate(timeout=max(_PATIENCE_MIN_S, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            continue
-        finally:
-            _end(process)
-        number = re.search(rb"\d+(?:\.\d+)+", told[:_ANSWER_SIZE_MAX])
-        if number is not None:
-            versions[host] = number.group().decode()
+    versions: dict[str, str] = {}
+    with ExitStack() as stack:
+        started: dict[str, HostProcess] = {}
+        for host, program in found.items():
+            with suppress(OSError):
+                process = HostProcess([program, "--version"], environ, timeout_s=TIMEOUT_S)
+                started[host] = process
+                stack.callback(process.end, is_gentle=False)
+        for host, process in started.items():
+            with suppress(HostFailed):
+                number = re.search(rb"\d+(?:\.\d+)+", process.said.rest())
+                if number is not None:
+                    versions[host] = number.group().decode()
     return versions
 
 
@@ -318,13 +315,18 @@ def _trusted(
     program: str, directory: str, environ: Mapping[str, str]
 ) -> tuple[bool | None, list[str]]:
     """Returns whether Codex trusts our hooks, None if it does not say, and what is wrong."""
-    process = _started([program, "app-server"], environ, directory)
     listed: Any = None
-    if process is not None:
-        try:
-            listed = _asked(process, directory)
-        finally:
-            _end(process)
+    words = [program, "app-server"]
+    with (
+        suppress(OSError, HostFailed, LookupError, TypeError, AttributeError),
+        HostProcess(words, environ, timeout_s=TIMEOUT_S, directory=directory) as process,
+    ):
+        talk = JsonTalk(process, is_framed=False)
+        talk.ask("initialize", clientInfo={"name": "treesnap", "version": "1"})
+        talk.tell("initialized")
+        parts = talk.ask("hooks/list", cwds=[directory])["data"]
+        hooks = [hook for part in parts for hook in part["hooks"]]
+        listed = [hook for hook in hooks if isinstance(hook, dict)]
     if listed is None:
         return None, ["Codex did not say whether it trusts the hooks"]
     ours = [hook for hook in listed if caller_in(str(hook.get("command")), "codex") is not None]
@@ -333,71 +335,3 @@ def _trusted(
         return True, []
     what = "found no hooks of treesnap" if not ours else "does not trust the hooks, or they are off"
     return False, [f"Codex {what}: type /hooks there"]
-
-
-def _asked(process: subprocess.Popen[bytes], directory: str) -> list[dict[str, Any]] | None:
-    """Returns the hooks that Codex's server lists, or None if it does not within the time."""
-    stdin, stdout = process.stdin, process.stdout
-    assert stdin is not None
-    assert stdout is not None
-    about = {"clientInfo": {"name": "treesnap", "version": "1"}}
-    asking = (
-        {"method": "initialized"},
-        {"id": 2, "method": "hooks/list", "params": {"cwds": [directory]}},
-    )
-
-    def tell(*messages: Mapping[str, Any]) -> None:
-        stdin.writelines(json.dumps(message).encode() + b"\n" for message in messages)
-        stdin.flush()
-
-    timer = threading.Timer(TIMEOUT_S, _kill, [process])  # then there is no more to read
-    timer.start()
-    try:
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-            tell({"id": 1, "method": "initialize", "params": about})
-            while line := stdout.readline(_ANSWER_SIZE_MAX):
-                message = json.loads(line)
-                answered = message.get("id") if "method" not in message else None
-                if answered == 1:
-                    tell(*asking)
-                elif answered == 2:
-                    parts = message["result"]["data"]
-                    hooks = [hook for part in parts for hook in part["hooks"]]
-                    return [hook for hook in hooks if isinstance(hook, dict)]
-    finally:
-        timer.cancel()
-        timer.join()
-    return None
-
-
-def _started(
-    words: Sequence[str], environ: Mapping[str, str], directory: str = "/"
-) -> subprocess.Popen[bytes] | None:
-    with suppress(OSError):
-        return subprocess.Popen(  # noqa: S603 - the host that the user has installed, without a shell
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=dict(environ),
-            cwd=directory,
-            start_new_session=True,
-        )
-    return None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process that still runs, and all that it started, and waits for it."""
-    if process.poll() is None:
-        _kill(process)
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()
-    process.wait()
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process that nothing has waited for yet, and all that it started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
