@@ -1,7 +1,7 @@
 """Ten working copies of 78,000 files, and other ways to make them: docs/benchmarks/forks.md.
 
     python -m benchmarks.forks [--files 78000] [--forks 10] [--rounds 1] [--directory DIR]
-        [--file-systems btrfs xfs ext4] [--json FILE]
+        [--file-systems btrfs xfs ext4] [--json FILE] [--projects]
 
 Each file system is made in an image below DIR, and mounted; so it needs root. The tree, a store
 with a snapshot of it, and a git repository of it are made once. Each tool gets a copy of that
@@ -9,6 +9,10 @@ image of its own, mounted anew. Times are from the start of the first command to
 of the file system: `snap fork` syncs itself, and the others would have the advantage that their
 copies are not durable yet. Bytes are what the file system has less of after that. In each round
 the tools run in turn. Prints Markdown.
+
+With --projects it makes one copy of a project instead, which has what projects have beside their
+commits: a change and a file that git does not know, `.env`, `.venv` and `node_modules`, which git
+ignores. Then it looks which of these the copy has, and commits in it. FILE keeps its other numbers.
 """
 
 from __future__ import annotations
@@ -193,6 +197,190 @@ def first_snapshot(image: Path, place: Path) -> dict[str, Any]:
         own.unlink()
 
 
+SUBJECTS = {
+    "repository": "a repository",
+    "worktree": "a working tree that `git worktree add` made of another one",
+}
+"""What a project is, by name."""
+TRACKED, INSTALLED = 2_000, {".venv/lib": 4_000, "node_modules": 20_000}
+"""Files of a project: those that git knows, and those of a package manager."""
+BROUGHT = {
+    "tracked": "files that are committed",
+    "changed": "a change that is not committed",
+    "untracked": "a file that git does not know",
+    "env": "`.env`, which git ignores",
+    "venv": "`.venv`, which git ignores",
+    "node_modules": "`node_modules`, which git ignores",
+}
+"""What a copy may have of a project."""
+_GIT = ["git", "-c", "user.name=Anna", "-c", "user.email=anna@example.org"]
+
+
+def _project_fork(place: Path, copy: Path) -> None:
+    words = [SNAP, "-q", "-C", place / "root", "--store", place / "store"]
+    _run(*words, "create")  # what has changed since the newest snapshot is part of the copy
+    _run(*words, "fork", "latest", copy)
+
+
+PROJECT_WAYS: Mapping[str, tuple[str, Callable[[Path, Path], None]]] = {
+    "fork": ("`snap create` and `snap fork`", _project_fork),
+    "git": (
+        "`git worktree add`",
+        lambda place, copy: _run(
+            "git", "-C", place / "root", "worktree", "add", "-q", "-b", "copy", copy
+        ),
+    ),
+    "cp": (
+        "`cp -a --reflink=auto`",
+        lambda place, copy: _run("cp", "-a", "--reflink=auto", place / "root", copy),
+    ),
+}
+
+
+def prepare_project(kind: str, subject: str, image: Path, place: Path, share: float) -> None:
+    """Makes an image with a project, and a store with a snapshot of it before its last changes.
+
+    ``share`` is how many files it has, of those of the page.
+    """
+    with image.open("wb") as file:
+        file.truncate(IMAGE_SIZE)
+    _run(*MKFS[kind], image)
+    with _mounted(image, place):
+        root = place / ("root" if subject == "repository" else "main")
+        make_tree(root / "src", int(TRACKED * share))
+        (root / ".gitignore").write_text(".env\n.venv/\nnode_modules/\n")
+        _run(*_GIT, "init", "-q", "-b", "main", cwd=root)
+        _run(*_GIT, "config", "gc.auto", "0", cwd=root)
+        _run(*_GIT, "add", "-A", cwd=root)
+        _run(*_GIT, "commit", "-q", "-m", "first", cwd=root)
+        if subject == "worktree":
+            _run(*_GIT, "worktree", "add", "-q", "-b", "feature", place / "root", cwd=root)
+        root = place / "root"
+        for name, count in INSTALLED.items():
+            make_tree(root / name, int(count * share))
+        (root / ".venv/bin").mkdir()
+        (root / ".venv/bin/tool").write_text(f"#!/bin/sh\necho {root}\n")
+        (root / ".env").write_text("TOKEN=1\n")
+        time.sleep(0.1)
+        _run(SNAP, "-q", "-C", root, "--store", place / "store", "create")
+        (root / "src/0000/00/file-0000000.c").write_text("changed\n")
+        (root / "untracked.txt").write_text("untracked\n")
+
+
+def measure_project(name: str, image: Path, place: Path) -> dict[str, Any]:
+    """Makes one copy of a project; returns its cost, and what it has of the project."""
+    _, make = PROJECT_WAYS[name]
+    own, copy, root = image.with_suffix(".own"), place / "copy", place / "root"
+    _run("cp", "--sparse=always", image, own)
+    try:
+        with _mounted(own, place):
+            _run("sh", "-c", f"tar -C {place} -cf - root | cat > /dev/null")
+            before = _used_bytes(place)
+            begin_s = time.perf_counter()
+            make(place, copy)
+            _run("sync", "-f", place)
+            seconds = time.perf_counter() - begin_s
+            used = _used_bytes(place) - before
+            return {"seconds": seconds, "bytes": used, **_compared(root, copy)}
+    finally:
+        own.unlink()
+
+
+def _compared(root: Path, copy: Path) -> dict[str, bool]:
+    """Returns what a copy has of a project, and where a commit in it shows."""
+
+    def count(name: str) -> int:
+        return sum(len(files) for _, _, files in os.walk(copy / name))
+
+    def asked(directory: Path, *words: str) -> str:
+        done = subprocess.run(
+            [*_GIT, *words], cwd=directory, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    changed = "src/0000/00/file-0000000.c"
+    head = asked(root, "rev-parse", "HEAD")
+    found = {
+        "tracked": count("src") == sum(len(files) for _, _, files in os.walk(root / "src")),
+        "changed": (copy / changed).read_bytes() == (root / changed).read_bytes(),
+        "untracked": (copy / "untracked.txt").exists(),
+        "env": (copy / ".env").exists(),
+        "venv": count(".venv") > 0,
+        "node_modules": count("node_modules") > 0,
+    }
+    asked(copy, "commit", "-q", "--allow-empty", "-m", "in the copy")
+    made = asked(copy, "rev-parse", "HEAD")
+    return found | {
+        "commits": made != head,
+        "moves_branch": asked(root, "rev-parse", "HEAD") != head,
+        "is_known": asked(root, "cat-file", "-t", made) == "commit",
+    }
+
+
+def run_projects(directory: Path, kinds: Sequence[str], rounds: int, share: float) -> Any:
+    """Returns all numbers of projects; times are the shortest of the rounds."""
+    results: dict[str, Any] = {}
+    place, image = directory / "mounted", directory / "prepared.image"
+    for kind in kinds:
+        for subject in SUBJECTS:
+            prepare_project(kind, subject, image, place, share)
+            rows: dict[str, list[dict[str, Any]]] = {name: [] for name in PROJECT_WAYS}
+            for _ in range(rounds):
+                for name in PROJECT_WAYS:
+                    rows[name].append(measure_project(name, image, place))
+                    print(kind, subject, name, rows[name][-1], file=sys.stderr)
+            results.setdefault(subject, {})[kind] = {
+                name: {**found[0], "seconds": min(row["seconds"] for row in found)}
+                for name, found in rows.items()
+            }
+            image.unlink()
+    files = {"src": TRACKED, **INSTALLED}
+    return {
+        "machine": _machine(),
+        "rounds": rounds,
+        "files": {name: int(count * share) for name, count in files.items()},
+        "results": results,
+    }
+
+
+def project_tables(numbers: Mapping[str, Any]) -> str:
+    """Returns the numbers of projects as Markdown: what copies have, and what they cost."""
+    lines: list[str] = []
+    titles = [title for title, _ in PROJECT_WAYS.values()]
+    for subject, by_kind in numbers["results"].items():
+        found = next(iter(by_kind.values()))
+        lines += [
+            f"### Of {SUBJECTS[subject]}",
+            "",
+            f"| | {' | '.join(titles)} |",
+            f"| --- |{' --- |' * len(titles)}",
+        ]
+        for key, text in BROUGHT.items():
+            cells = ["yes" if found[name][key] else "**no**" for name in PROJECT_WAYS]
+            lines.append(f"| {text} | {' | '.join(cells)} |")
+        cells = [_commit_text(found[name]) for name in PROJECT_WAYS]
+        lines.append(f"| a commit in the copy | {' | '.join(cells)} |")
+        for kind, ways in by_kind.items():
+            least = ways["git"]["seconds"]
+            cells = [
+                f"{ways[name]['seconds']:.1f} s ({ways[name]['seconds'] / least:.1f} ×), "
+                f"{ways[name]['bytes'] / 1e6:,.0f} MB"
+                for name in PROJECT_WAYS
+            ]
+            lines.append(f"| cost on {kind} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _commit_text(found: Mapping[str, bool]) -> str:
+    """Returns in a few words where a commit in a copy shows."""
+    if not found["commits"]:
+        return "is not possible"
+    if found["moves_branch"]:
+        return "**moves the branch of the original**"
+    return "is in the same repository" if found["is_known"] else "is in the copy alone"
+
+
 def run(directory: Path, kinds: Sequence[str], count: int, forks: int, rounds: int) -> Any:
     """Returns all numbers."""
     results: dict[str, Any] = {}
@@ -214,17 +402,21 @@ def run(directory: Path, kinds: Sequence[str], count: int, forks: int, rounds: i
         }
         image.unlink()
     return {
-        "machine": {
-            "cores": os.cpu_count(),
-            "system": system_name(),
-            "kernel": os.uname().release,
-            "load": os.getloadavg()[0],
-            "commit": commit(),
-        },
+        "machine": _machine(),
         "tree": tree,
         "forks": forks,
         "rounds": rounds,
         "results": results,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "cores": os.cpu_count(),
+        "system": system_name(),
+        "kernel": os.uname().release,
+        "load": os.getloadavg()[0],
+        "commit": commit(),
     }
 
 
@@ -278,15 +470,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--directory", type=Path, default=Path("/dev/shm/treesnap-forks"))
     parser.add_argument("--file-systems", nargs="+", default=list(MKFS), choices=list(MKFS))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--projects", action="store_true")
+    parser.add_argument("--share", type=float, default=1.0, help="of the files of a project")
     given = parser.parse_args(arguments)
     given.directory.mkdir(parents=True)
+    known = given.json is not None and given.json.exists()
+    numbers = json.loads(given.json.read_text()) if known else {}
+    kinds = given.file_systems
     try:
-        numbers = run(given.directory, given.file_systems, given.files, given.forks, given.rounds)
+        if given.projects:
+            found = run_projects(given.directory, kinds, given.rounds, given.share)
+            numbers["projects"] = found
+        else:
+            numbers |= run(given.directory, kinds, given.files, given.forks, given.rounds)
     finally:
         shutil.rmtree(given.directory)
     if given.json is not None:
         given.json.write_text(json.dumps(numbers, indent=1) + "\n")
-    print(tables(numbers))
+    print(project_tables(numbers["projects"]) if given.projects else tables(numbers))
 
 
 if __name__ == "__main__":

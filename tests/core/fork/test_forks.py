@@ -510,3 +510,17 @@ class TestClones:
         result = world.handle(fs=Sharing()).fork("second", [tmp_path / "one", tmp_path / "two"])
 
         assert [fork.cloned_files for fork in result.forks] == [0, 4]
+
+
+@pytest.mark.parametrize("is_linked", [True, False])
+def test_a_fork_of_a_working_tree_of_git_shares_its_branch(world, tmp_path, is_linked):
+    repository = tmp_path / "main/.git/worktrees/a"
+    repository.mkdir(parents=True)
+    (repository / "commondir").write_text("../..\n")
+    (world.root / ".git").write_text(f"gitdir: {repository if is_linked else tmp_path}\n")
+    world.handle().create()
+    monitor = CollectingMonitor()
+
+    at(world, world.root, monitor=monitor).fork("latest", [tmp_path / "one", tmp_path / "two"])
+
+    assert monitor.codes == (["repository-shared"] if is_linked else [])

@@ -164,6 +164,7 @@ class WarningCode(StrEnum):
     NOT_CONVERTED = "not-converted"
     NOT_COMPARED = "not-compared"
     FORKS_MADE = "forks-made"
+    REPOSITORY_SHARED = "repository-shared"
     STORE_NOT_OBEYED = "store-not-obeyed"
     REMOTE_READABLE = "remote-readable"
     ROOT_LARGE = "root-large"

@@ -49,7 +49,7 @@ from treesnap.core.model.results import Fork, ForkOrigin, ForkResult, Privileges
 from treesnap.core.model.snapshots import IgnoreRules, Snapshot, SnapshotKind, SnapshotRecord
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.capture import usable_cache
-from treesnap.core.ops.context import Context, Session, absolute
+from treesnap.core.ops.context import Context, Session, absolute, is_worktree
 from treesnap.core.ops.history.browse import walk
 from treesnap.core.ops.maintenance.space import with_settings
 from treesnap.core.ops.origin import BASE_NAME, origin_in
@@ -252,6 +252,7 @@ class _Forking:
                     raise
                 if first is None and len(forks) < len(places):
                     first = self._fork_source(stack, place)
+        self._warn_of_shared(forks)
         return ForkResult(
             self._snapshot.id, totals.files, totals.size_bytes, tuple(forks), self._privileges
         )
@@ -262,6 +263,16 @@ class _Forking:
             named = first_few(forks, lambda made: quoted(made.path))
             self._session.context.monitor.warn(
                 WarningCode.FORKS_MADE, f"{count_text(len(forks), 'fork')} made before: {named}"
+            )
+
+    def _warn_of_shared(self, forks: Sequence[Fork]) -> None:
+        """Warns of forks of a working tree: its file ``.git`` names one repository for all."""
+        if is_worktree(os.fsdecode(forks[0].path)):
+            named = first_few(forks, lambda made: quoted(made.path))
+            self._session.context.monitor.warn(
+                WarningCode.REPOSITORY_SHARED,
+                f"git in {named} works on the branch and the index of the working tree that was "
+                "forked",
             )
 
     def _origin_source(self, stack: ExitStack) -> CloneSource | None:
