@@ -145,6 +145,17 @@ def test_a_shell_command_of_codex_that_does_more_than_a_patch_may_change_any_fil
         assert host_named("codex").parse(Payload(told)).paths is None, command
 
 
+def test_names_in_a_patch_are_relative_to_the_directory_of_the_call():
+    """Which Codex tells as the directory of the session."""
+    fields = json.loads((PAYLOADS / "codex-0.171.0" / "PreToolUse-in-sub.json").read_text())
+    assert "Update File: a.txt" in fields["tool_input"]["command"]
+
+    event = host_named("codex").parse(Payload(fields))
+
+    assert event.paths == (b"/srv/anna/project/sub/a.txt",)
+    assert event.directory == "/srv/anna/project/sub"
+
+
 def test_what_goes_on_in_the_background_is_known():
     of_tools = [path for path in FILES if parsed(path) and parsed(path).call]
 

@@ -45,8 +45,8 @@ class Place:
         event = Event("claude", phase, str(self.root), session, tool=tool, call=call, paths=paths)
         record(self.context, event._replace(**fields))
 
-    def miss(self, session: str = "a", call: str = "") -> None:
-        event = Event("claude", PRE, str(self.root), session, tool="Bash", call=call)
+    def miss(self, session: str = "a", call: str = "", phase: EventPhase = PRE) -> None:
+        event = Event("claude", phase, str(self.root), session, tool="Bash", call=call)
         note_gap(self.context, event, "the disk was full")
 
     def call(self, session: str = "a", names: tuple[str, ...] | None = None, **files: str | None):
@@ -313,6 +313,60 @@ def test_a_call_that_was_not_captured_makes_its_work_perhaps_its_own(place):
 
     assert verdicts(result) == {b"u": "kept", b"x": "perhaps"}
     assert place.files() == {"u": "user"}
+
+
+@pytest.mark.parametrize("name", ["u.log", "logs__u"])
+def test_what_is_excluded_by_now_is_not_called_overwritten(place, name):
+    place.tell(TURN)
+    place.write(name, "user")
+    place.write("v", "user")
+    place.call(x="a")
+    place.write(".snapignore", "*.log\nlogs/\n")
+
+    result = place.rewind(overwrites=True)
+
+    path = os.fsencode(name.replace("__", "/"))
+    assert path not in {change.path for change in result.restore.conflicts}
+    assert b"v" in {change.path for change in result.restore.conflicts}
+    assert place.files() == {path.decode(): "user"}
+
+
+@pytest.mark.parametrize("named", ["k", ""])
+def test_a_call_whose_end_was_not_captured_is_not_open_for_ever(place, named):
+    place.tell(TURN)
+    place.tell(PRE, "a", "k")
+    place.write("x", "a")
+    place.miss("a", named, POST)
+    place.call(y="a")
+    place.write("u", "user")
+
+    result = place.rewind()
+
+    assert verdicts(result) == {b"u": "kept", b"x": "perhaps", b"y": "undone"}
+    assert place.files() == {"u": "user"}
+
+
+def test_what_follows_an_end_that_was_not_captured_may_be_the_calls_up_to_a_capture(place):
+    place.tell(TURN)
+    place.tell(PRE, "a", "k")
+    place.miss("a", "k", POST)
+    place.write("x", "a or the user")
+    place.handle.create()
+    place.write("u", "user")
+
+    assert verdicts(place.rewind()) == {b"u": "kept", b"x": "perhaps"}
+    assert place.files() == {"u": "user"}
+
+
+def test_a_background_task_whose_first_end_was_not_captured_goes_on(place):
+    place.tell(TURN)
+    place.tell(PRE, "a", "k")
+    event = Event("claude", POST, str(place.root), "a", tool="Bash", call="k", is_background=True)
+    note_gap(place.context, event, "the disk was full")
+    place.handle.create()
+    place.write("x", "the task, or the user")
+
+    assert verdicts(place.rewind()) == {b"x": "unknown"}
 
 
 def test_a_call_that_changed_nothing_has_ended_all_the_same(place):

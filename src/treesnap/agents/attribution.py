@@ -107,9 +107,10 @@ def calls_in(marks: Iterable[ToldMark], now: int, telling: Collection[str] = ())
 
     ``telling`` are sessions that certainly tell each call, also where they made none.
 
-    A call is open from its beginning to its end. One without an end may be open to the session's
-    next prompt or end of a turn, or until now, and one without a beginning since the mark before.
-    Any other session that told none has one from each prompt to the end of its turn.
+    A call is open from its beginning to its end; one whose end was told and not captured, to the
+    next state, in which others may have worked as well. One without an end may be open to the
+    session's next prompt or end of a turn, or until now, and one without a beginning since the mark
+    before. Any other session that told none has one from each prompt to the end of its turn.
     """
     told = list(marks)
     calls: list[OpenCall] = []
@@ -140,17 +141,17 @@ def calls_in(marks: Iterable[ToldMark], now: int, telling: Collection[str] = ())
         session, own = mark.session, running[mark.session]
         if mark.phase in (MarkPhase.PRE, MarkPhase.GAP):
             own.setdefault(mark.call, []).append(mark)
-        elif mark.phase is MarkPhase.POST and mark.call:
+        elif mark.phase in (MarkPhase.POST, MarkPhase.POST_GAP) and mark.call:
             begun = own.get(mark.call)
             if begun:
-                end(begun.pop(0), mark.at, is_known=True)
+                end(begun.pop(0), mark.end, is_known=mark.phase is MarkPhase.POST)
                 ended[session].add(mark.call)
             elif mark.call not in ended[session]:  # else its end was told again
                 since = newest.get(session, 0)
-                calls.append(OpenCall(session, Whose.PERHAPS, None, since, mark.at))
-        elif mark.phase is MarkPhase.POST:
+                calls.append(OpenCall(session, Whose.PERHAPS, None, since, mark.end))
+        elif mark.phase in (MarkPhase.POST, MarkPhase.POST_GAP):
             for began in [began for begun in own.values() for began in begun]:
-                end(began, mark.at, is_known=True)
+                end(began, mark.end, is_known=mark.phase is MarkPhase.POST)
             own.clear()
         elif mark.phase is MarkPhase.BACKGROUND:
             background[session][mark.call] = mark

@@ -20,7 +20,7 @@ from treesnap.agents.git_head import git_head
 from treesnap.agents.hosts.base import Host, one_line
 from treesnap.agents.marks import add_marks, marks_of
 from treesnap.agents.repository_part import repository_part
-from treesnap.agents.session_status import note_status
+from treesnap.agents.session_status import note_status, session_status
 from treesnap.agents.sessions import (
     PROMPT_COMMANDS,
     REASON_LENGTH_MAX,
@@ -29,6 +29,7 @@ from treesnap.agents.sessions import (
     look_back,
     note_gap,
 )
+from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import ensure_directories, read_file, replace_file
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.entries import Change, SkipReason
@@ -161,6 +162,19 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
+
+
+def in_its_root(event: Event, host: Host, fs: FileSystem) -> Event:
+    """Returns an event with the root of its session, or of the working tree in which the agent is.
+
+    A host may tell the directory of a call in the place of that of the session: it is the one of
+    the newest prompt then.
+    """
+    if host.moves_with_calls and event.phase in (EventPhase.PRE, EventPhase.POST):
+        known = session_status(fs, event.host, event.session)
+        if known is not None and event.directory is not None:
+            event = event._replace(root=known.directory)
+    return in_its_worktree(event)
 
 
 def in_its_worktree(event: Event) -> Event:

@@ -47,6 +47,8 @@ class MarkPhase(StrEnum):
     """A call begins, and the files were not captured."""
     POST = "post"
     """A call has ended, or with no name each one of the session; the files were captured."""
+    POST_GAP = "post-gap"
+    """Likewise, and the files were not captured."""
     BACKGROUND = "background"
     """What a call started goes on after its end."""
     SETTLED = "settled"
@@ -72,6 +74,11 @@ class ToldMark(NamedTuple):
     """Which agent within the session, where one has started others."""
     time_ns: int = 0
 
+    @property
+    def end(self) -> int:
+        """The number up to which a call may have changed files that has ended here."""
+        return self.at + (self.phase is MarkPhase.POST_GAP)  # what it changed is in the next state
+
 
 _OF_EVENT = {
     EventPhase.TURN: MarkPhase.TURN,
@@ -80,6 +87,7 @@ _OF_EVENT = {
     EventPhase.POST: MarkPhase.POST,
     EventPhase.END: MarkPhase.END,
 }
+_OF_GAP = {EventPhase.PRE: MarkPhase.GAP, EventPhase.POST: MarkPhase.POST_GAP}
 
 
 def marks_of(
@@ -87,13 +95,11 @@ def marks_of(
 ) -> list[ToldMark]:
     """Returns the marks of an event, which was captured in the snapshot with a number, or not.
 
-    Of what was not captured only that a call begins counts: its end is not known then.
+    Of what was not captured only that a call begins or has ended counts.
     """
-    phase = _OF_EVENT.get(event.phase)
-    if phase is None or (not is_captured and event.phase is not EventPhase.PRE):
+    phase = (_OF_EVENT if is_captured else _OF_GAP).get(event.phase)
+    if phase is None:
         return []
-    if not is_captured:
-        phase = MarkPhase.GAP
     paths = None
     root = os.fsencode(session.context.root)
     if event.paths is not None and len(event.paths) <= _PATHS_MAX:

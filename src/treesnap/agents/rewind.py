@@ -20,6 +20,7 @@ from treesnap.agents.marks import MarkPhase, marks_in
 from treesnap.agents.root_history import JudgedPath, RootHistory
 from treesnap.agents.sessions import AgentSession, agent_session, agent_sessions, work_of
 from treesnap.core.codec.root_files import Gap
+from treesnap.core.model import treepath
 from treesnap.core.model.entries import ChangeKind, ChangeList
 from treesnap.core.model.errors import InvalidArgument, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
@@ -185,6 +186,12 @@ def _undone(
             )
     if request.overwrites:
         result = restore(context, all_of_it)
+        left = [item.path for item in result.untouched]  # as what is excluded by now
+        conflicts = tuple(
+            change
+            for change in conflicts
+            if not any(treepath.is_within(change.path, path) for path in left)
+        )
     elif selection.snapshot is None:
         result = _planned(target, mine, selection, request)
     else:

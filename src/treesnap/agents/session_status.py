@@ -19,6 +19,7 @@ from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.ops.context import user_state_directory
+from treesnap.core.ops.history.steps import EventPhase
 
 SESSIONS_MAX = 200
 """Sessions that are kept; the oldest go."""
@@ -33,7 +34,7 @@ class SessionStatus(NamedTuple):
     host: str
     session: str
     directory: str
-    """Where the agent works, as the host says it."""
+    """Where the agent works, as the host said it with the newest prompt, or first."""
     time_ns: int
     """Of the newest event."""
     step: int | None = None
@@ -55,10 +56,11 @@ def note_status(
         directory = os.path.join(user_state_directory(), _DIRECTORY)
         path = os.path.join(directory, _file_name(event.host, event.session))
         known = _read(fs, path)
+        begins = event.phase in (EventPhase.SESSION, EventPhase.TURN)
         status = SessionStatus(
             host=event.host,
             session=event.session,
-            directory=event.root,
+            directory=event.root if known is None or begins else known.directory,
             time_ns=time_ns,
             step=step if step is not None or known is None else known.step,
             gaps=(known.gaps if known is not None else 0) + (problem is not None),

@@ -40,7 +40,7 @@ def extent_of(session: Session, snapshot: Snapshot) -> StepExtent | None:
     own = snapshot.record.session or ""
     marks = by_session.pop(own)
     for calls in _together(_calls(marks)):
-        first, last = marks[calls[0].first].at, marks[max(call.last for call in calls)].at
+        first, last = marks[calls[0].first].at, max(marks[call.last].end for call in calls)
         began = [marks[call.first] for call in calls]
         begun = {mark.at for mark in began if mark.phase is MarkPhase.PRE}
         is_in = first < snapshot.sequence <= last
@@ -68,11 +68,11 @@ def _calls(marks: Sequence[ToldMark]) -> list[_ToldCall]:
         if mark.phase in (MarkPhase.PRE, MarkPhase.GAP):
             open_calls.setdefault(mark.call, []).append(place)
             ends[place] = place
-        elif mark.phase is MarkPhase.POST and mark.call:
+        elif mark.phase in (MarkPhase.POST, MarkPhase.POST_GAP) and mark.call:
             begun = open_calls.get(mark.call)
             if begun:
                 ends[begun.pop(0)] = place
-        elif mark.phase is MarkPhase.POST:
+        elif mark.phase in (MarkPhase.POST, MarkPhase.POST_GAP):
             ends.update((begun, place) for each in open_calls.values() for begun in each)
             open_calls.clear()
     return [_ToldCall(first, last) for first, last in ends.items()]
@@ -93,7 +93,7 @@ def _together(calls: Sequence[_ToldCall]) -> list[list[_ToldCall]]:
 def _is_open(marks: Sequence[ToldMark], first: int, last: int) -> bool:
     """Returns whether a call with a known end was open between two states, by their numbers."""
     return any(
-        marks[call.first].at < last and first < marks[call.last].at
+        marks[call.first].at < last and first < marks[call.last].end
         for call in _calls(marks)
         if call.first < call.last
     )

@@ -677,6 +677,32 @@ def test_the_root_is_the_nearest_that_was_captured_before(snap, tell, root):
     assert len(listed(snap)) == 2
 
 
+def test_a_call_of_codex_elsewhere_is_a_step_of_its_session(snap, hook, root, tmp_path):
+    """Codex tells the directory of the call as that of the agent."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (root / "sub").mkdir()
+    snap("-C", root / "sub", "create")
+    known = {"session_id": "s1", "tool_name": "Bash"}
+
+    def tell(event, cwd, **fields):
+        told = {**known, "hook_event_name": event, "cwd": str(cwd), **fields}
+        assert_silent(hook("codex", json.dumps(told).encode()))
+
+    tell("UserPromptSubmit", root, prompt="Go on", turn_id="t")
+    for number, place in enumerate((other, root / "sub", root)):
+        tell("PreToolUse", place, tool_use_id=f"c{number}", tool_input={"command": "make"})
+        (root / f"made{number}").touch()
+        tell("PostToolUse", place, tool_use_id=f"c{number}", tool_input={"command": "make"})
+
+    roots = snap("root", "list", "--json").json["roots"]
+    assert [item["path"] for item in roots] == [str(root), str(root / "sub")]
+    assert [item["phase"] for item in listed(snap)] == [*["post", "pre"] * 3, "turn"]
+    done = snap("rewind")
+    assert f"The agent also worked in '{other}'" in done.err
+    assert sorted(path.name for path in root.iterdir()) == ["file", "sub"]
+
+
 def test_a_fork_server_serves_hooks(root, store, environment, snap):
     snap("create")
     with serving(store, environment):

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from treesnap.agents.event import Event
 from treesnap.agents.hosts.table import host_named
+from treesnap.agents.sessions import note_gap
+from treesnap.core.ops.context import context_at
+from treesnap.core.ops.history.steps import EventPhase
 
 RECORDED = Path(__file__).parents[1] / "payloads" / "codex-0.171.0" / "at-once.jsonl"
 """What Codex told of three calls that one step of the model asked for."""
@@ -141,6 +145,20 @@ def test_work_of_another_session_meanwhile_is_not_reverted_unasked(snap, root, c
     assert refused.code == 1
     assert "Step 1 and session 's2' ran at the same time; nothing was reverted" in refused.err
     assert names(root) == ["made.txt", "theirs.txt"]
+
+
+def test_a_call_whose_end_was_not_captured_reaches_to_the_next_snapshot(snap, root, store, call):
+    call("Pre", "t1")
+    (root / "made.txt").write_text("made\n")
+    context = context_at(root, str(store))
+    event = Event("claude", EventPhase.POST, str(root), "s1", tool="Bash", call="t1")
+    note_gap(context, event, "the disk was full")
+    call("Pre", "t2")
+    (root / "more.txt").write_text("more\n")
+    call("Post", "t2")
+
+    assert snap("revert", "step:1").code == 0
+    assert names(root) == ["more.txt"]
 
 
 def test_a_call_that_was_refused_is_alone(snap, root, call):

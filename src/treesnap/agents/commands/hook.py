@@ -126,7 +126,7 @@ def _replied(
     """Returns the reply to the payload on standard input, whatever happens."""
     from treesnap.agents.hook import (
         OutOfTime,
-        in_its_worktree,
+        in_its_root,
         reason_of,
         reply_to,
         respond,
@@ -147,7 +147,7 @@ def _replied(
             asked = host.worktree(payload)
             event = host.parse(payload)
             if event is not None:
-                event = in_its_worktree(event)
+                event = in_its_root(event, host, LocalFileSystem())
                 with invocation.open(progress=False, makes_store=True, start=event.root) as handle:
                     return respond(event, host, handle.context, _run_command, is_strict=is_strict)
         if asked is None:
@@ -226,7 +226,7 @@ def carry_out(context: Context, request: bytes) -> bytes:
         call = HookCall(words)
         if sender != identity():
             return b""
-        from treesnap.agents.hook import carried_out, in_its_worktree, with_deadline
+        from treesnap.agents.hook import carried_out, in_its_root, with_deadline
         from treesnap.agents.hosts.base import Payload
         from treesnap.agents.hosts.table import host_named
         from treesnap.core.ops.context import find_root
@@ -241,7 +241,7 @@ def carry_out(context: Context, request: bytes) -> bytes:
         if event is None or event.is_read_only:
             reply: Reply | None = host.go_on(event)
         else:
-            event = in_its_worktree(event)
+            event = in_its_root(event, host, context.fs)
             root_path = root or find_root(event.root, context.store_path)
             if os.path.realpath(root_path) != context.root:
                 return b""

@@ -100,6 +100,8 @@ class Host:
     root_variables: ClassVar[tuple[str, ...]] = ()
     """Variables that the host sets to the root. Others are those of a host around it."""
     root_fields: ClassVar[tuple[str, ...]] = ("cwd",)
+    moves_with_calls: ClassVar[bool] = False
+    """Whether that is the directory of the call before and after a tool."""
     tool_fields: ClassVar[tuple[str, ...]] = ("tool_name",)
     input_fields: ClassVar[tuple[str, ...]] = ("tool_input",)
     """The object with what a tool is called with; empty for the payload itself."""

@@ -81,6 +81,7 @@ class Codex(Host):
     """
 
     name = "codex"
+    moves_with_calls = True
     warning_field = "systemMessage"
     answer_form = Claude.answer_form
     patch_fields: ClassVar = {"apply_patch": ("command", "input", "patch")}
