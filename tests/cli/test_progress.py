@@ -297,7 +297,9 @@ def create_on_a_terminal(root, environment, answer: bytes) -> tuple[int, bytes]:
         check=False,
     )
     os.write(follower, b"end")
-    said = os.read(leader, 65536)
+    said = b""
+    while not said.endswith(b"end"):
+        said += os.read(leader, 65536)
     os.close(leader)
     os.close(follower)
     return result.returncode, said

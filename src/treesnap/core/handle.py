@@ -148,7 +148,7 @@ class Handle:
         step: int | None = None,
         phase: str | None = None,
         type: CheckpointType | str | None = None,  # noqa: A002 - the word of the option
-        kind: SnapshotKind = SnapshotKind.MANUAL,
+        kind: SnapshotKind | None = None,
         options: CreateOptions | None = None,
     ) -> CreateResult:
         """Captures the root, or only ``paths`` of it, and publishes a snapshot.
@@ -161,7 +161,8 @@ class Handle:
         ``tags`` say what work it belongs to; keys that begin with ``treesnap.`` are refused.
         ``phase`` and ``type`` are the tags of these names; ``latest:TYPE`` names the newest of
         a type, which is one of :class:`CheckpointType` or its word.
-        ``kind`` decides how long it stays: a policy removes only automatic kinds.
+        ``kind`` decides how long it stays: a policy removes only automatic kinds. Without it, what
+        belongs to a session is automatic, for a program makes thousands, and all else is manual.
         When the store or the disk is full, old automatic snapshots go and
         garbage is collected, and it is tried again. Raises Refused, NotFound (no such root),
         Busy, StorageFull, OperationFailed.
@@ -171,6 +172,8 @@ class Handle:
         from treesnap.core.ops.create import create, with_options
 
         refuse_reserved(tags or {})
+        if kind is None:
+            kind = SnapshotKind.MANUAL if session is None else SnapshotKind.AUTOMATIC
         request = CaptureRequest(
             scope=self.tree_paths(paths) or None,
             label=label,

@@ -41,6 +41,20 @@ class TestPolicy:
 
         assert 50 <= len(world.ids()) < 64
 
+    def test_steps_of_a_session_leave_a_bounded_store(self, world):
+        handle = world.handle
+        handle.create(session="s1", step=0, kind=SnapshotKind.MANUAL)
+        handle.create(session="s1", step=1, name="named")
+        for number in range(2, sized(130, 2000)):
+            world.change(100)
+            world.now_ns += 60 * 10**9
+            handle.create(session="s1", step=number)
+
+        found = handle.list()
+        files = sum(len(names) for _, _, names in os.walk(world.store))
+        assert (len(found) < 128, files < 200) == (True, True)
+        assert {item.record.step for item in found} >= {0, 1}
+
     def test_what_was_made_by_hand_never_goes(self, world):
         by_hand = []
         for number in range(96):

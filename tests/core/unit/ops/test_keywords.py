@@ -71,10 +71,10 @@ def test_a_base_is_one_of_the_session_too(handle, steps, root):
 
 
 def test_the_list_is_of_a_kind_and_since_a_time(handle, steps):
-    handle.create(kind=SnapshotKind.AUTOMATIC)
+    handle.create(kind=SnapshotKind.WATCH)
     newest, second, first = handle.list()
 
-    assert handle.list(kind=SnapshotKind.AUTOMATIC) == (newest,)
+    assert handle.list(kind=SnapshotKind.WATCH) == (newest,)
     assert handle.list(since=first.created_at) == (newest, second, first)
     assert handle.list(since=newest.created_at + timedelta(days=1)) == ()
     naive = newest.created_at.astimezone().replace(tzinfo=None)

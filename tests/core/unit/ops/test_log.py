@@ -132,7 +132,7 @@ def test_filters_choose_snapshots_and_leave_what_each_changed(handle, root):
         kind = SnapshotKind.AUTOMATIC if number % 2 else SnapshotKind.MANUAL
         ids.append(handle.create(label=label, session="s", tags={"by": "me"}, kind=kind).id)
     (root / "last").write_bytes(b"x")
-    last = handle.create(session="t").id
+    last = handle.create(session="t", kind=SnapshotKind.MANUAL).id
 
     def found(**wanted):
         return [entry.snapshot.id for entry in handle.log(**wanted)]

@@ -74,7 +74,7 @@ def test_a_snapshot_is_one_line_without_walls_of_hashes(taken):
     assert text.startswith(f"<Snapshot {taken.id[:12]} ")
     assert taken.id not in text
     assert taken.root_hash not in text
-    assert "manual" in text
+    assert "automatic" in text
     assert "[first] <script>alert(1)</script>&\\x1b[31m (s step 3)>" in text
     assert len(text.splitlines()) == 1
 
