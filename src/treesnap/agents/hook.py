@@ -35,6 +35,7 @@ from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.entries import Change, SkipReason
 from treesnap.core.model.errors import (
     Busy,
+    ErrorCode,
     StoreMissing,
     TreesnapError,
     WarningCode,
@@ -283,6 +284,8 @@ def reason_of(error: BaseException) -> str:
     """Returns why something was not captured."""
     if isinstance(error, OutOfTime):
         return "it took longer than the hook may take"
+    if isinstance(error, TreesnapError) and error.code is ErrorCode.STORE_UNAVAILABLE:
+        return f"{error_text(error)}; {error.hint}"
     return error_text(error) if isinstance(error, Exception) else "it was interrupted"
 
 

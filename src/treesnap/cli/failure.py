@@ -45,6 +45,7 @@ class ExitCode(IntEnum):
 _CODES: dict[ExitCode, tuple[ErrorCode, ...]] = {
     ExitCode.FAILED: (
         ErrorCode.STORE_UNAVAILABLE,
+        ErrorCode.STATE_UNAVAILABLE,
         ErrorCode.NOT_PERMITTED,
         ErrorCode.NO_TIMERS,
         ErrorCode.RAN_TOGETHER,

@@ -11,7 +11,7 @@ import click
 from treesnap.cli.command import HELP_OPTIONS, SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import aligned
-from treesnap.core.model.errors import NotFound, printable
+from treesnap.core.model.errors import NotFound, OperationFailed, printable
 from treesnap.core.own_program import program_words
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def add(
 
     if for_cron and for_user is not None:
         raise click.UsageError("--cron writes no units, so --user and --system say nothing with it")
-    scheduler = next(iter(_schedulers(for_user=_is_for_user(for_user))))
+    is_for_user = _is_for_user(for_user) and not for_cron  # a line needs no place for units
+    scheduler = next(iter(_schedulers(for_user=is_for_user)))
     with invocation.open(progress=False, makes_store=True) as handle:
         check_root(handle.context, force=force)
         job = Job(
@@ -197,14 +198,22 @@ def _is_for_user(for_user: bool | None) -> bool:  # noqa: FBT001 - an option as 
 def _schedulers(*, for_user: bool | None) -> Iterator[Scheduler]:
     """Yields the schedulers that are meant: without a choice, for root both."""
     from treesnap.core.fs.local import LocalFileSystem
+    from treesnap.core.ops.context import home_directory
     from treesnap.schedule import Scheduler, TimerPlace
 
-    config = os.environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(config):
-        config = os.path.expanduser("~/.config")
-    directories = {False: _SYSTEM_UNITS, True: os.path.join(config, "systemd", "user")}
+    config, home = os.environ.get("XDG_CONFIG_HOME", ""), home_directory()
+    directories = {False: _SYSTEM_UNITS}
+    if not os.path.isabs(config) and home is not None:
+        config = os.path.join(home, ".config")
+    if os.path.isabs(config):
+        directories[True] = os.path.join(config, "systemd", "user")
     both = [False, True] if os.geteuid() == 0 else [True]
     kinds = both if for_user is None else [for_user]
+    if kinds == [True] and True not in directories:
+        raise OperationFailed(
+            "There is no home directory with timers of a user, and XDG_CONFIG_HOME is not set"
+        )
+    kinds = [kind for kind in kinds if kind in directories]
     for is_user in kinds:
         yield Scheduler(
             TimerPlace(

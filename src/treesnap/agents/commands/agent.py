@@ -17,7 +17,13 @@ from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.terminal import time_text
 from treesnap.core.diff.texts import hunks
-from treesnap.core.model.errors import TreesnapError, path_fields, printable, quoted
+from treesnap.core.model.errors import (
+    OperationFailed,
+    TreesnapError,
+    path_fields,
+    printable,
+    quoted,
+)
 from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import count_text
 from treesnap.core.own_program import program_words
@@ -96,8 +102,14 @@ def install(
     """
     from treesnap.agents.install import installer
     from treesnap.agents.install.host_settings import CONTRACTS
+    from treesnap.core.ops.context import user_state_directory
 
-    place = _place(invocation, for_user=for_user, for_project=for_project)
+    place = _place(
+        invocation,
+        for_user=for_user,
+        for_project=for_project,
+        notes_directory=user_state_directory(),
+    )
     changes = installer.install(
         place,
         _once(hosts),
@@ -130,8 +142,14 @@ def uninstall(
     A file that no other program changed since gets its old bytes back. Snapshots stay.
     """
     from treesnap.agents.install import installer
+    from treesnap.core.ops.context import user_state_directory
 
-    place = _place(invocation, for_user=for_user, for_project=for_project)
+    place = _place(
+        invocation,
+        for_user=for_user,
+        for_project=for_project,
+        notes_directory=user_state_directory(),
+    )
     changes = installer.uninstall(place, _once(hosts), dry_run=dry_run)
     _show_changes(invocation, "agent.uninstall", changes, dry_run=dry_run)
 
@@ -150,10 +168,11 @@ def status(invocation: Invocation, *, hosts: Sequence[str]) -> None:
     from treesnap.agents.repository_part import repository_part
     from treesnap.agents.session_status import session_statuses
     from treesnap.agents.sessions import newest_by_host
-    from treesnap.core.ops.context import find_root
+    from treesnap.core.ops.context import find_root, home_directory
 
-    home = _place(invocation, for_user=True, for_project=False)
-    project = _place(invocation, for_user=False, for_project=True)
+    places = [_place(invocation, for_user=False, for_project=True)]
+    if home_directory() is not None:
+        places.insert(0, _place(invocation, for_user=True, for_project=False))
     newest_ns: dict[str, int] = {}
     with invocation.open(progress=False, makes_store=True, needs_root=False) as handle:
         try:
@@ -161,7 +180,7 @@ def status(invocation: Invocation, *, hosts: Sequence[str]) -> None:
         except TreesnapError as error:
             invocation.output.note(f"When events came is not known: {error.message}")
         fs, store_path = handle.context.fs, handle.store_path
-    statuses = host_statuses(_once(hosts or HOSTS), home, project, newest_ns)
+    statuses = host_statuses(_once(hosts or HOSTS), places, newest_ns)
     sessions = [item for item in session_statuses(fs) if item.host in (hosts or HOSTS)]
     failing = [item for item in sessions if item.problem is not None][:_SHOWN_MAX]
     captured = [item.directory for item in sessions if item.problem is None][:_SHOWN_MAX]
@@ -256,22 +275,26 @@ def _failing_line(item: SessionStatus) -> str:
     return f"{who} in {quoted(item.directory)}: not captured: {printable(item.problem or '')}"
 
 
-def _place(invocation: Invocation, *, for_user: bool, for_project: bool) -> SettingsPlace:
+def _place(
+    invocation: Invocation, *, for_user: bool, for_project: bool, notes_directory: str = ""
+) -> SettingsPlace:
     if for_user and for_project:
         raise click.UsageError("--user and --project exclude each other")
     from treesnap.agents.install.installer import SettingsPlace
     from treesnap.core.fs.local import LocalFileSystem
-    from treesnap.core.ops.context import absolute, current_directory, user_state_directory
+    from treesnap.core.ops.context import absolute, current_directory, home_directory
 
-    directory = os.path.expanduser("~")
+    directory = home_directory()
     if for_project:
         directory = os.path.abspath(absolute(invocation.directory or current_directory()))
+    if directory is None:
+        raise OperationFailed("There is no home directory with settings, and HOME is not set")
     return SettingsPlace(
         fs=LocalFileSystem(),
         directory=directory,
         for_project=for_project,
         environ=os.environ,
-        notes_directory=user_state_directory(),
+        notes_directory=notes_directory,
         wait_s=invocation.wait_s,
     )
 

@@ -39,7 +39,7 @@ from treesnap.agents.install.settings_file import (
 )
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import ensure_directories, read_file, replace_file
-from treesnap.core.fs.os_errors import translating_os_errors
+from treesnap.core.fs.os_errors import error_text, translating_os_errors
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, OperationFailed, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.store.lock import held
@@ -218,13 +218,23 @@ def _carry_out(
         return [step.change for step in _checked(place, steps(_notes(place)))]
     lock = os.path.join(place.notes_directory, "lock")
     what = "The record of installed hooks"
-    with translating_os_errors("install or remove hooks"):
+    try:
         ensure_directories(place.fs, place.notes_directory)
-        with held(place.fs, lock, operation="agent", what=what, wait_s=place.wait_s):
-            notes = _notes(place)
-            checked = _checked(place, steps(notes))
-            for step in checked:
-                _carry_out_step(place, step, notes)
+    except OSError as error:
+        raise OperationFailed(
+            f"Nowhere to note which hooks are installed: {error_text(error)}; nothing was changed",
+            code=ErrorCode.STATE_UNAVAILABLE,
+            path=place.notes_directory,
+            errno=error.errno,
+        ) from error
+    with (
+        translating_os_errors("install or remove hooks"),
+        held(place.fs, lock, operation="agent", what=what, wait_s=place.wait_s),
+    ):
+        notes = _notes(place)
+        checked = _checked(place, steps(notes))
+        for step in checked:
+            _carry_out_step(place, step, notes)
     return [step.change for step in checked]
 
 

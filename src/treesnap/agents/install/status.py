@@ -128,49 +128,50 @@ class HostStatus(NamedTuple):
 
 
 def host_statuses(
-    hosts: Sequence[str], home: SettingsPlace, project: SettingsPlace, newest_ns: Mapping[str, int]
+    hosts: Sequence[str], places: Sequence[SettingsPlace], newest_ns: Mapping[str, int]
 ) -> list[HostStatus]:
-    """Returns the state of hosts, with the time of each one's newest event from ``newest_ns``."""
+    """Returns the state of hosts, with the time of each one's newest event from ``newest_ns``.
+
+    The last place is the project; before it is the user's, where there is a home directory.
+    """
+    environ = places[-1].environ
     programs_by_host = {
-        host: host_program(CONTRACTS[host].programs or (host,), home.environ) for host in hosts
+        host: host_program(CONTRACTS[host].programs or (host,), environ) for host in hosts
     }
     there = {host: program for host, program in programs_by_host.items() if program is not None}
-    versions = _versions(there, home.environ)
+    versions = _versions(there, environ)
     return [
-        _status(
-            host, home, project, programs_by_host[host], versions.get(host), newest_ns.get(host)
-        )
+        _status(host, places, programs_by_host[host], versions.get(host), newest_ns.get(host))
         for host in hosts
     ]
 
 
 def _status(
     host: str,
-    home: SettingsPlace,
-    project: SettingsPlace,
+    places: Sequence[SettingsPlace],
     program: str | None,
     version: str | None,
     last_event_ns: int | None,
 ) -> HostStatus:
-    contract = CONTRACTS[host]
+    contract, environ = CONTRACTS[host], places[-1].environ
     hooks: list[InstalledHooks] = []
     problems: list[str] = []
-    for place in (home, project):
+    for place in places:
         try:
             hooks += _installed(host, place)
         except TreesnapError as error:
             problems.append(error.message)
-    packaged = [hook for place in (home, project) for hook in _packaged(host, place)]
+    packaged = [hook for place in places for hook in _packaged(host, place)]
     is_known = contract.is_tried and program is not None and bool(hooks)
     hooks += packaged
     runs: bool | None = None
     if hooks:
-        stops = [*_gone(hooks, home.environ), *_switches(host, home, project)]
-        if home.environ.get("SNAP_DISABLE"):
+        stops = [*_gone(hooks, environ), *_switches(host, places)]
+        if environ.get("SNAP_DISABLE"):
             stops.append("SNAP_DISABLE is set")
         runs = False if stops else (True if is_known else None)
         if host == "codex" and not stops and program is not None:
-            runs, trust = _trusted(program, project.directory, home.environ)
+            runs, trust = _trusted(program, places[-1].directory, environ)
             stops += trust
         problems += stops
         problems += [
@@ -270,15 +271,17 @@ def _gone(hooks: Iterable[InstalledHooks], environ: Mapping[str, str]) -> Iterat
             yield f"{item.path} runs {item.program}, which is not there"
 
 
-def _switches(host: str, home: SettingsPlace, project: SettingsPlace) -> Iterator[str]:
+def _switches(host: str, places: Sequence[SettingsPlace]) -> Iterator[str]:
     """Yields which settings switch hooks off."""
     paths = [
-        os.path.join(place.directory, name)
-        for place in (home, project)
-        for name in _SETTINGS.get(host, ())
+        os.path.join(place.directory, name) for place in places for name in _SETTINGS.get(host, ())
     ]
-    user = os.path.dirname(home.path(host))  # a variable may have moved it
-    paths += [os.path.join(user, os.path.basename(name)) for name in _SETTINGS.get(host, ())[:1]]
+    users = [os.path.dirname(place.path(host)) for place in places if not place.for_project]
+    paths += [  # a variable may have moved it
+        os.path.join(user, os.path.basename(name))
+        for user in users
+        for name in _SETTINGS.get(host, ())[:1]
+    ]
     off = _OFF.get(host, {})
     rows = [(path, off) for path in dict.fromkeys(paths)]
     if host in _MANAGED:
@@ -286,7 +289,7 @@ def _switches(host: str, home: SettingsPlace, project: SettingsPlace) -> Iterato
     for path, switches in rows:
         settings = Payload({})
         with suppress(TreesnapError):
-            settings = Payload(parsed(path, look(home.fs, path).content or b"{}").value)
+            settings = Payload(parsed(path, look(places[-1].fs, path).content or b"{}").value)
         for name, value in switches.items():
             setting = settings.value(name)
             if setting is value or (isinstance(setting, list) and value in setting):

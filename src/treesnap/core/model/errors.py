@@ -54,6 +54,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_ROOT = "unknown-root"
     STORE_NOT_FOUND = "store-not-found"
     STORE_UNAVAILABLE = "store-unavailable"
+    STATE_UNAVAILABLE = "state-unavailable"
     STORE_NOT_OWN = "store-not-own"
     ROOT_NOT_NAMED = "root-not-named"
     STORE_MOVED = "store-moved"

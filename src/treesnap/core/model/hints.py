@@ -8,6 +8,7 @@ from __future__ import annotations
 
 HINTS: dict[str, str | None] = {
     "store-unavailable": "name another place with --store DIR or $SNAP_STORE",
+    "state-unavailable": "name another place with $XDG_STATE_HOME",
     "not-permitted": (
         "run it as the owner of the path, or 'sudo chown' it; 'snap restore REF --to DIR' "
         "writes elsewhere"

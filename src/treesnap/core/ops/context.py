@@ -234,8 +234,17 @@ def user_state_directory() -> str:
     """
     path = _user_directory("state")
     if path is None:
-        raise OperationFailed("There is no home directory")
+        raise OperationFailed(
+            "There is no home directory to keep notes in, and XDG_STATE_HOME is not set",
+            code=ErrorCode.STATE_UNAVAILABLE,
+        )
     return path
+
+
+def home_directory() -> str | None:
+    """Returns the home directory of the user, or None where there is none."""
+    path = os.path.expanduser("~") if os.environ.get("HOME", "~") else ""
+    return path if os.path.isabs(path) else None
 
 
 def user_config_path() -> str | None:

@@ -182,7 +182,10 @@ def change_of_user(changes: Mapping[str, str | None]) -> None:
     """
     path = user_config_path()
     if path is None:
-        raise InvalidArgument("There is no home directory to keep settings of a user in")
+        raise InvalidArgument(
+            "There is no home directory to keep settings of a user in, and XDG_CONFIG_HOME is not "
+            "set"
+        )
     for key, value in changes.items():
         if value is not None:
             _check_of_user(key, value)
