@@ -219,6 +219,9 @@ WARNING_HINTS: dict[str, str] = {
         "'snap verify --repair' repairs them or moves them away, 'snap gc' collects around them"
     ),
     "remote-readable": "'chmod go-rwx' the directory, or add it with '--encrypt'",
+    "repository-shared": (
+        "do not commit in it; 'git worktree add' makes a working tree with a branch of its own"
+    ),
     "snapshot-newer": "install the newest version of treesnap",
 }
 """By the code of a warning, where its message does not say it all."""
