@@ -39,6 +39,7 @@ SNAP = str(Path(sys.executable).with_name("snap"))
 MEDIAN_SIZE, SIGMA, SIZE_MAX = 2200, 1.2, 1 << 20
 """Of the sizes of files, which are distributed as those of a source tree: few are large."""
 IMAGE_SIZE = 12 << 30
+MOUNT_ATTEMPTS = 20
 MKFS = {
     "btrfs": ["mkfs.btrfs", "-q"],
     "xfs": ["mkfs.xfs", "-q", "-m", "reflink=1"],
@@ -115,7 +116,14 @@ def make_tree(root: Path, count: int) -> None:
 @contextmanager
 def _mounted(image: Path, place: Path) -> Iterator[None]:
     place.mkdir(exist_ok=True)
-    _run("mount", "-o", "loop", image, place)
+    for left in reversed(range(MOUNT_ATTEMPTS)):
+        try:
+            _run("mount", "-o", "loop", image, place)
+            break
+        except subprocess.CalledProcessError:  # the copy before it, of the same UUID, goes yet
+            if not left:
+                raise
+            time.sleep(1)
     try:
         yield
     finally:

@@ -44,7 +44,8 @@ def test_recorded_payloads_are_understood(path):
     found = parsed(path)
 
     names_tool = any(word in path.stem.lower() for word in ("tool", "before", "after"))
-    is_of_agent = path.stem.endswith("-agent") and not names_tool
+    is_end = path.stem == "SubagentStop-agent"
+    is_of_agent = path.stem.endswith("-agent") and not (names_tool or is_end)
     if path.stem in {"Notification", "SessionEnd", "UserPromptExpansion-other"} or is_of_agent:
         assert found is None
         return
@@ -143,6 +144,18 @@ def test_a_shell_command_of_codex_that_does_more_than_a_patch_may_change_any_fil
     for command in others:
         told = {**fields, "tool_input": {"command": command}}
         assert host_named("codex").parse(Payload(told)).paths is None, command
+
+
+def test_the_end_of_an_agent_is_not_the_end_of_the_turn():
+    path = PAYLOADS / "claude-2.1.332" / "SubagentStop-agent.json"
+
+    event = parsed(path)
+
+    assert (event.phase, event.ends_agent, event.settled) == (EventPhase.WAKE, True, ())
+    assert event.agent == "agent_00"
+    fields = json.loads(path.read_text())
+    del fields["agent_id"]
+    assert host_named("claude").parse(Payload(fields)) is None
 
 
 def test_names_in_a_patch_are_relative_to_the_directory_of_the_call():

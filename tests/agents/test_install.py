@@ -261,7 +261,7 @@ def test_lines_of_older_versions_are_replaced_wherever_they_are(place, home):
 
     value = json.loads(path.read_text())
     assert value["hooks"]["PreToolUse"][0] == grouped(*kept)
-    assert [caller_in(line, "claude") for _, line in own_lines(value, "claude")] == [WORDS] * 6
+    assert [caller_in(line, "claude") for _, line in own_lines(value, "claude")] == [WORDS] * 7
     assert "Odd" not in value["hooks"]
 
 
@@ -422,7 +422,7 @@ def test_a_link_is_written_through(place, home, tmp_path):
     put_in(place, "claude")
 
     assert (home / ".claude/settings.json").is_symlink()
-    assert len(list(own_lines(json.loads(real.read_text()), "claude"))) == 6
+    assert len(list(own_lines(json.loads(real.read_text()), "claude"))) == 7
     take_out(place, "claude")
     assert real.read_text() == "{}"
 

@@ -358,6 +358,30 @@ def test_what_follows_an_end_that_was_not_captured_may_be_the_calls_up_to_a_capt
     assert place.files() == {"u": "user"}
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_agent_that_has_ended_has_no_call_open(place, ends):
+    place.tell(TURN)
+    place.tell(PRE, "a", "k", agent="helper")  # it is interrupted
+    place.write("x", "a")
+    place.tell(PRE, "a", "main", names=("m",))
+    place.tell(WAKE, ends_agent=ends, agent="helper")
+    place.write("u", "user")
+    place.write("m", "a")
+    place.tell(POST, "a", "main")
+
+    result = place.rewind()
+
+    others = "kept" if ends else "perhaps"
+    assert verdicts(result) == {b"u": others, b"x": "perhaps", b"m": "undone"}
+
+
+def test_the_end_of_an_agent_that_changed_nothing_takes_no_snapshot(place):
+    place.tell(TURN)
+    place.tell(WAKE, ends_agent=True, agent="helper")
+
+    assert len(place.handle.list()) == 1
+
+
 def test_a_background_task_whose_first_end_was_not_captured_goes_on(place):
     place.tell(TURN)
     place.tell(PRE, "a", "k")

@@ -40,6 +40,8 @@ class Event(NamedTuple):
     """Whether what the tool started goes on after it."""
     settled: tuple[str, ...] = ()
     """Calls that went on in the background and have ended; an empty name is all of them."""
+    ends_agent: bool = False
+    """Whether an agent has ended that another one of the session had started."""
     agent: str = ""
     """Which agent within the session, where one has started others."""
     ref: str = ""

@@ -321,7 +321,7 @@ def record(context: Context, event: Event) -> Capturing:
         ),
         session=event.session,
         kind=SnapshotKind.AUTOMATIC,
-        skip_unchanged=event.phase is EventPhase.POST,
+        skip_unchanged=event.phase is EventPhase.POST or event.ends_agent,
     )
     return Capturing(create(context, request, settle=settle, note=note), before[0])
 
@@ -389,7 +389,7 @@ def _label(event: Event) -> str | None:
     if event.phase is EventPhase.POST:
         return f"after {one_line(event.tool)}" if event.tool else "after the tools"
     if event.phase is EventPhase.WAKE:
-        return "after work in the background"
+        return "after another agent" if event.ends_agent else "after work in the background"
     name = one_line(event.tool or "a tool")
     summary = one_line((event.summary or "").removeprefix(event.root.rstrip("/") + "/"))
     return f"{name}: {summary}" if summary else name

@@ -54,7 +54,7 @@ class MarkPhase(StrEnum):
     SETTLED = "settled"
     """That has ended, or with no name all that the session left in the background."""
     END = "end"
-    """The agent has done what the prompt asked for."""
+    """The agent has done what it was asked for: of those in the session, the one that is named."""
     OUTSIDE = "outside"
     """The agent works in directories outside of the root, which ``paths`` has in full."""
 
@@ -107,6 +107,8 @@ def marks_of(
     marks = [ToldMark(at, event.session, phase, event.call, paths, event.agent, time_ns)]
     if event.is_background and event.phase is EventPhase.POST:
         marks.append(marks[0]._replace(phase=MarkPhase.BACKGROUND, paths=None))
+    if event.ends_agent:
+        marks.append(marks[0]._replace(phase=MarkPhase.END))
     outside = tuple(_outside(root, event))
     if outside:
         marks.append(marks[0]._replace(phase=MarkPhase.OUTSIDE, call="", paths=outside))

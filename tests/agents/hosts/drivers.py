@@ -202,6 +202,7 @@ class Claude(Host):
         "PreToolUse",
         "PostToolUse",
         "PostToolUseFailure",
+        "SubagentStop",
         "Stop",
         "SessionEnd",
     )

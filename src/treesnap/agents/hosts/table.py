@@ -13,6 +13,8 @@ from treesnap.core.ops.history.steps import EventPhase
 
 _EXPANSION = "UserPromptExpansion"
 """A slash command of Claude Code is about to become a prompt."""
+_AGENT_END = "SubagentStop"
+"""An agent has ended that another one had started; that one goes on."""
 _PREFIX = "/treesnap:"
 """What the slash commands of treesnap's plugin begin with. Without a terminal they are told twice:
 as a prompt first, and before they expand only if that was not answered."""
@@ -29,7 +31,11 @@ class Claude(Host):
     """
 
     name = "claude"
-    phases: ClassVar = {**Host.phases, _EXPANSION: EventPhase.TURN}
+    phases: ClassVar = {
+        **Host.phases,
+        _EXPANSION: EventPhase.TURN,
+        _AGENT_END: EventPhase.WAKE,
+    }
     worktree_events: ClassVar = {"WorktreeCreate": True, "WorktreeRemove": False}
     root_variables = ("CLAUDE_PROJECT_DIR",)
     warning_field = "systemMessage"
@@ -54,6 +60,8 @@ class Claude(Host):
         user wrote meanwhile has that id, too.
         """
         event = super().parse(payload)
+        if event is not None and payload.text(*self.event_fields) == _AGENT_END:
+            return event._replace(ends_agent=True) if event.agent else None
         if event is None or event.phase is EventPhase.END:
             is_idle = payload.value("background_tasks") == []
             return event._replace(settled=("",)) if event is not None and is_idle else event

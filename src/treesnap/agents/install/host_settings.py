@@ -96,6 +96,7 @@ CONTRACTS: Mapping[str, Contract] = {
     "claude": Contract(
         *("Claude Code", "2.1.332", ".claude/settings.json"),
         project_file=".claude/settings.local.json",  # not shared: the line has a local path
+        events=(*_EVENTS, "SubagentStop"),
         worktree_events=("WorktreeCreate", "WorktreeRemove"),
         strict={"onFailure": "block"},
         variable="CLAUDE_CONFIG_DIR",
