@@ -48,13 +48,20 @@ class Scene:
 
     def receive(self, history_id: str, names: Iterable[str] | None = None) -> HandedOut:
         receiver = Receiver(self.handle, self.directory)
-        return receiver.receive(history_id, self.names() if names is None else names, self.read)
+        pushed = [self.there.list()[0].id]
+        names = self.names() if names is None else names
+        return receiver.receive(history_id, pushed, names, self.read)
 
     def ids_here(self) -> list[str]:
         place = self.directory.parent / "clone"
         other = treesnap.open(place, self.directory.parent / "other")
         Remotes(other).clone(str(self.directory))
         return [snapshot.id for snapshot in other.list()]
+
+
+def damaged(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
 @pytest.fixture
@@ -64,7 +71,7 @@ def scene(tmp_path: Path) -> Scene:
 
 def test_a_file_comes_once(scene):
     first = scene.receive(scene.push("roses"))
-    assert (first.snapshots, first.files) == (1, len(scene.reads) - 1)
+    assert (first.snapshots, first.files) == (1, len(scene.reads))
     scene.reads.clear()
 
     second = scene.receive(scene.push("tulips"))
@@ -130,15 +137,35 @@ def test_names_that_lead_elsewhere_are_left_out(scene, tmp_path):
 def test_what_was_changed_is_refused_and_brings_no_snapshot(scene, kind):
     history_id = scene.push("roses")
     file = next((scene.remote / kind).iterdir())
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    whole = file.read_bytes()
+    file.write_bytes(damaged(whole))
 
     with pytest.raises((Corrupt, treesnap.NotFound)):
         scene.receive(history_id)
 
     with pytest.raises(treesnap.TreesnapError):
         scene.handle.show("task-1/project")
+    file.write_bytes(whole)
+    scene.receive(history_id)
+    assert scene.ids_here()[-1] == scene.there.list()[0].id
+
+
+@pytest.mark.parametrize("kind", ["packs", "commits"])
+def test_what_was_changed_on_its_way_leaves_what_is_here(scene, kind):
+    scene.receive(scene.push("roses"))
+    first = scene.there.list()[0].id
+    before = {path.name for path in (scene.remote / kind).iterdir()}
+    history_id = scene.push("tulips")
+    (file,) = (path for path in (scene.remote / kind).iterdir() if path.name not in before)
+    whole = file.read_bytes()
+    file.write_bytes(damaged(whole))
+
+    with pytest.raises(Corrupt):
+        scene.receive(history_id)
+
+    assert scene.ids_here()[-1] == first
+    file.write_bytes(whole)
+    assert scene.receive(history_id).newest_id == scene.there.list()[0].id
 
 
 def test_another_content_for_a_snapshot_is_refused(scene):
@@ -152,6 +179,32 @@ def test_another_content_for_a_snapshot_is_refused(scene):
 
     with pytest.raises(Corrupt):
         scene.receive(history_id)
+
+
+def test_a_sandbox_that_deletes_its_history_takes_nothing_back(scene):
+    scene.receive(scene.push("roses"))
+    history_id = scene.push("tulips")
+    scene.remotes.delete("handed-out", history_id)
+    scene.receive(history_id)
+
+    ids = [snapshot.id for snapshot in scene.there.list()]
+    assert scene.ids_here()[-2:] == ids
+
+
+def test_a_sandbox_that_collects_garbage_is_told_and_takes_nothing_back(scene):
+    scene.receive(scene.push("roses"))
+    first = scene.there.list()[0].id
+    history_id = scene.push("tulips")
+    scene.remotes.delete("handed-out", history_id)
+    scene.remotes.collect("handed-out")
+    scene.push("lilies")
+
+    with pytest.raises(Refused, match="Garbage was collected"):
+        scene.receive(history_id)
+
+    assert scene.ids_here()[-1] == first
+    scene.directory = scene.directory.parent / "task-2"
+    scene.receive(scene.remotes.push("handed-out").history_id)
 
 
 def test_a_file_that_never_ends_is_refused(scene, monkeypatch):

@@ -179,6 +179,8 @@ class Recording:
         self._flags = ["--force"] if options.get("force") else []
         self._every_s = options.get("hand_out_every_s", HAND_OUT_EVERY_S)
         self._patience_s = options.get("patience_s", PATIENCE_S)
+        self._pushed: set[str] = set()
+        """Snapshots that were pushed, and have not come here yet."""
         self._next_step = 0
         self._next_hand_out_s = 0.0
         self._counting = threading.Lock()
@@ -285,10 +287,14 @@ class Recording:
             there = f"{self._place}/{self._remote}"
             pushed = self._ask(f"{push} && cd {shlex.quote(there)} && find . -type f")
             names = [line.removeprefix("./") for line in pushed.lines if line.startswith("./")]
-            history_id = str(pushed.fields["history_id"])
+            self._pushed.update(map(str, pushed.fields["snapshots"]))
             self.handed_out = self._receiver.receive(
-                history_id, names, lambda name: self._sandbox.read(f"{there}/{name}")
+                str(pushed.fields["history_id"]),
+                self._pushed,
+                names,
+                lambda name: self._sandbox.read(f"{there}/{name}"),
             )
+            self._pushed.clear()
             return self.handed_out
 
     def _before(self, label: str) -> None:
