@@ -17,6 +17,8 @@ from beside import AtCall, lost
 from garbage import use_new_pack
 from sampling import sized
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import sweep_temporary
+from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, Refused
 from treesnap.core.ops.access import opened
@@ -105,6 +107,31 @@ def test_what_was_acknowledged_during_a_move_is_there_afterwards(tmp_path, what)
             break
         number += step
     assert 0 < refused < moved
+
+
+class SweptBeforeLocked(WrappedFileSystem):
+    """Lets a writer beside sweep the first temporary file that is not locked yet."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(other_file_system())
+        self._directory = directory
+        self.swept = 0
+
+    def around(self, call: Call) -> Any:
+        if call.method == "lock" and not self.swept and list(self._directory.iterdir()):
+            sweep_temporary(LocalFileSystem(), str(self._directory))
+            self.swept += 1
+        return call.proceed()
+
+
+def test_a_move_tries_its_names_again_that_a_sweep_took(place):
+    fs = SweptBeforeLocked(place.store / "temporary")
+
+    place.handle("known", fs=fs).store_move(place.new)
+
+    assert fs.swept == 1
+    assert place.store.resolve() == place.new
+    place.assert_whole()
 
 
 class WhileCopied(WrappedFileSystem):

@@ -542,6 +542,17 @@ def _refuse_no_exchange(session: Session, old: str) -> None:
 
     Tries it with two files in the store, which is on the same file system as its name.
     """
+    for attempt in (1, 2, 3):
+        try:
+            _exchange_two(session, old)
+        except FileNotFoundError:  # a sweep took one before it was locked
+            if attempt == 3:
+                raise
+        else:
+            return
+
+
+def _exchange_two(session: Session, old: str) -> None:
     fs, layout = session.fs, session.store.layout
     flags = os.O_RDONLY | os.O_DIRECTORY
     with opened_file(fs, layout.temporary, flags) as directory, ExitStack() as files:
