@@ -110,7 +110,7 @@ def test_what_was_acknowledged_during_a_move_is_there_afterwards(tmp_path, what)
 
 
 class SweptBeforeLocked(WrappedFileSystem):
-    """Lets a writer beside sweep the first temporary file that is not locked yet."""
+    """Lets a writer beside sweep the second of two temporary files, which is not locked yet."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(other_file_system())
@@ -118,7 +118,7 @@ class SweptBeforeLocked(WrappedFileSystem):
         self.swept = 0
 
     def around(self, call: Call) -> Any:
-        if call.method == "lock" and not self.swept and list(self._directory.iterdir()):
+        if call.method == "lock" and not self.swept and len(os.listdir(self._directory)) == 2:
             sweep_temporary(LocalFileSystem(), str(self._directory))
             self.swept += 1
         return call.proceed()
