@@ -85,6 +85,28 @@ class OwnWay(ABC):
     def back(self) -> str:
         """Goes back to before the prompt; returns what the host said."""
 
+    def session(self) -> str | None:
+        """Returns the session that goes on after that, or None where that takes a terminal."""
+        return None
+
+    def conversation(self) -> str:
+        """Returns whether the model of that session is no longer told of the prompt."""
+        session = self.session()
+        if session is None:
+            return "not measured"
+        ended = self.host.run(
+            "what is next",
+            [END],
+            self.home,
+            self.project,
+            network=self.network,
+            session=session,
+            variables=self.variables,
+        )
+        if ended.code or "what is next" not in ended.asked:
+            raise CannotGoBack(f"the session does not go on: {ended}")
+        return "no" if PROMPT in ended.asked else "yes"
+
 
 class ClaudeWay(OwnWay):
     how = "`claude --resume ID --rewind-files MESSAGE`, as `/rewind`; file checkpointing on"
@@ -96,6 +118,9 @@ class ClaudeWay(OwnWay):
         entries = map(json.loads, session.read_text().splitlines())
         prompt = next(entry["uuid"] for entry in entries if entry["type"] == "user")
         return self.start(self.host.path(), "--resume", session.stem, "--rewind-files", prompt)
+
+    def session(self) -> str:
+        return self.only(".claude/projects/*/*.jsonl").stem
 
 
 IN_TERMINAL = """
@@ -173,6 +198,10 @@ class GeminiWay(OwnWay):
         wait_until(done.exists)
         return done.read_text(errors="replace")
 
+    def session(self) -> str:
+        chat = self.only(".gemini/tmp/*/chats/session-*.jsonl")
+        return str(json.loads(chat.read_text().splitlines()[0])["sessionId"])
+
 
 BY_COPILOT_SDK = """
 const [sdk, program, id] = process.argv.slice(1);
@@ -201,6 +230,9 @@ class CopilotWay(OwnWay):
         node = ["node", "--input-type=module", "-e", BY_COPILOT_SDK]
         return self.start(*node, str(sdk), self.host.path(), session)
 
+    def session(self) -> str:
+        return self.only(".copilot/session-state/*/events.jsonl").parent.name
+
 
 BY_OPENCODE_SERVER = """
 import json, subprocess, sys, urllib.request
@@ -216,6 +248,7 @@ session = "/session/" + ask("/session")[0]["id"]
 prompt = ask(session + "/message")[0]["info"]["id"]
 revert = ask(session + "/revert", {"messageID": prompt})["revert"]
 print("HTTP 200 and a diff of", revert["diff"].count("diff --git"), "files")
+print(session.split("/")[-1])
 server.kill()
 """
 
@@ -223,9 +256,15 @@ server.kill()
 class OpencodeWay(OwnWay):
     how = "`POST /session/ID/revert` of `opencode serve`, as `/undo`"
     stores = (".local/share/opencode/snapshot",)
+    reverted = ""
 
     def back(self) -> str:
-        return self.start(sys.executable, "-c", BY_OPENCODE_SERVER, self.host.path())
+        said = self.start(sys.executable, "-c", BY_OPENCODE_SERVER, self.host.path())
+        self.reverted = said.split()[-1]
+        return said
+
+    def session(self) -> str:
+        return self.reverted
 
 
 BY_CLINE_CORE = """

@@ -31,7 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.own_ways_back import END, OWN_WAYS, CannotGoBack, OwnWay, wait_until
+from benchmarks.own_ways_back import END, OWN_WAYS, PROMPT, CannotGoBack, OwnWay, wait_until
 from hosts.drivers import HOSTS, CannotInstall, Host
 from hosts.model_server import Step
 from hosts.namespace import Namespace, Transcript
@@ -43,6 +43,8 @@ SAID_MAX = 90
 """Characters of what a way back says that are shown."""
 SHOWN = 8
 """Differences of a kind that the numbers name."""
+ONLY_FILES_WENT_BACK = 4
+"""The exit code of a rewind after which the conversation stays."""
 SNAP = str(Path(sys.executable).with_name("snap"))
 IDENTITY = "[user]\n\tname = Anna\n\temail = anna@example.org\n"
 """What git, and so a host that makes commits, wants to know."""
@@ -81,6 +83,7 @@ KEPT = (
     Damage("your changes after the turn", (b"mine.txt", b"todo.txt")),
     Damage("`HEAD`, branches, staged changes, stashes", (b".git",)),
 )
+CONVERSATION = "the conversation goes back, too"
 ALL_ELSE = "all other files"
 ALL_TIMES = "modification times of all other files"
 TOOLS = ("own", "treesnap", "treesnap --theirs")
@@ -277,15 +280,42 @@ def stored_bytes(home: Path, patterns: Iterable[str]) -> int:
 class SnapWay(OwnWay):
     """A host with treesnap's hooks."""
 
-    how = "`snap rewind`"
+    how = "`snap rewind --conversation`"
     stores = (".local/share/treesnap",)
+    notes = ""
+    """What the command said beside its result."""
 
     def snap(self, *words: str) -> str:
         """Runs the command line where the host runs."""
         return self.start(SNAP, *words)
 
+    def prepare(self) -> dict[str, str]:
+        """Puts the host on the path of its user."""
+        variables = super().prepare()
+        return {**variables, "PATH": f"{Path(self.host.path()).parent}:{variables['PATH']}"}
+
     def back(self) -> str:
-        return self.snap("rewind")
+        words = (SNAP, "rewind", "--conversation")
+        ended = self.network.run(words, [], cwd=self.project, variables=self.prepare())
+        if ended.code not in (0, ONLY_FILES_WENT_BACK):
+            raise CannotGoBack(f"exit code {ended.code}: {ended.err}")
+        self.notes = ended.err
+        return ended.out
+
+    def session(self) -> str | None:
+        if not self.host.can_resume:
+            return None
+        resumed = re.search(r"To go on with it: .*?([\w-]{20,})$", self.notes, re.MULTILINE)
+        if resumed is not None:
+            return resumed[1]
+        found = json.loads(self.snap("prompts", "--json"))["prompts"]
+        return next(str(each["session"]) for each in found if each["prompt"] == PROMPT)
+
+    def conversation(self) -> str:
+        """Returns what the model is told, or that the command names the keys that change that."""
+        found = super().conversation()
+        is_named = "To take the conversation back, too: in " in self.notes
+        return "by keys" if found == "no" and is_named else found
 
     def turn(self, steps: Sequence[Step]) -> Transcript:
         """Lets the model take steps; the end of the turn is captured then, also by opencode."""
@@ -324,7 +354,11 @@ def run(host: Host, way_class: type[OwnWay], template: Path, place: Path) -> lis
             found |= {"tool": tool, "how": way.how, "said": shortened(said, home)}
             results.append({**common, **numbers, **found})
             if not isinstance(way, SnapWay):
-                return [results[0] | {"tool": "own"}]
+                results[0]["tool"] = "own"
+                break
+        told = way.conversation()
+        for each in results:
+            each["back"][CONVERSATION] = told
         return results
 
 

@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
 
+from hosts import terminal
 from hosts.conftest import DONE, Scene
-from hosts.drivers import SYSTEM_PATH, user_variables
+from hosts.drivers import MODEL, SYSTEM_PATH, merge_json, user_variables
 from hosts.namespace import Transcript
 
 CALLS = {"codex": "cut", "copilot": "cut", "opencode": "fork"}
 """The hosts that have a call, and what it does to the session."""
 
 
+KEYS = ("claude", "gemini")
+"""The hosts in which keys do it."""
+MARK = "\N{HEAVY RIGHT-POINTING ANGLE QUOTATION MARK ORNAMENT}"
+"""What Claude Code puts before the entry of a menu that is chosen."""
+SAID = "THAT-IS-ALL"
+"""What the model says last in a terminal."""
+
+
 @pytest.fixture
 def talked(scene: Scene) -> Scene:
-    """A session in which two prompts have made a file each."""
+    """A session of a host with a call, in which two prompts have made a file each."""
     if scene.host.name not in CALLS:
         pytest.skip(f"{scene.host.name} has no call that takes a conversation back")
+    return talk(scene)
+
+
+@pytest.fixture
+def typed(scene: Scene) -> Scene:
+    """A session of a host without one, likewise."""
+    if scene.host.name not in KEYS:
+        pytest.skip(f"{scene.host.name} has no keys that are known to take a conversation back")
+    if which("tmux") is None:
+        pytest.skip("there is no tmux")
+    return talk(scene)
+
+
+def talk(scene: Scene) -> Scene:
+    """Gives a host two prompts; for each its agent makes a file."""
     scene.snap("agent", "install", scene.host.name)
     for name in ("first", "second"):
         step = scene.shell(f"echo {name} > {name}.txt")
@@ -35,17 +61,21 @@ def session_of(scene: Scene) -> str:
     return str(found)
 
 
-def rewind(scene: Scene, *words: str) -> tuple[int, dict[str, Any]]:
-    """Runs ``snap rewind`` as the user of the host, who can start it."""
+def variables_of(scene: Scene) -> dict[str, str]:
+    """Returns the environment of the user of the host, who can start it."""
     host = scene.host
     own = host.prepare(scene.home, scene.network.port)
     variables = {**user_variables(scene.home), **host.variables, **own}
-    variables["PATH"] = f"{Path(host.path()).parent}:{SYSTEM_PATH}"
+    return {**variables, "PATH": f"{Path(host.path()).parent}:{SYSTEM_PATH}"}
+
+
+def rewind(scene: Scene, *words: str) -> tuple[int, dict[str, Any]]:
+    """Runs ``snap rewind`` as the user of the host."""
     ended = scene.network.run(
         [str(scene.program), "rewind", "--json", *words],
         [DONE],
         cwd=scene.project,
-        variables=variables,
+        variables=variables_of(scene),
     )
     assert ended.requests == []  # no model is asked
     return ended.code, json.loads(ended.out)
@@ -106,3 +136,70 @@ def test_a_prompt_that_is_not_there_any_more_fails_alone(talked):
     assert (code, said["conversation"]["outcome"]) == (4, "failed")
     assert said["conversation"]["reason"]
     assert files(talked) == {"keep.txt", "first.txt"}
+
+
+def steps_in_claude(scene: Scene, command: list[str], entry: str) -> list[dict[str, Any]]:
+    """Returns what a person does in Claude Code, whose first questions are answered already."""
+    merge_json(
+        scene.home / ".claude.json",
+        {
+            "hasCompletedOnboarding": True,
+            "customApiKeyResponses": {"approved": ["none"], "rejected": []},
+            "projects": {str(scene.project): {"hasTrustDialogAccepted": True}},
+        },
+    )
+    return [
+        {"start": [scene.host.path(), *command[1:]]},
+        {"wait": "for shortcuts|mode on"},
+        {"keys": ["Escape", "Escape"]},
+        {"wait": rf"{MARK} \(current\)"},
+        {"press": "Up", "until": f"^ +{MARK} the second prompt"},
+        {"keys": ["Enter"]},
+        {"press": "Down", "until": rf"^ +{MARK} [0-9]\. {entry}$"},
+        {"keys": ["Enter"]},
+        {"gone": entry},
+        {"keys": ["C-u"]},
+    ]
+
+
+def steps_in_gemini(scene: Scene, command: list[str], entry: str) -> list[dict[str, Any]]:
+    """Returns what a person does in Gemini CLI."""
+    return [
+        {"start": [scene.host.path(), "--model", MODEL, *command[1:]]},
+        {"wait": "Type your message"},
+        {"type": "/rewind"},
+        {"keys": ["Enter"]},
+        {"wait": "● Stay at current position"},
+        {"press": "Up", "until": "● the second prompt "},
+        {"keys": ["Enter"]},
+        {"wait": "Select an action"},
+        {"press": "Down", "until": rf"● [0-9]\. {entry}  "},
+        {"keys": ["Enter"]},
+        {"gone": "Select an action"},
+        {"keys": ["C-u"]},
+    ]
+
+
+def test_the_keys_that_are_named_take_the_conversation_back_and_leave_the_files(typed):
+    code, said = rewind(typed)
+    found = said["conversation"]
+    assert (code, found["outcome"]) == (0, "left")
+    assert "'the second prompt'" in found["keys"]
+    entry = found["keys"].split('"')[1]
+    of_host = {"claude": steps_in_claude, "gemini": steps_in_gemini}[typed.host.name]
+    steps = of_host(typed, found["command"], entry)
+    steps += [{"type": "the third prompt"}, {"keys": ["Enter"]}, {"wait": SAID}]
+    script = typed.home / "steps.json"
+    script.write_text(json.dumps(steps))
+
+    ended = typed.network.run(
+        [sys.executable, terminal.__file__, str(script)],
+        [{"text": SAID}],
+        cwd=typed.project,
+        variables=variables_of(typed),
+    )
+
+    assert ended.code == 0, ended
+    assert "the first prompt" in ended.asked
+    assert "the second prompt" not in ended.asked
+    assert files(typed) == {"keep.txt", "first.txt"}
