@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from datetime import UTC, datetime
@@ -231,6 +232,24 @@ def test_a_host_that_hangs_is_ended_with_what_it_started(place, host, at):
     found = place.back(host, f"hangs {at}", child=True)
 
     assert found.reason == "it did not answer in time"
+    wait_until(lambda: not running_from(place.context.root))
+
+
+def test_a_server_ends_with_the_process_that_started_it(place):
+    place.prompt("opencode", ref="msg_1")
+    child = os.fork()
+    if not child:
+        try:
+            place.back("opencode", "hangs GET")
+        finally:
+            os._exit(1)
+    try:
+        wait_until(lambda: any(call[0] == "GET" for call in place.calls()))
+        assert running_from(place.context.root)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
     wait_until(lambda: not running_from(place.context.root))
 
 

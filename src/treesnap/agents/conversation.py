@@ -14,12 +14,10 @@ where they have its shape, and only for a session that works in this root.
 from __future__ import annotations
 
 import base64
-import http.client
 import io
 import json
 import os
 import re
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import datetime
@@ -341,6 +339,9 @@ class _Server(NamedTuple):
 
     def ask(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
         """Returns the JSON object that is the answer; raises HostFailed, and OSError."""
+        import http.client
+        import socket
+
         content = json.dumps(body).encode() if body is not None else b""
         lines = [
             f"{method} {path} HTTP/1.1",

@@ -17,11 +17,15 @@ from contextlib import suppress
 from shutil import which
 from typing import Any, Self
 
+from treesnap.core.own_program import python_words
+
 SAID_SIZE_MAX = 1 << 25
 """More than this is not read of one process, nor of one connection."""
 _READ_SIZE = 1 << 16
 _DIGITS_MAX = 12
 """Of a length that a host announces."""
+_GUARD = "import os, sys; sys.stdin.buffer.read(); os.killpg(int(sys.argv[1]), 9)"
+"""Kills a group of processes when nothing can write to its standard input any more."""
 _GRACE_S = 2.0
 """How long a host has to end by itself before it is killed."""
 
@@ -101,7 +105,9 @@ class HostSaid:
 class HostProcess:
     """A running host; a context manager that ends it with all that it started.
 
-    Raises OSError where it cannot be started.
+    Most hosts end with their standard input, so also when this process is killed. A server that
+    ``ends_by_signal`` has a guard beside it, which ends it then. Raises OSError where it cannot be
+    started.
     """
 
     def __init__(
@@ -129,6 +135,20 @@ class HostProcess:
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdin.fileno(), False)
         self.said = HostSaid(self._process.stdout.fileno(), self.end_s)
+        self._guard: subprocess.Popen[bytes] | None = None
+        if ends_by_signal:
+            try:
+                self._guard = subprocess.Popen(  # noqa: S603 - our own interpreter, without a shell
+                    python_words("-I", "-S", "-c", _GUARD, str(self._process.pid)),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except BaseException:
+                self.end(is_gentle=False)
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -161,6 +181,9 @@ class HostProcess:
                     HostSaid(stdout.fileno(), time.monotonic() + _GRACE_S).rest()
         finally:
             self._signal(signal.SIGKILL)  # of what nothing has waited for yet
+            if self._guard is not None:
+                self._guard.kill()
+                self._guard.communicate()
             stdout.close()
             self._process.wait()
 
