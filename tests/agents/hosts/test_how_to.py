@@ -91,7 +91,9 @@ def test_a_model_uses_the_server_and_restores_where_the_page_says_so(user):
 def test_a_host_takes_checkpoints_with_the_hook_of_the_page(user):
     if user.host.name not in HOOKS:
         pytest.skip(f"hooks of {user.host.name} start processes alone")
-    typed(user, lines_for(user.host.name)[0])
+    of_claude = lines_for("claude")
+    assert f"{of_claude[0]} --hooks" in of_claude
+    typed(user, f"{lines_for(user.host.name)[0]} --hooks")
     (hooks,) = (json.loads(block) for block in blocks("json") if "mcp_tool" in block)
     (group,) = hooks["hooks"]["PreToolUse"]
     if user.host.name == "codex":
