@@ -15,6 +15,8 @@ from hosts.model_server import Step
 from hosts.namespace import Namespace, Transcript
 
 PROMPT = "tidy up the project"
+OF_CALLS = ("print('beta')", "chmod 644 key")
+"""What the first and a later call of the turn have in them."""
 END: Step = {"text": "ALL-OF-IT-IS-DONE"}
 """What the model says last, which is to be seen in a terminal."""
 
@@ -90,7 +92,7 @@ class OwnWay(ABC):
         return None
 
     def conversation(self) -> str:
-        """Returns whether the model of that session is no longer told of the prompt."""
+        """Returns whether the model of that session is told of the prompt and its calls no more."""
         session = self.session()
         if session is None:
             return "not measured"
@@ -105,7 +107,8 @@ class OwnWay(ABC):
         )
         if ended.code or "what is next" not in ended.asked:
             raise CannotGoBack(f"the session does not go on: {ended}")
-        return "no" if PROMPT in ended.asked else "yes"
+        told = [text in ended.asked for text in (PROMPT, *OF_CALLS)]
+        return "no" if all(told) else "partly" if any(told) else "yes"
 
 
 class ClaudeWay(OwnWay):
@@ -157,7 +160,7 @@ os.write(terminal, b"\\r")
 said = wait(lambda: re.search(rb"[^\\n]*(Restored|rror|not found)[^\\r]*", seen))
 with open(order + ".new", "wb") as file:
     file.write(re.sub(rb"\\x1b[^a-zA-Z]*[a-zA-Z]", b"", said[0]).strip())
-os.kill(pid, 9)
+os.killpg(pid, 9)
 os.rename(order + ".new", order + ".done")
 """
 """Runs Gemini CLI in a terminal: approves an edit once a checkpoint of it is there, and then all

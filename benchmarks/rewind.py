@@ -313,8 +313,10 @@ class SnapWay(OwnWay):
 
     def conversation(self) -> str:
         """Returns what the model is told, or that the command names the keys that change that."""
-        found = super().conversation()
         is_named = "To take the conversation back, too: in " in self.notes
+        if "The conversation stays as it is" in self.notes and not is_named:
+            return "no"
+        found = super().conversation()
         return "by keys" if found == "no" and is_named else found
 
     def turn(self, steps: Sequence[Step]) -> Transcript:
