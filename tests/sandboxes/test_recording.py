@@ -68,7 +68,6 @@ def test_snapshots_are_named_in_the_store_of_the_handle(scene):
     with scene.recorded() as history:
         scene.run("rm plants")
     first = scene.there()[-1]
-    scene.handle.create()
 
     scene.handle.restore(f"task-1/project@{first.id}", paths=["plants"])
 

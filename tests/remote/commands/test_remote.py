@@ -420,6 +420,32 @@ def test_a_history_of_another_machine_is_fetched_listed_and_restored(other, disk
     assert "No such snapshots on disk" not in other("list").err
 
 
+def test_a_fetched_snapshot_is_found_beside_a_clone_of_it(other, disk, tmp_path):
+    """Both have the same ids, in one store."""
+    assert other("fetch", "disk", "root").code == 0
+    assert other("clone", disk, tmp_path / "clone").code == 0
+
+    assert other("ls", "disk/root").out == "plants\n"
+    assert other("cat", "disk/root", "plants").out == "roses"
+    assert other("restore", "disk/root", "plants").code == 0
+
+
+def test_a_fetched_snapshot_is_restored_where_nothing_was_captured_yet(
+    run_snap, pushed, disk, tmp_path
+):
+    env, new = {"SNAP_STORE": str(tmp_path / "other-store")}, tmp_path / "new"
+    new.mkdir()
+    (new / "own").write_text("mine")
+    run_snap("remote", "add", "disk", disk, cwd=new, env=env)
+
+    restored = run_snap("restore", "disk/root", "plants", cwd=new, env=env)
+
+    assert (restored.code, (new / "plants").read_text()) == (0, "roses"), restored.err
+    assert run_snap("restore", "nothing", cwd=tmp_path, env=env).code == 5
+    assert run_snap("undo", cwd=new, env=env).code == 0
+    assert [path.name for path in new.iterdir()] == ["own"]
+
+
 def test_the_roots_that_are_listed_say_which_histories_were_fetched(other):
     other("fetch")
     name = f"disk/root@{os.uname().nodename}"

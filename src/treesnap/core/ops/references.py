@@ -243,7 +243,8 @@ def _elsewhere(session: Session, names: list[SnapshotName], ref: str) -> Snapsho
     log = session.store.snapshots
     matches = [item for item in log.all_names() if item[1].id.startswith(ref)]
     reached = [item for item in matches if session.reaches(item[0])]
-    return log.load(*reached[0]) if len(reached) == 1 else None
+    # A history that was fetched and one that was cloned have snapshots in common.
+    return log.load(*reached[0]) if len({name.id for _, name in reached}) == 1 else None
 
 
 def by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:

@@ -64,6 +64,8 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
     def restore_alone() -> RestoreResult:
         with opened(context, "restore", recover=False) as session:
             goal = goal_in_root(session, request)
+            if goal.snapshot.root_id != session.root.id:  # of a fetched history
+                session.root.register()  # the root may never have been captured
         spared = frozenset(item.id for item in (goal.snapshot, *goal.bases))
         return with_room(context, restore_once, spared)
 
