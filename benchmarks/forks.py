@@ -3,12 +3,13 @@
     python -m benchmarks.forks [--files 78000] [--forks 10] [--rounds 1] [--directory DIR]
         [--file-systems btrfs xfs ext4] [--json FILE] [--projects]
 
-Each file system is made in an image below DIR, and mounted; so it needs root. The tree, a store
-with a snapshot of it, and a git repository of it are made once. Each tool gets a copy of that
-image of its own, mounted anew. Times are from the start of the first command to the end of a sync
-of the file system: `snap fork` syncs itself, and the others would have the advantage that their
-copies are not durable yet. Bytes are what the file system has less of after that. In each round
-the tools run in turn. Prints Markdown.
+Each file system is made in an image below DIR, and mounted; so it needs root. Run it in `unshare
+-m` where other processes make namespaces of mounts: one would keep a copy of an image mounted, and
+the next copy has the same UUID. The tree, a store with a snapshot of it, and a git repository of
+it are made once. Each tool gets a copy of that image of its own, mounted anew. Times are from the
+start of the first command to the end of a sync of the file system: `snap fork` syncs itself, and
+the others would have the advantage that their copies are not durable yet. Bytes are what the file
+system has less of after that. In each round the tools run in turn. Prints Markdown.
 
 With --projects it makes one copy of a project instead, which has what projects have beside their
 commits: a change and a file that git does not know, `.env`, `.venv` and `node_modules`, which git
@@ -39,7 +40,6 @@ SNAP = str(Path(sys.executable).with_name("snap"))
 MEDIAN_SIZE, SIGMA, SIZE_MAX = 2200, 1.2, 1 << 20
 """Of the sizes of files, which are distributed as those of a source tree: few are large."""
 IMAGE_SIZE = 12 << 30
-MOUNT_ATTEMPTS = 20
 MKFS = {
     "btrfs": ["mkfs.btrfs", "-q"],
     "xfs": ["mkfs.xfs", "-q", "-m", "reflink=1"],
@@ -116,14 +116,7 @@ def make_tree(root: Path, count: int) -> None:
 @contextmanager
 def _mounted(image: Path, place: Path) -> Iterator[None]:
     place.mkdir(exist_ok=True)
-    for left in reversed(range(MOUNT_ATTEMPTS)):
-        try:
-            _run("mount", "-o", "loop", image, place)
-            break
-        except subprocess.CalledProcessError:  # the copy before it, of the same UUID, goes yet
-            if not left:
-                raise
-            time.sleep(1)
+    _run("mount", "-o", "loop", image, place)
     try:
         yield
     finally:

@@ -35,7 +35,7 @@ class Whose(StrEnum):
     SHARED = "shared"
     """Another session had a call open, too."""
     UNKNOWN = "unknown"
-    """The session had nothing open but what it left in the background."""
+    """The session had nothing open but what it left in the background, or no state shows when."""
     OTHERS = "others"
 
 
@@ -54,7 +54,10 @@ class Verdict(StrEnum):
     SHARED = "shared"
     """It is as it was left while another session worked, too."""
     UNKNOWN = "unknown"
-    """It is as it was left by what may be the agent's in the background, or others'."""
+    """It is as it was left by what may be the agent's in the background, or others'; or it changed
+    while it was excluded."""
+    EXCLUDED = "excluded"
+    """It would be undone, and is left alone because it is excluded by now."""
 
 
 class OpenCall(NamedTuple):
@@ -83,6 +86,8 @@ class Span(NamedTuple):
     restored: Callable[[bytes], Mapping[Version, bool]] = lambda _: {}
     """Returns the versions of a path that restores in the span went to, and of each whether it
     was the session itself that was rewound."""
+    unseen: Collection[bytes] = ()
+    """Paths that changed in this span or an earlier one: they were excluded in between."""
     shared: Collection[bytes] = ()
     """Paths that others may have changed as well, by what they are: repositories of several
     directories, and what lies in roots of their own."""
@@ -227,6 +232,8 @@ class Attribution:
 
     def whose(self, path: bytes, place: int) -> tuple[Whose, tuple[str, ...]]:
         """Returns whose the change of a path in a span is, and which other sessions worked."""
+        if path in self._spans[place].unseen:
+            return Whose.UNKNOWN, ()
         names = self._names(path)
         may = [call for call in self._calls[place] if call.may_change(names)]
         mine = {call.kind for call in may if call.session == self._session}

@@ -38,10 +38,13 @@ from treesnap.core.ops.references import reading, resolve_in
 from treesnap.core.ops.restore.attempt import refuse_covered
 from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.undo import refuse_dangerous_restore, restore
+from treesnap.core.worktree.scan.ignore import IGNORE_FILE
 
 _PROMPTS_DIGITS_MAX = 3
 """More digits are the beginning of an id, which takes four at least."""
 _STEP = "step:"
+_BACK = (Verdict.UNDONE, Verdict.PERHAPS, Verdict.BACK_TO_OTHERS)
+"""What a rewind did with a path that is not as it was before it."""
 
 
 class RewindRequest(NamedTuple):
@@ -88,6 +91,8 @@ class RewindResult(NamedTuple):
     """Directories outside of the root in which the agent worked since then: none is captured."""
     branch: MovedBranch | None = None
     """The branch of the root, where it stands elsewhere than then."""
+    restores: int = 1
+    """How many were made: two where an ignore file went back, and then what it had excluded."""
 
 
 def rewind(context: Context, request: RewindRequest) -> RewindResult:
@@ -110,6 +115,11 @@ def rewind(context: Context, request: RewindRequest) -> RewindResult:
         target = found.snapshot
     target_id, since_ns = target.id, target.record.created_at_ns
     result, judged = _undone(context, request, session, target)
+    restores = 1
+    if _has_revealed(judged) and not request.dry_run:
+        then = _undone(context, request, session, target)
+        restores += then[0].safety_id is not None
+        result, judged = _also(result, judged, then)
     return RewindResult(
         session,
         next((step for step in session.steps if step.snapshot.id == target_id), None),
@@ -118,7 +128,41 @@ def rewind(context: Context, request: RewindRequest) -> RewindResult:
         judged,
         _outside(context, session, target),
         _moved_branch(context, target, judged),
+        restores,
     )
+
+
+def _has_revealed(judged: tuple[JudgedPath, ...]) -> bool:
+    """Returns whether something was left alone that is excluded no longer, after the rewind.
+
+    An ignore file that the agent wrote must not keep its work; a restore leaves alone what is
+    excluded when it begins.
+    """
+    is_left = any(item.verdict is Verdict.EXCLUDED for item in judged)
+    names = (treepath.split(item.path)[1] for item in judged if item.verdict in _BACK)
+    return is_left and IGNORE_FILE in names
+
+
+def _also(
+    first: RestoreResult,
+    judged: tuple[JudgedPath, ...],
+    then: tuple[RestoreResult, tuple[JudgedPath, ...]],
+) -> tuple[RestoreResult, tuple[JudgedPath, ...]]:
+    """Returns the outcome of two rewinds to one state as that of one."""
+    second, found = then
+    earlier = {item.path: item for item in judged if item.verdict in _BACK}
+    both = {**earlier, **{item.path: item for item in found}}
+    for path, item in earlier.items():
+        if both[path].verdict is Verdict.KEPT:  # for it is back already
+            both[path] = item
+    merged = second._replace(
+        restored=first.restored + second.restored,
+        created=first.created + second.created,
+        deleted=first.deleted + second.deleted,
+        changes=(*first.changes, *second.changes),
+        safety_id=second.safety_id or first.safety_id,
+    )
+    return merged, tuple(both[path] for path in sorted(both))
 
 
 def _outside(context: Context, session: AgentSession, target: Snapshot) -> tuple[bytes, ...]:

@@ -93,8 +93,12 @@ class RootHistory:
         """By repository: the spans in which its index changed."""
         self._times: list[Span] = []
         """What lies between the states of the times of directories alone."""
+        self._has_excluded = False
+        """Whether anything was excluded in one of two states that follow each other."""
         self._elsewhere = self._with_own_history(target)
         self._spans = self._compared()
+        if self._has_excluded:
+            self._add_unseen()
 
     def _with_own_history(self, target: Snapshot) -> list[bytes]:
         """Returns the roots below this one in which agents worked since the target.
@@ -175,6 +179,7 @@ class RootHistory:
             old.record.root, new.record.root, walks[0].entries, walks[1].entries
         ):
             if any(entry is not None and entry.is_skipped for entry in (before, after)):
+                self._has_excluded = True
                 continue
             versions = _version(before), _version(after)
             repository = repository_of(path)
@@ -208,6 +213,51 @@ class RootHistory:
         for inner in self._elsewhere:
             shared.update(path for path in changes if treepath.is_within(path, inner))
         return Span(changes, shared=shared)
+
+    def _add_unseen(self) -> None:
+        """Adds what changed while it was excluded, to the last span in which that can have been.
+
+        A path that was excluded for some states may have any version when it is there again, and
+        who made that is not known.
+        """
+        last = len(self._states) - 1
+        roots = (self._states[0].record.root, self._states[-1].record.root)
+        places: dict[bytes, list[int]] = defaultdict(list)
+        for place, span in enumerate(self._spans):
+            for path in span.changes:
+                places[path].append(place)
+        walks = self.trees.walk(), self.trees.walk()
+        for path, *_ in differing(*roots, walks[0].entries, walks[1].entries):
+            places.setdefault(path, [])
+        for path, changed in places.items():
+            if repository_of(path) is not None:
+                continue
+            known, live = (self.trees.find(root, path) for root in roots)
+            if changed and self._is_excluded(roots[0], path):
+                known = self._entries[changed[0]][path][0]
+            for place in changed:
+                before, after = self._entries[place][path]
+                self._add_change(path, place - 1, known, before)
+                known = after
+            if not self._is_excluded(roots[1], path):
+                self._add_change(path, last, known, live)
+
+    def _add_change(self, path: bytes, place: int, old: Entry | None, new: Entry | None) -> None:
+        """Adds to a span a change of a path that is not seen in it, if there is one."""
+        is_skipped = any(entry is not None and entry.is_skipped for entry in (old, new))
+        if place < 1 or is_skipped or _version(old) == _version(new):
+            return
+        span = self._spans[place]
+        self._entries[place][path] = old, new
+        self._spans[place] = span._replace(
+            changes={**span.changes, path: (_version(old), _version(new))},
+            unseen={*span.unseen, path},
+        )
+
+    def _is_excluded(self, root: Entry, path: bytes) -> bool:
+        """Returns whether a state left a path out, or a directory above it."""
+        found = (self.trees.find(root, each) for each in (path, *treepath.parents(path)))
+        return any(entry is not None and entry.is_skipped for entry in found)
 
     def _marks(self) -> list[ToldMark]:
         """Returns what was told of all sessions, without the commands that this one ran."""
@@ -287,11 +337,16 @@ class RootHistory:
         self._require(wanted)
         judged: list[JudgedPath] = []
         conflicts: list[Change] = []
+        live = self._states[-1].record.root
         for path, judgement in sorted(attribution.judged().items()):
             if wanted and not any(treepath.is_within(path, top) for top in wanted):
                 continue
-            judged.append(JudgedPath(path, judgement.verdict, judgement.sessions))
-            if not judgement.is_live:
+            verdict = judgement.verdict
+            is_back = not judgement.is_live
+            if is_back and self._has_excluded and self._is_excluded(live, path):
+                is_back, verdict = False, Verdict.EXCLUDED
+            judged.append(JudgedPath(path, verdict, judgement.sessions))
+            if is_back:
                 self._pick(picks, path, judgement, attribution)
             change = self._difference(path, judgement)
             if change is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -255,3 +256,26 @@ def test_words_that_mean_nothing_are_refused_where_no_agent_was(snap, root, word
 
     assert (result.code, message in result.err) == (code, True)
     assert "No step of an agent" not in result.err
+
+
+def test_an_ignore_file_of_the_agent_is_said_to_go_back_first(snap, root, monkeypatch):
+    def tell(event, **fields):
+        told = {"session_id": "s1", "hook_event_name": event, "cwd": str(root), **fields}
+        given = io.TextIOWrapper(io.BytesIO(json.dumps(told).encode()))
+        monkeypatch.setattr(sys, "stdin", given)
+        assert snap("hook", "claude").code == 0
+
+    (root / "a").write_text("first")
+    tell("UserPromptSubmit", prompt="Go on")
+    for number, (name, text) in enumerate((("a", "agent"), (".snapignore", "a\n"))):
+        tell("PreToolUse", tool_name="Bash", tool_use_id=f"t{number}")
+        (root / name).write_text(text)
+        tell("PostToolUse", tool_name="Bash", tool_use_id=f"t{number}")
+
+    planned = snap("rewind", "--dry-run")
+    assert "Left alone, because it is excluded by now: a" in planned.err.splitlines()
+    done = snap("rewind")
+
+    assert "An ignore file went back first" in done.err
+    assert (root / "a").read_text() == "first"
+    assert not (root / ".snapignore").exists()

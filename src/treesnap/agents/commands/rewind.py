@@ -100,6 +100,7 @@ def rewind(
             "paths": result.paths,
             "outside": [path_fields(path) for path in result.outside],
             "branch": result.branch,
+            "restores": result.restores,
             "conversation": talk,
         },
         [*plan, restore_line(result.restore)],
@@ -145,11 +146,22 @@ def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator
         if verdict is Verdict.SHARED:
             yield f"Kept, because {who} worked at the same time: {_named(paths)}"
         elif verdict is Verdict.UNKNOWN:
-            yield f"Kept, because work in the background may have done it: {_named(paths)}"
+            yield (
+                "Kept, because work in the background may have done it, or it was excluded "
+                f"meanwhile: {_named(paths)}"
+            )
         elif verdict is Verdict.BACK_TO_OTHERS:
             yield f"As {who} left it before the agent changed it: {_named(paths)}"
         else:
             yield f"Kept, changed by {who}: {_named(paths)}"
+    excluded = [item.path for item in result.paths if item.verdict is Verdict.EXCLUDED]
+    if excluded:
+        yield f"Left alone, because it is excluded by now: {_named(excluded)}"
+    if result.restores > 1:
+        yield (
+            "An ignore file went back first, then what it had excluded: these are two restores, so "
+            "what undoes this has to be typed twice"
+        )
     judged = {item.path for item in result.paths}
     late = sorted(differ - judged)
     if late:
