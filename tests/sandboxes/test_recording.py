@@ -261,6 +261,17 @@ def test_a_sandbox_without_treesnap_says_what_to_install(scene):
     assert commands_of_agent(scene.machine) == []
 
 
+def test_it_can_be_switched_off(scene, monkeypatch):
+    monkeypatch.setenv("SNAP_DISABLE", "1")
+    (scene.machine.bin / "snap").unlink()
+
+    with scene.recorded() as history:
+        scene.run("echo roses > plants")
+
+    assert scene.machine.commands == ["echo roses > plants"]
+    assert (history.gaps, history.handed_out) == ([], None)
+
+
 def test_another_program_of_that_name_is_not_taken_for_it(scene):
     (scene.machine.bin / "snap").write_text("#!/bin/sh\necho snapd 2.6\n")
 

@@ -32,7 +32,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.snapshots import SnapshotId
-from treesnap.core.ops.context import system_clock_ns
+from treesnap.core.ops.context import is_disabled_for_agents, system_clock_ns
 from treesnap.sandboxes.handover import HandedOut, Receiver
 
 _LOG = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class Recording:
 
     In the body the methods of the client that run commands make a checkpoint first. Two threads,
     or tasks, may run commands at once. What fails of it is kept in ``gaps`` and logged once; the
-    commands run as without it.
+    commands run as without it. If SNAP_DISABLE is set, nothing is done.
     """
 
     def __init__(
@@ -179,6 +179,7 @@ class Recording:
         self._flags = ["--force"] if options.get("force") else []
         self._every_s = options.get("hand_out_every_s", HAND_OUT_EVERY_S)
         self._patience_s = options.get("patience_s", PATIENCE_S)
+        self._is_disabled = is_disabled_for_agents()
         self._pushed: set[str] = set()
         """Snapshots that were pushed, and have not come here yet."""
         self._next_step = 0
@@ -224,6 +225,8 @@ class Recording:
 
     def _begin(self) -> None:
         """Finds treesnap in the sandbox and captures the directory; nothing has run until then."""
+        if self._is_disabled:
+            return
         shown = self._sandbox.run(f"{self._program} --version", self._patience_s)
         if shown.exit_code in _SNAP_MISSING or "treesnap" not in shown.text:
             raise NotFound(
@@ -242,6 +245,8 @@ class Recording:
 
     def _end(self, *, has_failed: bool) -> None:
         """Hands out what there is; raises only where the body did not, whose error counts more."""
+        if self._is_disabled:
+            return
         try:
             self.checkpoint("the recording ends")
             self.hand_out()
