@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import treesnap
 
@@ -65,3 +67,30 @@ def test_install_lines_of_the_readme_name_the_package_and_say_that_it_is_unrelea
     assert "pipx install treesnap" in text
     assert "uv tool install treesnap" in text
     assert ("not released" in text) == (".dev" in treesnap.__version__)
+
+
+def workflow(name: str) -> dict[str, Any]:
+    return yaml.safe_load((PROJECT / ".github" / "workflows" / f"{name}.yml").read_text())
+
+
+def test_each_python_that_is_promised_is_tested_and_the_bare_machine_too():
+    jobs = workflow("tests")["jobs"]
+    promised = re.findall(
+        r":: (3\.\d+)$", "\n".join(SETTINGS["project"]["classifiers"]), re.MULTILINE
+    )
+
+    assert set(promised) < set(jobs["linux"]["strategy"]["matrix"]["python"])
+    assert ".ci/run" in [step.get("run") for step in jobs["bare-machine"]["steps"]]
+
+
+def test_a_release_is_uploaded_by_the_workflow_that_its_page_names():
+    page = (PROJECT / "RELEASING.md").read_text()
+    jobs = workflow("release")["jobs"]
+
+    assert "release.yml" in page
+    assert jobs["upload"]["environment"] in page
+    assert jobs["upload"]["permissions"]["id-token"] == "write"
+    wheels = jobs["wheels"]["steps"][2]["env"]["CIBW_BUILD"].replace("-*", "").split()
+    assert [name for name in wheels if name not in page.replace("`cp311-abi3`", "`cp311`")] == []
+    (command,) = re.findall(r"python (release/\w+\.py)", page)
+    assert (PROJECT / command).is_file()
