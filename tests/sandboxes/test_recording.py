@@ -133,6 +133,32 @@ def test_two_directories_are_recorded_at_once(scene):
     assert "touch unrecorded" not in labels(scene.there())
 
 
+def test_other_ways_to_run_something_make_a_checkpoint_too(scene):
+    with scene.recorded() as history:
+        if scene.provider == "e2b":
+            running = scene.client.commands.run("sleep 1000", background=True)
+            label = "sleep 1000"
+        else:
+            from daytona import SessionExecuteRequest
+
+            scene.client.process.code_run("open('project/plants', 'w').write('roses')")
+            scene.client.process.create_session("shell")
+            request = SessionExecuteRequest(command="echo tulips > project/plants")
+            scene.client.process.execute_session_command("shell", request)
+            label = request.command
+
+    if scene.provider == "e2b":
+        scene.machine.die()
+        with pytest.raises(Exception, match=r"(?i)sandbox|connect|stream|killed|-9|exit"):
+            running.wait()
+    else:
+        assert (scene.project / "plants").read_text() == "tulips\n"
+        assert labels(scene.there())[1].startswith("open('project/plants'")
+    assert labels(scene.there())[-2] == label
+    assert history.gaps == []
+    assert history.handed_out.newest_id == scene.there()[0].id
+
+
 # ------------------------------------------------------------------- what goes wrong
 
 

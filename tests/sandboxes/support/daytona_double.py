@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -35,7 +36,12 @@ class Request(sandbox_machine.Request):
         elif path == "/toolbox/box/process/execute":
             self._run(json.loads(data))
         elif path == "/toolbox/box/process/code-run":
-            self._run({"command": f"python3 -c '{json.loads(data)['code']}'"})
+            code = shlex.quote(json.loads(data)["code"])
+            self._run({"command": f"python3 -c {code}"})
+        elif path == "/toolbox/box/process/session":
+            self.reply(201)
+        elif path.startswith("/toolbox/box/process/session/") and path.endswith("/exec"):
+            self._run_in_session(json.loads(data)["command"])
         elif path == "/toolbox/box/files/bulk-download":
             self._send_files(json.loads(data)["paths"])
         else:
@@ -58,6 +64,12 @@ class Request(sandbox_machine.Request):
             self.reply(200, {"exitCode": process.returncode, "result": output.decode()})
         finally:
             self.machine.end(process)
+
+    def _run_in_session(self, command: str) -> None:
+        process = self.machine.start(["/bin/sh", "-c", command], stderr=subprocess.STDOUT)
+        output, _ = process.communicate()
+        self.machine.end(process)
+        self.reply(200, {"cmdId": "1", "exitCode": process.returncode, "output": output.decode()})
 
     def _send_files(self, paths: list[str]) -> None:
         with self.streamed(f"multipart/form-data; boundary={_BOUNDARY}") as send:
