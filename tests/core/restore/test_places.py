@@ -212,7 +212,6 @@ class TestRootsThatAreGone:
         assert difference(before, record(place.root)) == []
         assert place.litter() == []
 
-    @pytest.mark.sampled(6)
     @pytest.mark.parametrize("kind", ["file", "pipe", "link to a file", "link", "dangling link"])
     def test_are_not_written_over_or_through(self, place, tmp_path, kind):
         """Neither by a program that knew the root before, nor by one that looks now."""

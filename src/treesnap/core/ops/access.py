@@ -24,7 +24,8 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.model.type_names import TYPE_CHECKING
-from treesnap.core.ops.context import Context, Session, replaced_by_link
+from treesnap.core.ops.context import Context, Session
+from treesnap.core.ops.references import refuse_link
 from treesnap.core.ops.trust import refuse_foreign
 from treesnap.core.store.lock import inside, is_held, is_mover_waiting, is_nested
 from treesnap.core.store.store import Store
@@ -160,17 +161,6 @@ def remove_displaced(session: Session) -> None:
     remove_directories(session.fs, session.store.displaced())
 
 
-def _refuse_link(session: Session) -> None:
-    """Raises Refused for a symbolic link in the place of a root with a history.
-
-    The target of the link is another root. If that has a history, it is the one that is meant.
-    """
-    if session.context.given_root == session.context.root or session.root.is_registered():
-        return
-    if session.store.root(os.fsencode(session.context.given_root)).is_registered():
-        raise replaced_by_link(session.context)
-
-
 @contextmanager
 def locked_root(session: Session, operation: str, *, touches_tree: bool = True) -> Iterator[None]:
     """Locks the root against other writers; finishes an interrupted restore first.
@@ -178,7 +168,7 @@ def locked_root(session: Session, operation: str, *, touches_tree: bool = True) 
     What changes the history alone only warns of a restore that cannot be finished: that may wait
     for the room which it makes. Raises Refused when a symbolic link has taken the root's place.
     """
-    _refuse_link(session)
+    refuse_link(session)
     with session.root.locked(operation, session.context.wait_s):
         if session.root.is_interrupted:
             if touches_tree:

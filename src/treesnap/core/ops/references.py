@@ -8,6 +8,7 @@ old, more records are read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
@@ -22,7 +23,7 @@ from treesnap.core.model.quantities import parse_moment
 from treesnap.core.model.reserved_tags import CheckpointType, stated_facts
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, utc_text
 from treesnap.core.model.type_names import TYPE_CHECKING
-from treesnap.core.ops.context import Session
+from treesnap.core.ops.context import Session, replaced_by_link
 from treesnap.core.store.snapshots import SnapshotListing, SnapshotName, position_in
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ def resolve_in(
     reach nothing is found, and the error is that for an unknown reference.
     """
     wanted = wanted or Filter()
+    if not anywhere:
+        refuse_link(session)
     latest = _LATEST.compiled.match(ref)
     if latest is not None:
         return _counted_back(session, ref, latest, wanted, paths)
@@ -163,6 +166,17 @@ def resolve_in(
             path=path,
         )
     return elsewhere
+
+
+def refuse_link(session: Session) -> None:
+    """Raises Refused for a symbolic link in the place of a root with a history.
+
+    The target of the link is another root. If that has a history, it is the one that is meant.
+    """
+    if session.context.given_root == session.context.root or session.root.is_registered():
+        return
+    if session.store.root(os.fsencode(session.context.given_root)).is_registered():
+        raise replaced_by_link(session.context)
 
 
 def load_by_id(session: Session, identity: SnapshotId) -> Snapshot:
