@@ -86,6 +86,8 @@ class Host(ABC):
     variables: ClassVar[Mapping[str, str]] = {}
     writes: ClassVar[tuple[bytes, ...]] = ()
     """What it changes in a project by itself, also before its first hook."""
+    tells_repository: ClassVar[bool] = False
+    """Whether it tells hooks the top of the repository, wherever in it it was started."""
     can_resume: ClassVar[bool] = True
     """Whether a session goes on in another run, without a terminal."""
 
@@ -528,6 +530,7 @@ class Cline(Host):
         "TaskCancel",
     )
     writes = (b".git/objects",)
+    tells_repository = True
     can_resume = False
 
     def prepare(self, home: Path, port: int) -> dict[str, str]:
