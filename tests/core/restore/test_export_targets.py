@@ -138,7 +138,6 @@ class TestMountPoint:
             assert differences(wanted, tree_state(place)) == []
         assert records(world) == []
 
-    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("method", ["rename_to_absent", "sync_file_system", "change_mode"])
     @pytest.mark.parametrize("number", [1, 2])
     def test_an_error_leaves_it_empty(self, mounted, method, number):

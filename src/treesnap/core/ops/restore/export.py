@@ -377,7 +377,10 @@ class Export:
             _remove_stage(self._fs, place_fd, name, self._is_made, in_place=in_place)
             if name not in self._made:  # it could be made, and not be opened
                 with suppress(OSError):
+                    time_ns = self._fs.fstat(place_fd).st_mtime_ns
                     self._fs.remove_directory(name, dir_fd=place_fd)
+                    if in_place:
+                        self._fs.change_times(place_fd, time_ns)
             if record is not None:
                 record.remove()
         except (OSError, TreesnapError) as error:
