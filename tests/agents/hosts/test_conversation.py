@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import which
 from typing import Any
 
 import pytest
 
+from command_line import wait_until
 from hosts import terminal
 from hosts.conftest import DONE, Scene
 from hosts.drivers import MODEL, SYSTEM_PATH, merge_json, user_variables
@@ -136,6 +138,31 @@ def test_a_prompt_that_is_not_there_any_more_fails_alone(talked):
     assert (code, said["conversation"]["outcome"]) == (4, "failed")
     assert said["conversation"]["reason"]
     assert files(talked) == {"keep.txt", "first.txt"}
+
+
+def test_a_session_that_is_open_is_not_cut(talked):
+    session, waiting, go = session_of(talked), talked.home / "waiting", talked.home / "go"
+    last = {**DONE, "meanwhile": {str(waiting): ""}, "after": str(go)}
+    steps = [talked.shell("echo open > open.txt"), last]
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(talked.run, "an open prompt", *steps, session=session)
+        try:
+            wait_until(waiting.exists)
+            code, said = rewind(talked, "2", "--conversation")
+        finally:
+            go.touch()
+        assert run.result().code == 0
+
+    assert files(talked) == {"keep.txt", "first.txt"}
+    asked = third(talked, session).asked
+    assert "the second prompt" in asked
+    assert "an open prompt" in asked
+    if CALLS[talked.host.name] == "fork":
+        assert (code, said["conversation"]["outcome"]) == (0, "forked")
+        assert "the second prompt" not in third(talked, said["conversation"]["session"]).asked
+    else:
+        assert (code, said["conversation"]["outcome"]) == (4, "failed")
+        assert said["conversation"]["way"] == "cut"
 
 
 def steps_in_claude(scene: Scene, command: list[str], entry: str) -> list[dict[str, Any]]:
