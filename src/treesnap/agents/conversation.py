@@ -403,6 +403,7 @@ _WAYS: Mapping[str, _Way] = {
         *("0.171.0", "thread/revert of its app-server", ("resume", "{session}")),
         *(WayKind.CUT, _revert_thread),
         ref_form=_UUID,
+        keys="press Esc twice, go to {prompt} with the left and right keys, then press Enter",
     ),
     "gemini": _Way(
         *("0.61.0", "keys", ("--resume", "{session}")),
@@ -411,6 +412,7 @@ _WAYS: Mapping[str, _Way] = {
     "copilot": _Way(
         *("1.0.102", "session.history.rewind of its server", ("--resume={session}",)),
         *(WayKind.CUT, _rewind_history),
+        keys='type /rewind, choose {prompt}, then "Conversation only"',
     ),
     "opencode": _Way(
         *("1.18.33", "a fork by its server", ("--session", "{session}")),

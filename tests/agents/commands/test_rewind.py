@@ -69,6 +69,11 @@ def test_it_says_where_it_went_and_how_to_undo_it(snap, root, worked):
 
 SESSION = "01a22093-3c85-7b40-bf5d-000000000000"
 TURN = "01a22093-524f-7252-8f19-bdf1fd92228a"
+KEYS_OF_CODEX = "press Esc twice, go to 'Make it' with the left and right keys, then press Enter"
+ADVICE = (
+    f"To take the conversation back, too: in Codex, {KEYS_OF_CODEX}\n"
+    "After leaving Codex: snap rewind 1 --conversation\n"
+)
 
 
 @pytest.fixture
@@ -120,14 +125,13 @@ def test_the_files_go_back_where_the_conversation_does_not(snap, root, codex):
         "way": "cut",
         "session": SESSION,
         "reason": f"thread {SESSION} already has an active writer",
-        "keys": None,
+        "keys": KEYS_OF_CODEX,
         "command": ["codex", "resume", SESSION],
     }
     again = snap("rewind", "--conversation")
     assert again.code == 4
     assert "The conversation stays as it is: thread " in again.err
-    advice = "leave Codex and type: snap rewind 1 --conversation\n"
-    assert f"To take the conversation back, too: {advice}" in again.err
+    assert ADVICE in again.err
 
 
 def test_files_that_do_not_go_back_leave_the_conversation(snap, root, codex, tmp_path):
@@ -149,8 +153,7 @@ def test_without_the_option_it_says_how_the_conversation_goes_back(snap, root, c
     result = snap("rewind")
 
     assert result.code == 0
-    advice = "leave Codex and type: snap rewind 1 --conversation\n"
-    assert f"To take the conversation back, too: {advice}" in result.err
+    assert ADVICE in result.err
     assert not (tmp_path / "log").exists()
 
 

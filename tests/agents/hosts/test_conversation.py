@@ -21,10 +21,10 @@ CALLS = {"codex": "cut", "copilot": "cut", "opencode": "fork"}
 """The hosts that have a call, and what it does to the session."""
 
 
-KEYS = ("claude", "gemini")
+KEYS = ("claude", "codex", "gemini", "copilot")
 """The hosts in which keys do it."""
 MARK = "\N{HEAVY RIGHT-POINTING ANGLE QUOTATION MARK ORNAMENT}"
-"""What Claude Code puts before the entry of a menu that is chosen."""
+"""What Claude Code and Copilot put before the entry of a menu that is chosen."""
 SAID = "THAT-IS-ALL"
 """What the model says last in a terminal."""
 
@@ -39,7 +39,7 @@ def talked(scene: Scene) -> Scene:
 
 @pytest.fixture
 def typed(scene: Scene) -> Scene:
-    """A session of a host without one, likewise."""
+    """A session of a host in which keys do it, likewise."""
     if scene.host.name not in KEYS:
         pytest.skip(f"{scene.host.name} has no keys that are known to take a conversation back")
     if which("tmux") is None:
@@ -178,13 +178,46 @@ def steps_in_claude(scene: Scene, command: list[str], entry: str) -> list[dict[s
     return [
         {"start": [scene.host.path(), *command[1:]]},
         {"wait": "for shortcuts|mode on"},
-        {"keys": ["Escape", "Escape"]},
-        {"wait": rf"{MARK} \(current\)"},
-        {"press": "Up", "until": f"^ +{MARK} the second prompt"},
+        {"keys": ["Escape", "Escape"], "until": rf"{MARK} \(current\)"},
+        {"keys": ["Up"], "until": f"^ +{MARK} the second prompt"},
         {"keys": ["Enter"]},
-        {"press": "Down", "until": rf"^ +{MARK} [0-9]\. {entry}$"},
+        {"keys": ["Down"], "until": rf"^ +{MARK} [0-9]\. {entry}$"},
         {"keys": ["Enter"]},
         {"gone": entry},
+        {"keys": ["C-u"]},
+    ]
+
+
+def steps_in_codex(scene: Scene, command: list[str], entry: str) -> list[dict[str, Any]]:
+    """Returns what a person does in Codex, where the newest prompt is chosen first."""
+    assert entry == ""
+    flags = ["--dangerously-bypass-approvals-and-sandbox", "--dangerously-bypass-hook-trust"]
+    return [
+        {"start": [scene.host.path(), *flags, *command[1:]]},
+        {"wait": "Ask Codex to do anything"},
+        {"keys": ["Escape", "Escape"], "until": "Browsing transcript"},
+        {"keys": ["Enter"]},
+        {"wait": "Conversation reverted to this point"},
+        {"keys": ["C-u"]},
+    ]
+
+
+def steps_in_copilot(scene: Scene, command: list[str], entry: str) -> list[dict[str, Any]]:
+    """Returns what a person does in Copilot CLI."""
+    return [
+        {"start": [scene.host.path(), *command[1:]]},
+        {"wait": "Do you trust the files"},
+        {"keys": ["Enter"]},
+        {"wait": "/ commands"},
+        {"type": "/rewind", "until": "/rewind"},
+        {"keys": ["Enter"]},
+        {"wait": "Rewind to a previous point"},
+        {"keys": ["Up"], "until": rf"{MARK} +[0-9]+\. the second prompt"},
+        {"keys": ["Enter"]},
+        {"wait": "Rewind turn"},
+        {"keys": ["Down"], "until": f"{MARK} {entry} "},
+        {"keys": ["Enter"]},
+        {"gone": "Rewind turn"},
         {"keys": ["C-u"]},
     ]
 
@@ -194,17 +227,26 @@ def steps_in_gemini(scene: Scene, command: list[str], entry: str) -> list[dict[s
     return [
         {"start": [scene.host.path(), "--model", MODEL, *command[1:]]},
         {"wait": "Type your message"},
-        {"type": "/rewind"},
+        {"wait": "the second prompt"},
+        {"type": "/rewind", "until": "/rewind"},
         {"keys": ["Enter"]},
         {"wait": "● Stay at current position"},
-        {"press": "Up", "until": "● the second prompt "},
+        {"keys": ["Up"], "until": "● the second prompt "},
         {"keys": ["Enter"]},
         {"wait": "Select an action"},
-        {"press": "Down", "until": rf"● [0-9]\. {entry}  "},
+        {"keys": ["Down"], "until": rf"● [0-9]\. {entry}  "},
         {"keys": ["Enter"]},
         {"gone": "Select an action"},
         {"keys": ["C-u"]},
     ]
+
+
+STEPS = {
+    "claude": steps_in_claude,
+    "codex": steps_in_codex,
+    "gemini": steps_in_gemini,
+    "copilot": steps_in_copilot,
+}
 
 
 def test_the_keys_that_are_named_take_the_conversation_back_and_leave_the_files(typed):
@@ -212,9 +254,8 @@ def test_the_keys_that_are_named_take_the_conversation_back_and_leave_the_files(
     found = said["conversation"]
     assert (code, found["outcome"]) == (0, "left")
     assert "'the second prompt'" in found["keys"]
-    entry = found["keys"].split('"')[1]
-    of_host = {"claude": steps_in_claude, "gemini": steps_in_gemini}[typed.host.name]
-    steps = of_host(typed, found["command"], entry)
+    entry = "".join(found["keys"].split('"')[1:2])
+    steps = STEPS[typed.host.name](typed, found["command"], entry)
     steps += [{"type": "the third prompt"}, {"keys": ["Enter"]}, {"wait": SAID}]
     script = typed.home / "steps.json"
     script.write_text(json.dumps(steps))
@@ -226,7 +267,7 @@ def test_the_keys_that_are_named_take_the_conversation_back_and_leave_the_files(
         variables=variables_of(typed),
     )
 
-    assert ended.code == 0, ended
+    assert ended.code == 0, ended.err
     assert "the first prompt" in ended.asked
     assert "the second prompt" not in ended.asked
     assert files(typed) == {"keep.txt", "first.txt"}

@@ -205,13 +205,15 @@ def _conversation_notes(
     elif is_wanted:  # in a dry run
         yield "The conversation would go back, too"
         return
-    if talk.way is not WayKind.KEYS:
-        leaving = f"leave {title} and type: " if talk.way is WayKind.CUT else ""
-        yield f"To take the conversation back, too: {leaving}{again} --conversation"
-    elif talk.keys is not None:
-        yield f"To take the conversation back, too: in {title}, {talk.keys}"
-        if command is not None:
-            yield f"After leaving it, the same in: {command}"
+    to = "To take the conversation back, too: "
+    if talk.keys is not None:
+        yield f"{to}in {title}, {talk.keys}"
+    if talk.way is WayKind.FORK:
+        yield f"{to}{again} --conversation"
+    elif talk.way is WayKind.CUT:
+        yield f"After leaving {title}: {again} --conversation"
+    elif talk.keys is not None and command is not None:
+        yield f"After leaving {title}, the same in: {command}"
 
 
 def _named(paths: list[bytes]) -> str:
