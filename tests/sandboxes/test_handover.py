@@ -69,6 +69,19 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
+def test_a_copy_of_a_sandbox_hands_out_a_history_beside_the_other(scene):
+    """A copy has the ids of its history as well, and so has a stranger that knows them."""
+    first = scene.receive(scene.push("roses"))
+
+    scene.directory = scene.directory.with_name("task-2")
+    copied = scene.receive(scene.push("tulips"))
+
+    held = {ref: scene.handle.show(ref).id for ref in ("task-1/project", "task-2/project")}
+    assert held == {"task-1/project": first.newest_id, "task-2/project": copied.newest_id}
+    assert scene.handle.show(copied.ref).id == copied.newest_id
+    assert (first.snapshots, copied.snapshots) == (1, 2)
+
+
 def test_a_file_comes_once(scene):
     first = scene.receive(scene.push("roses"))
     assert (first.snapshots, first.files) == (1, len(scene.reads))

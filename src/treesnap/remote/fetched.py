@@ -40,9 +40,13 @@ def fetched_histories(store: Store) -> list[FetchedHistory]:
 
 
 def fetched_root(store: Store, remote: str, name: str, history_id: str) -> Root:
-    """Returns the root of a history, which may be new; it keeps the names that it had first."""
+    """Returns the root of a history of a remote, which may be new; it keeps its first name.
+
+    Another remote may say that it has a history with the same id, as the copy of a sandbox does:
+    its snapshots must not be taken for those of this one.
+    """
     for history in fetched_histories(store):
-        if history.id == history_id:
+        if (history.remote, history.id) == (remote, history_id):
             return store.root(history.path)
     above = f"{store.path}/fetched/{remote}"
     path = f"{above}/{printable(name).replace('/', '_') or '_'}/{history_id}"
