@@ -18,8 +18,8 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -28,6 +28,7 @@ from urllib.parse import quote
 from treesnap.agents.host_process import (
     HostFailed,
     HostProcess,
+    HostRefused,
     HostSaid,
     JsonTalk,
     host_program,
@@ -62,6 +63,8 @@ class ConversationOutcome(StrEnum):
     """It is as it was, because nothing else was asked for."""
     FAILED = "failed"
     """It is as it was, though it was to go back."""
+    UNKNOWN = "unknown"
+    """The host was asked, and did not say whether it went back."""
 
 
 class WayKind(StrEnum):
@@ -83,7 +86,7 @@ class Conversation(NamedTuple):
     session: str
     """The session in which it goes on."""
     reason: str | None = None
-    """Why it is as it was, though it was to go back."""
+    """Why it is as it was, though it was to go back; or why that is not known."""
     keys: str | None = None
     """What to press in the host to take it back there, if that is known."""
     command: tuple[str, ...] | None = None
@@ -164,10 +167,11 @@ def conversation(
             raise HostFailed(problem)
         went_on = _asked(session.host, way, point, root, environ)
     except HostFailed as error:
-        reason = printable(str(error))[:_REASON_LENGTH_MAX]
-        return left._replace(outcome=ConversationOutcome.FAILED, reason=reason)
+        is_certain = not isinstance(error, _Unanswered)
+        outcome = ConversationOutcome.FAILED if is_certain else ConversationOutcome.UNKNOWN
+        return left._replace(outcome=outcome, reason=printable(str(error))[:_REASON_LENGTH_MAX])
     except KeyboardInterrupt:
-        return left._replace(outcome=ConversationOutcome.FAILED, reason="it was interrupted")
+        return left._replace(outcome=ConversationOutcome.UNKNOWN, reason="it was interrupted")
     return left._replace(
         outcome=ConversationOutcome.FORKED
         if way.kind is WayKind.FORK
@@ -176,6 +180,21 @@ def conversation(
         keys=None,
         command=_resuming(session.host, way, went_on),
     )
+
+
+class _Unanswered(HostFailed):
+    """A host was asked for what takes the conversation back, and said neither yes nor no."""
+
+
+@contextmanager
+def _last_question() -> Iterator[None]:
+    """Raises _Unanswered where a host fails in the body in another way than by a refusal."""
+    try:
+        yield
+    except HostRefused:
+        raise
+    except HostFailed as error:
+        raise _Unanswered(str(error)) from error
 
 
 def _problem(session: AgentSession, step: AgentStep, way: _Way) -> str | None:
@@ -238,7 +257,8 @@ def _revert_thread(program: str, point: Point, root: str, environ: Mapping[str, 
         talk.tell("initialized")
         resumed = talk.ask("thread/resume", threadId=point.session, excludeTurns=True)
         _require_here(resumed.get("cwd"), root)
-        talk.ask("thread/revert", threadId=point.session, beforeTurnId=point.ref)
+        with _last_question():
+            talk.ask("thread/revert", threadId=point.session, beforeTurnId=point.ref)
     return point.session
 
 
@@ -257,9 +277,10 @@ def _rewind_history(program: str, point: Point, root: str, environ: Mapping[str,
         context = resumed.get("context")
         _require_here(context.get("cwd") if isinstance(context, dict) else None, root)
         event_id = _event_of(points, point)
-        answer = talk.ask(
-            "session.history.rewind", **session, eventId=event_id, mode="conversation"
-        )
+        with _last_question():
+            answer = talk.ask(
+                "session.history.rewind", **session, eventId=event_id, mode="conversation"
+            )
         if answer.get("outcome") != "success":
             raise HostFailed(f"it says {answer.get('outcome')}")
     return point.session
@@ -324,9 +345,10 @@ def _fork_session(program: str, point: Point, root: str, environ: Mapping[str, s
         message = server.ask("GET", f"{place}/message/{point.ref}{query}").get("info")
         if not isinstance(message, dict) or message.get("role") != "user":
             raise HostFailed("its answer is not understood")
-        fork = server.ask("POST", f"{place}/fork{query}", {"messageID": point.ref}).get("id")
-    if not isinstance(fork, str) or _OPENCODE_SESSION.fullmatch(fork) is None:
-        raise HostFailed("its answer is not understood")
+        with _last_question():
+            fork = server.ask("POST", f"{place}/fork{query}", {"messageID": point.ref}).get("id")
+            if not isinstance(fork, str) or _OPENCODE_SESSION.fullmatch(fork) is None:
+                raise HostFailed("its answer is not understood")
     return fork
 
 
@@ -362,7 +384,7 @@ class _Server(NamedTuple):
             except (http.client.HTTPException, ValueError, RecursionError) as error:
                 raise HostFailed("its answer is not understood") from error
         if response.status != http.client.OK or not isinstance(answer, dict):
-            raise HostFailed(_refusal(answer) or f"it answered with status {response.status}")
+            raise HostRefused(_refusal(answer) or f"it answered with status {response.status}")
         return answer
 
 

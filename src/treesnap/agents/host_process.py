@@ -34,6 +34,10 @@ class HostFailed(Exception):
     """A host did not do what it was asked for; the text says why, in a few words."""
 
 
+class HostRefused(HostFailed):
+    """A host said no to what it was asked for; the text is its own."""
+
+
 def host_program(names: Iterable[str], environ: Mapping[str, str]) -> str | None:
     """Returns the full path of the first program that is on the PATH, or None.
 
@@ -210,7 +214,7 @@ class JsonTalk:
         self._send({"method": method, **fields})
 
     def ask(self, method: str, **parameters: object) -> Mapping[str, Any]:
-        """Returns the answer; raises HostFailed with what the host says against it."""
+        """Returns the answer; raises HostRefused with what the host says against it, HostFailed."""
         self._number += 1
         self._send({"id": self._number, "method": method, "params": parameters})
         while True:
@@ -225,9 +229,10 @@ class JsonTalk:
 
     def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         error, answer = message.get("error"), message.get("result")
+        if isinstance(error, dict) and isinstance(error.get("message"), str):
+            raise HostRefused(error["message"])
         if error is not None or not isinstance(answer, dict):
-            reason = error.get("message") if isinstance(error, dict) else None
-            raise HostFailed(reason if isinstance(reason, str) else "its answer is not understood")
+            raise HostFailed("its answer is not understood")
         return answer
 
     def _send(self, message: Mapping[str, Any]) -> None:

@@ -134,6 +134,17 @@ def test_the_files_go_back_where_the_conversation_does_not(snap, root, codex):
     assert ADVICE in again.err
 
 
+def test_a_host_that_does_not_answer_may_have_taken_the_conversation_back(snap, root, codex):
+    codex("dies thread/revert")
+
+    result = snap("rewind", "--conversation")
+
+    assert result.code == 4
+    assert not (root / "made").exists()
+    unknown = "Look whether the conversation went back, for that is not known: it ended too early\n"
+    assert unknown in result.err
+
+
 def test_files_that_do_not_go_back_leave_the_conversation(snap, root, codex, tmp_path):
     result = snap("rewind", "1", "no-such-path", "--conversation")
 

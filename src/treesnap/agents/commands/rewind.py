@@ -111,7 +111,8 @@ def rewind(
     if talk is not None:
         invocation.output.note(*_conversation_notes(result, talk, again, is_wanted=conversation))
     invocation.output.note(*restore_notes(result.restore, invocation.command_text("undo")))
-    is_done = talk is None or talk.outcome is not conversations.ConversationOutcome.FAILED
+    outcomes = conversations.ConversationOutcome
+    is_done = talk is None or talk.outcome not in (outcomes.FAILED, outcomes.UNKNOWN)
     return ExitCode.DONE if is_done else ExitCode.INCOMPLETE
 
 
@@ -200,7 +201,9 @@ def _conversation_notes(
         if any(item.verdict in kept for item in result.paths):
             yield "The model no longer knows about its work in what is kept"
         return
-    if talk.outcome is Outcome.FAILED:
+    if talk.outcome is Outcome.UNKNOWN:
+        yield f"Look whether the conversation went back, for that is not known: {talk.reason}"
+    elif talk.outcome is Outcome.FAILED:
         yield f"The conversation stays as it is: {talk.reason}"
     elif is_wanted:  # in a dry run
         yield "The conversation would go back, too"
