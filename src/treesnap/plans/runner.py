@@ -133,16 +133,17 @@ def runner_command(runner: str, prompt: str) -> list[str]:
     return [word.replace(PROMPT, prompt) for word in words]
 
 
-def end_interrupted(context: Context, plan: Plan) -> Plan:
+def end_interrupted(context: Context, plan: Plan, *, mount: int | None = None) -> Plan:
     """Undoes an interrupted step and returns the plan as it was before the step.
 
-    The caller holds the plan lock. A plan that was not interrupted is returned unchanged.
+    The caller holds the plan lock. A plan that was not interrupted is returned unchanged. ``mount``
+    is that of the root before the step, where this process took the checkpoint.
     """
-    settled = go_back_to_step(context, plan)
+    settled = go_back_to_step(context, plan, mount=mount)
     return save(context, release_held(context, settled)) if settled.held else settled
 
 
-def go_back_to_step(context: Context, plan: Plan) -> Plan:
+def go_back_to_step(context: Context, plan: Plan, *, mount: int | None = None) -> Plan:
     """Does the part of :func:`end_interrupted` that is possible while the checkpoint is held.
 
     The plan keeps its held snapshots: this process cannot delete one that it holds itself.
@@ -154,6 +155,7 @@ def go_back_to_step(context: Context, plan: Plan) -> Plan:
                 context,
                 attempt.snapshot_id,
                 partial(end_leftovers_of, context, plan, attempt),
+                mount=mount,
                 reason="step interrupted",
             )
         warn_of_untouched(context, result)
@@ -220,6 +222,8 @@ class Runner:
         self._context = context
         self._monitor = monitor
         self._calls = calls
+        self._mount: int | None = None
+        """That of the root before the running step."""
 
     def run(self, plan: Plan) -> Plan:
         """Carries out the remaining steps; returns the plan, completed or failed.
@@ -233,7 +237,7 @@ class Runner:
         try:
             return self._run(self._saved)
         except BaseException as error:
-            self._take_step_back(error, end_interrupted)
+            self._take_step_back(error, partial(end_interrupted, mount=self._mount))
             raise
 
     def _run(self, plan: Plan) -> Plan:
@@ -259,8 +263,9 @@ class Runner:
         )
         operation = f"step {leaf.step.name} of plan {plan.id}"
 
-        def give_up(_held: HeldCheckpoint, error: BaseException) -> None:
-            self._take_step_back(error, go_back_to_step)
+        def give_up(held: HeldCheckpoint, error: BaseException) -> None:
+            self._mount = held.mount
+            self._take_step_back(error, partial(go_back_to_step, mount=held.mount))
 
         with CheckpointBlock(self._context, request, operation, give_up, itself) as held:
             plan = self._attempts(plan, index, leaf, held)

@@ -82,7 +82,6 @@ COVERS = {
 }
 
 
-@pytest.mark.sampled(2)
 @WAYS
 @pytest.mark.parametrize("cover", COVERS.values(), ids=COVERS)
 def test_what_a_step_mounted_over_the_root_is_not_written_to(
