@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from stat import S_ISGID, S_ISUID
 
@@ -280,25 +280,15 @@ class RootHistory:
             if id(mark) not in left_out and (mark.session != own or mark.call not in calls)
         ]
 
-    def _telling(self) -> set[str]:
-        """Returns the sessions of hosts whose hooks tell each call of a tool.
-
-        There a turn in which none was told has changed nothing, also the first one.
-        """
-        steps = filter(None, map(step_of, self._snapshots))
-        return {
-            step.snapshot.record.session or ""
-            for step in steps
-            if step.host in HOSTS and EventPhase.PRE in HOSTS[step.host].phases.values()
-        }
-
     def attribution(self, widened: Collection[Whose] = ()) -> Attribution:
         """Returns whose the changes are; ``widened`` are classes that are undone as well."""
         return self._attribution(self._spans, widened)
 
     def _attribution(self, spans: Sequence[Span], widened: Collection[Whose]) -> Attribution:
         numbers = [state.sequence for state in self._states]
-        calls = calls_by_span(calls_in(self._marks(), numbers[-1], self._telling()), numbers)
+        calls = calls_by_span(
+            calls_in(self._marks(), numbers[-1], telling_sessions(self._snapshots)), numbers
+        )
         groups = load_groups(self._states[-1].record.links, self._session.store.get)
         return Attribution(
             self._agent.id,
@@ -440,6 +430,19 @@ class _Restored:
                         else self._version(entry)
                     )
                     yield version, is_own
+
+
+def telling_sessions(snapshots: Iterable[Snapshot]) -> set[str]:
+    """Returns the sessions of hosts whose hooks tell each call of a tool.
+
+    There a turn in which none was told has changed nothing, also the first one.
+    """
+    steps = filter(None, map(step_of, snapshots))
+    return {
+        step.snapshot.record.session or ""
+        for step in steps
+        if step.host in HOSTS and EventPhase.PRE in HOSTS[step.host].phases.values()
+    }
 
 
 def was_there(snapshot: Snapshot) -> bool:

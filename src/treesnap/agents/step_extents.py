@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from treesnap.agents.attribution import calls_in
 from treesnap.agents.marks import MarkPhase, ToldMark, marks_in, with_steps
+from treesnap.agents.root_history import telling_sessions
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import StepGroup
 from treesnap.core.model.snapshots import Snapshot
@@ -34,11 +36,9 @@ def extent_of(session: Session, snapshot: Snapshot) -> StepExtent | None:
     if step is None or step.phase not in (EventPhase.PRE, EventPhase.POST):
         return None
     snapshots = list(session.store.snapshots.readable(session.root.id))
-    by_session: dict[str, list[ToldMark]] = {}
-    for mark in with_steps(marks_in(session), snapshots):
-        by_session.setdefault(mark.session, []).append(mark)
+    told = with_steps(marks_in(session), snapshots)
     own = snapshot.record.session or ""
-    marks = by_session.pop(own)
+    marks = [mark for mark in told if mark.session == own]
     for calls in _together(_calls(marks)):
         first, last = marks[calls[0].first].at, max(marks[call.last].end for call in calls)
         began = [marks[call.first] for call in calls]
@@ -53,10 +53,10 @@ def extent_of(session: Session, snapshot: Snapshot) -> StepExtent | None:
         after = next((item for item in states if item.sequence >= last), snapshots[0])
         known = {item.sequence: item.record.step or 0 for item in snapshots}
         steps = tuple(sorted({known[at] for at in begun if at in known} or {step.number}))
-        others = tuple(
-            sorted(name for name, told in by_session.items() if _is_open(told, first, last))
-        )
-        return StepExtent(before, after, StepGroup(own, steps, others))
+        # As in a rewind: one that still runs, or whose end was lost, may have made the changes.
+        open_calls = calls_in(told, snapshots[0].sequence, telling_sessions(snapshots))
+        others = {each.session for each in open_calls if each.first < last and first < each.last}
+        return StepExtent(before, after, StepGroup(own, steps, tuple(sorted(others - {own}))))
     return None
 
 
@@ -88,12 +88,3 @@ def _together(calls: Sequence[_ToldCall]) -> list[list[_ToldCall]]:
         groups[-1].append(call)
         end = max(end, call.last)
     return groups
-
-
-def _is_open(marks: Sequence[ToldMark], first: int, last: int) -> bool:
-    """Returns whether a call with a known end was open between two states, by their numbers."""
-    return any(
-        marks[call.first].at < last and first < marks[call.last].end
-        for call in _calls(marks)
-        if call.first < call.last
-    )

@@ -147,6 +147,26 @@ def test_work_of_another_session_meanwhile_is_not_reverted_unasked(snap, root, c
     assert names(root) == ["made.txt", "theirs.txt"]
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_call_of_another_session_that_still_runs_is_not_reverted_unasked(
+    snap, root, call, tell, has_ended
+):
+    """Until the end of its turn is told, it may have made what was made meanwhile."""
+    call("Pre", "u1", "s2")
+    if has_ended:
+        tell({"session_id": "s2", "hook_event_name": "Stop"})
+    call("Pre", "t1")
+    (root / "theirs.txt").write_text("theirs\n")
+    (root / "made.txt").write_text("made\n")
+    call("Post", "t1")
+
+    done = snap("revert", "step:1", "--session", "s1")
+
+    assert done.code == (0 if has_ended else 1)
+    assert ("Step 1 and session 's2' ran at the same time" in done.err) is not has_ended
+    assert names(root) == ([] if has_ended else ["made.txt", "theirs.txt"])
+
+
 def test_a_call_whose_end_was_not_captured_reaches_to_the_next_snapshot(snap, root, store, call):
     call("Pre", "t1")
     (root / "made.txt").write_text("made\n")
