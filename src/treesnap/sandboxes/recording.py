@@ -239,7 +239,9 @@ class Recording:
             place = shlex.quote(self._place)
             add = f"{self._snap} remote add {self._remote} {place}/{self._remote} --json -q"
             set_up = self._ask(f"mkdir -p -m 700 {place} && (cd {place} && pwd) && {add}")
-            self._place = next(line for line in set_up.lines if line.startswith("/"))
+            self._place = next((line for line in set_up.lines if line.startswith("/")), "")
+            if not self._place:
+                raise _not_understood("no place")
         self.hand_out()  # what stands in its way is known before anything runs
         self._wrap()
 
@@ -276,7 +278,7 @@ class Recording:
         made = self._ask(f"{self._snap} {shlex.join(words)}", allowed=(0, _INCOMPLETE))
         if not made.fields.get("complete", True):
             self._note(label, "some files could not be read, and are not in the checkpoint")
-        return SnapshotId(str(made.fields["id"]))
+        return SnapshotId(made.text("id"))
 
     def hand_out(self) -> HandedOut | None:
         """Pushes in the sandbox, and brings what is new to the host; returns what came, if to here.
@@ -292,9 +294,12 @@ class Recording:
             there = f"{self._place}/{self._remote}"
             pushed = self._ask(f"{push} && cd {shlex.quote(there)} && find . -type f")
             names = [line.removeprefix("./") for line in pushed.lines if line.startswith("./")]
-            self._pushed.update(map(str, pushed.fields["snapshots"]))
+            ids = pushed.fields.get("snapshots")
+            if not isinstance(ids, list) or not all(isinstance(item, str) for item in ids):
+                raise _not_understood("no snapshots")
+            self._pushed.update(ids)
             self.handed_out = self._receiver.receive(
-                str(pushed.fields["history_id"]),
+                pushed.text("history_id"),
                 self._pushed,
                 names,
                 lambda name: self._sandbox.read(f"{there}/{name}"),
@@ -378,7 +383,7 @@ class Recording:
 
 
 class _Answer(NamedTuple):
-    """What snap printed in the sandbox, where a shell may print as well."""
+    """What snap printed in the sandbox, where a shell may print as well; not to be trusted."""
 
     fields: dict[str, Any]
     lines: list[str]
@@ -388,8 +393,22 @@ class _Answer(NamedTuple):
         """Returns the last object that snap printed, and all lines."""
         lines = text.splitlines()
         objects = (line for line in reversed(lines) if line.startswith('{"schema": "treesnap.'))
-        fields = json.loads(next(objects, "{}"))
+        try:
+            fields = json.loads(next(objects, "{}"))
+        except (ValueError, RecursionError):
+            fields = {}
         return cls(fields, lines)
+
+    def text(self, name: str) -> str:
+        """Returns a field; raises Refused where it is not there, or not a text."""
+        value = self.fields.get(name)
+        if not isinstance(value, str):
+            raise _not_understood(f"no {name}")
+        return value
+
+
+def _not_understood(what: str) -> Refused:
+    return Refused(f"What snap answered in the sandbox is not understood: {what}")
 
 
 async def _next_of(iterator: Any) -> Any:
