@@ -178,7 +178,9 @@ def merged_lines(base: Lines, mine: Lines, theirs: Lines) -> tuple[Lines, Lines 
             marked += left
         else:
             is_conflict = True
-            marked += marked_lines(left, right)
+            whole = [line for line in [*left, *right] if line.endswith(b"\n")]
+            end = b"\r\n" if whole and whole[0].endswith(b"\r\n") else b"\n"
+            marked += marked_lines(left, right, end)
         merged += stable[:1]
         marked += stable[:1]
         stable = stable[1:]
@@ -190,13 +192,14 @@ def lines_of(text: bytes) -> Lines:
     return [line + b"\n" for line in lines] + [rest] * bool(rest)
 
 
-def marked_lines(left: Lines, right: Lines) -> Lines:
+def marked_lines(left: Lines, right: Lines, end: bytes) -> Lines:
     """Returns both sides between marks, and what they share at their ends outside of these."""
     if left and right and left[0] == right[0]:
-        return [left[0], *marked_lines(left[1:], right[1:])]
+        return [left[0], *marked_lines(left[1:], right[1:], end)]
     if left and right and left[-1] == right[-1]:
-        return [*marked_lines(left[:-1], right[:-1]), left[-1]]
-    return [b"<<<<<<<\n", *ended(left), b"=======\n", *ended(right), b">>>>>>>\n"]
+        return [*marked_lines(left[:-1], right[:-1], end), left[-1]]
+    sides = [*ended(left, end), b"=======" + end, *ended(right, end)]
+    return [b"<<<<<<<" + end, *sides, b">>>>>>>" + end]
 
 
 def between(lines: Lines, stable: Lines) -> list[Lines]:
@@ -210,8 +213,8 @@ def between(lines: Lines, stable: Lines) -> list[Lines]:
     return parts
 
 
-def ended(lines: Lines) -> Lines:
-    return [line if line.endswith(b"\n") else line + b"\n" for line in lines]
+def ended(lines: Lines, end: bytes) -> Lines:
+    return [line if line.endswith(b"\n") else line + end for line in lines]
 
 
 # ---------------------------------------------------------------------- paths
@@ -378,8 +381,9 @@ class _Merging:
         if marked is not None:
             self.result.conflicts.add(path)
             marks = {
-                b"<<<<<<<\n": b"<<<<<<< " + self.labels[0] + b"\n",
-                b">>>>>>>\n": b">>>>>>> " + self.labels[1] + b"\n",
+                mark + end: mark + b" " + label + end
+                for mark, label in zip((b"<<<<<<<", b">>>>>>>"), self.labels, strict=True)
+                for end in (b"\n", b"\r\n")
             }
             merged = [marks.get(line, line) for line in marked]
         return replace(result, content=b"".join(merged))

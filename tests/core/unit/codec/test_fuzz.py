@@ -330,7 +330,7 @@ def replaced(value: Any, choose: Callable[[int], int], wrong: Any) -> Any:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", [name for name in MESSAGES if name != "sealed"])
+@pytest.mark.parametrize("name", [name for name in MESSAGES if name not in {"sealed", "row"}])
 @settings(EXAMPLES, max_examples=sized(30, 300))
 @given(data=st.data())
 def test_values_of_wrong_types_are_refused_or_valid(name, data):
