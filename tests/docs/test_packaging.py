@@ -18,11 +18,11 @@ HOME = "https://github.com/treesnap/treesnap"
 
 
 def changed_since_release() -> tuple[str, str]:
-    """Returns what the changelog has that is unreleased, and the newest release."""
+    """Returns what the changelog has that is unreleased, and the newest release, if any."""
     text = (PROJECT / "CHANGELOG.md").read_text()
-    found = re.search(r"## \[Unreleased\]\n(.*?)\n## \[([\d.]+)\] - ", text, re.DOTALL)
-    assert found is not None
-    return found[1].strip(), found[2]
+    unreleased, *released = re.split(r"^## \[([\d.]+)\] - .*$", text, flags=re.MULTILINE)
+    found = re.search(r"^## \[Unreleased\]\n(.*)", unreleased, re.DOTALL | re.MULTILINE)
+    return found[1].strip() if found is not None else "", (released or ["0.0"])[0]
 
 
 def test_version_says_whether_the_code_is_released():
