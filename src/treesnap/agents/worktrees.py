@@ -47,6 +47,15 @@ _GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
 """Variables that would have git work on another repository."""
 
 
+_NO_NAMES = frozenset({"", ".", "..", ".git"})
+"""The last would make a repository of the directory that holds the forks."""
+_KEEPS = {
+    SkipReason.UNREADABLE: "cannot be read",
+    SkipReason.MOUNT: "is another file system",
+}
+"""What was not captured, so that the working tree stays as it is."""
+
+
 def make_worktree(context: Context, asked: WorktreeAsked, environ: Mapping[str, str]) -> str:
     """Makes a working tree and returns its path; one that the host has asked for before stays.
 
@@ -85,13 +94,14 @@ def remove_worktree(context: Context, asked: WorktreeAsked, environ: Mapping[str
     label = "before the working tree was removed"
     request = CaptureRequest(label=label, kind=SnapshotKind.AUTOMATIC, skip_unchanged=True)
     captured = create(tree, request)
-    unreadable = [item.path for item in captured.skipped if item.reason == SkipReason.UNREADABLE]
-    if unreadable:
-        raise Refused(
-            f"{quoted(unreadable[0])} cannot be read, so {quoted(path)} stays",
-            code=ErrorCode.UNREADABLE,
-            path=unreadable[0],
-        )
+    for item in captured.skipped:
+        problem = _KEEPS.get(item.reason)
+        if problem is not None:
+            raise Refused(
+                f"{quoted(item.path)} {problem}, so {quoted(path)} stays",
+                code=ErrorCode.UNREADABLE,
+                path=item.path,
+            )
     if is_of_git:
         main = _main_tree(path, environ)
         _git(["-C", main, "worktree", "remove", "--force", path], environ)
@@ -105,7 +115,7 @@ def _checked(name: object) -> str:
     text = name if isinstance(name, str) else ""
     parts = text.split("/")
     is_sound = text.isprintable() and 0 < len(os.fsencode(text)) <= _NAME_LENGTH_MAX
-    if not is_sound or text.startswith("-") or {"", ".", ".."}.intersection(parts):
+    if not is_sound or text.startswith("-") or _NO_NAMES.intersection(parts):
         raise InvalidArgument(f"{quoted(text)} cannot be the name of a working tree")
     return "+".join(parts)  # as the host does
 

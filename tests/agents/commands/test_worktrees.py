@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mounting import mounting
 from treesnap.agents.commands.hook import carry_out
 from treesnap.agents.install.installer import SettingsPlace, install, uninstall
 from treesnap.cli.hook_client import identity
@@ -143,8 +144,22 @@ def test_a_name_is_used_again_after_a_removal(snap, root, file, made, tell):
 @pytest.mark.parametrize(
     "name",
     [
-        *("", "..", "../x", "a/../../x", "/tmp/x", ".", "a//b", "a/", "./a", "-x", "a\nb", "a\0b"),
-        *("\x1b[2J", "x" * 101, None, 1, ["a"], {"a": 1}),
+        *(
+            "",
+            "..",
+            "../x",
+            "a/../../x",
+            "/tmp/x",
+            ".",
+            "a//b",
+            "a/",
+            "./a",
+            "-x",
+            "a\nb",
+            "a\0b",
+            ".git",
+        ),
+        *("\x1b[2J", "x" * 101, ".git", None, 1, ["a"], {"a": 1}),
     ],
 )
 @pytest.mark.parametrize("place", ["root", "repository"])
@@ -269,6 +284,17 @@ class TestWhatIsNotRemoved:
         assert (tmp_path / "own/file").exists()
         assert (fork / "file").exists()
         assert file.exists()
+
+    def test_what_another_file_system_is_mounted_in(self, root, file, tell, made):
+        fork = made("feat")
+        (fork / "data").mkdir()
+        with mounting() as mounter:
+            mounter.bind(fork.parent, fork / "data")
+
+            self.refused(tell, str(fork))
+
+            assert (fork / "data/feat").exists()
+        assert (fork / "file").exists()
 
     def test_a_relative_or_missing_path(self, root, file, tell):
         for path in ("file", "", None, 1):
