@@ -205,6 +205,7 @@ def test_points_of_another_form_are_none(points):
         ("opencode", "dies serve", "it ended too early"),
         ("opencode", "dies POST", "its answer is not understood"),
         ("opencode", "floods serve", "it said too much"),
+        ("opencode", "announces POST", "its answer is not understood"),
     ],
 )
 def test_what_a_host_refuses_or_does_wrong_is_the_reason(place, host, how, reason):

@@ -26,6 +26,7 @@ from typing import Any
 from urllib.parse import quote
 
 from treesnap.agents.host_process import (
+    SAID_SIZE_MAX,
     HostFailed,
     HostProcess,
     HostRefused,
@@ -380,7 +381,9 @@ class _Server(NamedTuple):
             response = http.client.HTTPResponse(said)
             try:
                 response.begin()
-                answer = json.loads(response.read())
+                answer = json.loads(response.read(SAID_SIZE_MAX))  # room is made for what it says
+                if response.length:
+                    raise HostFailed("its answer is not understood")
             except (http.client.HTTPException, ValueError, RecursionError) as error:
                 raise HostFailed("its answer is not understood") from error
         if response.status != http.client.OK or not isinstance(answer, dict):

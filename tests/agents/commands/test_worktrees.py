@@ -157,7 +157,6 @@ def test_a_name_is_used_again_after_a_removal(snap, root, file, made, tell):
             "-x",
             "a\nb",
             "a\0b",
-            ".git",
         ),
         *("\x1b[2J", "x" * 101, ".git", None, 1, ["a"], {"a": 1}),
     ],
