@@ -103,7 +103,7 @@ def test_create_keeps_what_its_caller_says(snap, tree):
     assert (listed["label"], listed["name"]) == ("a remark", "v1")
     assert (listed["session"], listed["step"]) == ("s", 3)
     assert listed["tags"] == {"k": "v", "empty": ""}
-    assert listed["kind"] == "automatic"
+    assert listed["kind"] == "manual"
 
 
 @pytest.mark.parametrize("tag", ["nothing", "=value"])

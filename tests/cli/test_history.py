@@ -24,7 +24,7 @@ def test_list_is_a_table_newest_first(snap, history):
 
     lines = result.out.splitlines()
     assert [line.split()[0] for line in lines] == [identity[:12] for identity in history]
-    pattern = r"[0-9a-f]{12}  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d +\+\d+ B  [a-z]+ +--  (.*)"
+    pattern = r"[0-9a-f]{12}  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d +\+\d+ B  manual  --  (.*)"
     titles = [match and match[1] for line in lines for match in [re.fullmatch(pattern, line)]]
     assert titles == ["k=v", "[v2] (s step 2)", "first"]
 

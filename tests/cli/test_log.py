@@ -81,7 +81,7 @@ def test_filters_choose_what_is_shown(snap, made, words, numbers):
     [
         (["-n", "1"], [2]),
         (["-n", "0"], []),
-        (["--kind", "manual", "-n", "1"], [1]),
+        (["--kind", "manual", "-n", "2"], [2, 1]),
         (["--kind", "safety"], []),
         (["--since", "1h"], [2, 1, 0]),
         (["--since", "0s"], []),

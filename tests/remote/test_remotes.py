@@ -292,6 +292,18 @@ def test_automatic_snapshots_are_left_out_unless_told(handle, garden, place):
     assert remotes.push(refs=[safety.id]).snapshots == (safety.id,)
 
 
+def test_steps_of_a_session_that_are_named_or_pinned_are_pushed(handle, garden, place):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    named = handle.create(session="s1", step=0, name="v1")
+    handle.create(session="s1", step=1)
+    (garden / "plants").write_text("tulips")
+    pinned = handle.create(session="s1", step=2)
+    handle.pin(pinned.id)
+
+    assert remotes.push().snapshots == (named.id, pinned.id)
+
+
 FAULTS = (BlobFaultKind.FAIL_BEFORE, BlobFaultKind.FAIL_AFTER)
 
 

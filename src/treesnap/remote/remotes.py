@@ -1089,7 +1089,7 @@ def _lacking(
     """Returns the payloads of the snapshots that a push stores, oldest first.
 
     They are none of ``there``, and came after the sequence ``after``. Where ``wanted`` is empty,
-    it is those that a person asked for, without merges that have no effect.
+    it is those that a person asked for, named or pinned, without merges that have no effect.
     """
     log, root = session.store.snapshots, session.root
     payloads = []
@@ -1099,7 +1099,8 @@ def _lacking(
             continue
         payload = log.payload(root.id, item)
         record = decode_snapshot(payload)
-        if wanted or every_kind or record.kind == SnapshotKind.MANUAL:
+        is_asked_for = record.kind == SnapshotKind.MANUAL or record.name is not None
+        if wanted or every_kind or is_asked_for or log.state(item.id).pinned:
             payloads.append(payload)
             if MERGED in record.tags:
                 merges.add(item.id)

@@ -33,7 +33,7 @@ def pushed(snap, root, disk):
 
 def test_a_push_and_a_clone(snap, run_snap, root, pushed, disk, tmp_path):
     assert (pushed.code, pushed.out.startswith("Stored 1 snapshot on disk: ")) == (0, True)
-    assert snap("push").out == "disk lacks nothing\n"
+    assert snap("push").out == "disk lacks nothing that you asked for\n"
     assert f"disk  {disk}  (not encrypted)\n" == snap("remote", "list").out
     assert snap("remote", "show").out.split()[3:] == ["1", f"root@{os.uname().nodename}"]
     other = {"SNAP_STORE": str(tmp_path / "other")}
@@ -136,7 +136,7 @@ def test_secrets_come_from_a_command_a_file_or_the_environment(snap, root, disk,
     assert (added.code, added.out) == (0, f"Added the remote one: {disk}, encrypted\n")
     assert snap("push", "one").code == 0
     assert snap("remote", "add", "two", disk, "--encrypt", "--passphrase-file", file).code == 0
-    assert snap("push", "two").out == "two lacks nothing\n"
+    assert snap("push", "two").out == "two lacks nothing that you asked for\n"
     assert snap("config").out.count("passphrase-") == 1  # the file has taken its place
     snap("config", "--unset", f"passphrase-file.{disk}")
     assert snap("remote", "add", "three", disk, "--encrypt", env=PASSPHRASE).code == 0
@@ -272,7 +272,7 @@ def test_a_remote_is_pruned(snap, root, pushed):
     assert again.err == "No snapshot was removed: 1 is kept by the rules\n"
     assert len(snap("list").out.splitlines()) == 2
     assert snap("remote", "show").out.split()[3] == "1"
-    assert snap("push").out == "disk lacks nothing\n"
+    assert snap("push").out == "disk lacks nothing that you asked for\n"
 
 
 def test_a_passphrase_is_changed(snap, root, disk):
@@ -289,7 +289,10 @@ def test_a_passphrase_is_changed(snap, root, disk):
     assert snap("push", env=PASSPHRASE).code == 3
     assert snap("push", env=after).code == 0
     raw = snap("remote", "key", "add", "--raw-key", "--json", env=after).json["raw_key"]
-    assert snap("push", env={"TREESNAP_REMOTE_KEY": raw}).out == "disk lacks nothing\n"
+    assert (
+        snap("push", env={"TREESNAP_REMOTE_KEY": raw}).out
+        == "disk lacks nothing that you asked for\n"
+    )
     last = snap("remote", "key", "list", env=after).out.splitlines()
     assert [line.endswith("  (in use)") for line in sorted(last, key=len)] == [False, True]
 
@@ -550,7 +553,7 @@ def test_a_pull_that_changed_nothing_is_not_undone_to_take_the_other_side(
 def test_a_dry_run_says_that_nothing_is_lacking(snap, pushed):
     dry, for_programs = snap("push", "--dry-run"), snap("push", "--dry-run", "--json").json
 
-    assert dry.out == "disk lacks nothing\n"
+    assert dry.out == "disk lacks nothing that you asked for\n"
     assert (for_programs["requests"], for_programs["snapshots"]) == (0, [])
 
 

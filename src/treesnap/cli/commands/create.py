@@ -26,7 +26,7 @@ from treesnap.core.model.type_names import Any
 @argument("paths", nargs=-1, metavar="[PATH]...")
 @option("-m", "--label", metavar="LABEL", help="A description.")
 @name_options
-@option("--session", metavar="ID", help="The work it belongs to; makes it automatic.")
+@option("--session", metavar="ID", help="The work that the snapshot belongs to.")
 @option("--step", type=WholeNumber(min=0), metavar="N", help="Its place in the session.")
 @option("--step-name", is_tag=True, metavar="NAME", help="The name of the step.")
 @option("--phase", is_tag=True, metavar="PHASE", help="The phase of the work, such as 'validate'.")
@@ -107,7 +107,7 @@ def create(
         result = handle.create(
             invocation.absolute_all(paths, handle.root),
             tags={**tags, **facts},
-            kind=SnapshotKind.AUTOMATIC if automatic else None,
+            kind=SnapshotKind.AUTOMATIC if automatic else SnapshotKind.MANUAL,
             options=options,
             **words,
         )

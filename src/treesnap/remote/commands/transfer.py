@@ -98,7 +98,8 @@ def push(
         )
     count = count_text(len(result.snapshots), "snapshot")
     if not result.snapshots:
-        lines = [f"{result.remote} lacks nothing"]
+        asked_for = "" if every_kind or refs else " that you asked for"
+        lines = [f"{result.remote} lacks nothing{asked_for}"]
     elif dry_run:
         size = size_text(result.stored.size_bytes)
         requests = count_text(result.requests or 0, "request")
