@@ -345,7 +345,7 @@ def _has_snapshots(context: Context) -> bool:
 
 
 def _keep_watched(context: Context) -> None:
-    """Starts a watcher where one was started for agents before, and is gone: it may be killed.
+    """Starts a watcher where one that was started for agents is gone: it may have been killed.
 
     Not again within a minute. Waits for nothing. Costs an opened store.
     """

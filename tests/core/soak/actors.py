@@ -37,6 +37,7 @@ from treesnap import plans
 from treesnap.core.codec.root_files import HoldRecord
 from treesnap.core.model.errors import (
     Busy,
+    Corrupt,
     ErrorCode,
     NotFound,
     OperationFailed,
@@ -474,9 +475,10 @@ class Mover(Actor):
                 if error.code != ErrorCode.RESTORE_INTERRUPTED:
                     raise
                 self.place.count(self.name, "a restore was interrupted")
-            except OperationFailed as error:
+            except (Corrupt, OperationFailed) as error:
                 # A store with damage stays where it is.
-                if not (self.place.damages.is_around(mark) and NOT_MOVED in error.message):
+                is_told = isinstance(error, Corrupt) or NOT_MOVED in error.message
+                if not (self.place.damages.is_around(mark) and is_told):
                     raise
                 self.place.count(self.name, "declined: damage")
             except Busy as error:
