@@ -170,13 +170,17 @@ class HostProcess:
         if written != len(data):
             raise HostFailed("it does not read what it is asked")
 
+    def tell_nothing_more(self) -> None:
+        """Closes the host's standard input, so that it waits for none."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+
     def end(self, *, is_gentle: bool) -> None:
         """Ends the process and all that it started; waits a moment for it to do so by itself."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
+        stdout = self._process.stdout
         assert stdout is not None
-        with suppress(OSError):
-            stdin.close()
+        self.tell_nothing_more()
         try:
             if is_gentle:
                 if self._ends_by_signal:

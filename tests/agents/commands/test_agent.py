@@ -330,6 +330,15 @@ def test_codex_may_list_hooks_that_are_not_understood(snap, home):
     assert found["runs"] is False
 
 
+def test_a_host_that_reads_its_input_first_tells_its_version(snap, home):
+    host(home, "codex", "read -r line\necho 1.2.3")
+    snap("agent", "install", "codex")
+
+    (found,) = snap("agent", "status", "codex", "--json").json["hosts"]
+
+    assert found["version"] == "1.2.3"
+
+
 @pytest.mark.parametrize("line", ["['snap', 'hook']", "[1]"])
 def test_a_plugin_that_was_edited_is_none_of_ours(snap, home, line):
     snap("agent", "install", "opencode")

@@ -306,6 +306,7 @@ def _versions(found: Mapping[str, str], environ: Mapping[str, str]) -> dict[str,
                 process = HostProcess([program, "--version"], environ, timeout_s=TIMEOUT_S)
                 started[host] = process
                 stack.callback(process.end, is_gentle=False)
+                process.tell_nothing_more()
         for host, process in started.items():
             with suppress(HostFailed):
                 number = re.search(rb"\d+(?:\.\d+)+", process.said.rest())
