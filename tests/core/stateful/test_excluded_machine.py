@@ -165,19 +165,14 @@ class Machine(RuleBasedStateMachine):
         if result.safety_id is None:
             return
         after = record(self.root)
-        self.renew_times(scope, before)
+        self.renew_times(scope)
         self.undo_stack.append(Step(before, after, scope))
         self.redo_stack.clear()
 
-    def renew_times(self, scope: Scope, state: Record) -> None:
-        above = self.timeless(scope, state)
+    def renew_times(self, scope: Scope) -> None:
+        above = ancestors(scope)
         for stack in (self.undo_stack, self.redo_stack):
             stack[:] = [step._replace(timeless=step.timeless | above) for step in stack]
-
-    def timeless(self, scope: Scope, state: Record) -> set[bytes]:
-        """Returns the directories above a scope, and above other names of what is in it."""
-        linked = tuple(path for path, facts in state.items() if facts.links)
-        return ancestors(scope) | (ancestors(linked) if scope is not None else set())
 
     @rule(number=st.integers(0, 99))
     def restore(self, number: int) -> None:
@@ -228,7 +223,7 @@ class Machine(RuleBasedStateMachine):
             return
         source.pop()
         now = record(self.root)
-        self.renew_times(step.scope, step.before)
+        self.renew_times(step.scope)
         assert [item.path for item in would.changes] == [item.path for item in done.changes]
         assert would.untouched == done.untouched
         self.compare(step, now)
@@ -236,7 +231,7 @@ class Machine(RuleBasedStateMachine):
 
     def compare(self, step: Step, now: Record) -> None:
         above = ancestors(tuple(step.touched))
-        timeless = step.timeless | self.timeless(step.scope, step.before)
+        timeless = step.timeless | ancestors(step.scope)
 
         def rest(state: Record) -> Record:
             """Returns what is untouched; directories are as they hold something else or not."""

@@ -61,7 +61,7 @@ def tree(objects: Objects, number: int) -> State:
 def test_each_directory_is_read_once_on_each_side(objects):
     current, target = tree(objects, 1), tree(objects, 2)
 
-    plan = make_plan(current, target, None, budget=PathBudget(lambda: 0))
+    plan = make_plan(current, target, budget=PathBudget(lambda: 0))
 
     assert len(plan.puts) == len(plan.changes) == DIRECTORIES
     assert set(plan.directories) == {b"", *(path.partition(b"/")[0] for path in plan.puts)}
@@ -73,7 +73,7 @@ def test_what_is_put_as_a_whole_is_listed_path_by_path(objects):
     below = objects.directory(b"new", file(b"a", 1), file(b"b", 2))
     target = objects.state(objects.directory(b"", below, file(b"newer", 3)))
 
-    plan = make_plan(current, target, None, budget=PathBudget(lambda: 0))
+    plan = make_plan(current, target, budget=PathBudget(lambda: 0))
 
     assert set(plan.puts) == {b"new", b"newer"}
     assert set(plan.removals) == {b"here"}

@@ -118,7 +118,8 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
             target, left_out = goal.wanted(session, None)
             current = empty_state(session, target.root)
         require_paths(goal.paths, current, target)
-        plan = _planned(session, goal, current, target, goal.base_states(session))
+        bases = goal.base_states(session)
+        plan = _planned(session, goal, current, target, bases, asked=own)
         wider = view.with_written(goal, session, seen, plan)
         if wider == view:
             break
@@ -427,7 +428,7 @@ class _RestoreAttempt:
                 for base in bases
             )
         work = RestoreWork(
-            plan=_planned(session, goal, current, target, bases),
+            plan=_planned(session, goal, current, target, bases, asked=self._asked),
             current=current,
             target=target,
             observed=seen.observed,
@@ -511,17 +512,27 @@ class _RestoreAttempt:
 
 
 def _planned(
-    session: Session, goal: Goal, current: State, target: State, bases: Sequence[State]
+    session: Session,
+    goal: Goal,
+    current: State,
+    target: State,
+    bases: Sequence[State],
+    *,
+    asked: Goal,
 ) -> RestorePlan:
-    """Returns the steps from the current state to the target."""
-    made: frozenset[bytes] = frozenset()
+    """Returns the steps from the current state to the target.
+
+    The goal may reach further than what was ``asked`` for, by names of the same files.
+    """
+    above = treepath.ancestors(goal.scope or ())
+    spine = above
     if goal.request.way_back is not None or goal.is_step:
-        made = _made_since(session.context, goal, target)
+        spine = above - _made_since(session.context, goal, target)
     return make_plan(
         current,
         target,
-        goal.scope,
-        made,
+        spine,
+        reached=above - treepath.ancestors(asked.scope or ()),
         budget=goal.budget(session),
         bases=bases,
         base_budget=session.path_budget(),

@@ -111,7 +111,8 @@ def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> 
     nothing = empty_state(session, target.root)
     require_paths(goal.paths, nothing, target)
     if goal.request.list_changes:
-        plan = make_plan(nothing, target, goal.scope, budget=session.path_budget())
+        spine = treepath.ancestors(goal.scope or ())
+        plan = make_plan(nothing, target, spine, budget=session.path_budget())
     else:
         plan = RestorePlan()
         plan.counts[ChangeKind.ADDED] = count_of(target)

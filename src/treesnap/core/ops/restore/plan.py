@@ -357,9 +357,9 @@ def refuse_blocked(plan: RestorePlan) -> None:
 def make_plan(
     current: State,
     target: State,
-    scope: tuple[bytes, ...] | None,
-    made_since: AbstractSet[bytes] = frozenset(),
+    spine: AbstractSet[bytes] = frozenset(),
     *,
+    reached: AbstractSet[bytes] = frozenset(),
     budget: PathBudget | None = None,
     bases: Sequence[State] = (),
     base_budget: PathBudget | None = None,
@@ -367,16 +367,17 @@ def make_plan(
 ) -> RestorePlan:
     """Returns the steps from the current state to the target.
 
-    With a ``scope``, both trees hold nothing but the paths in it and the
-    directories above them, which are then not part of the restore themselves. Except those of
-    ``made_since``, which hold nothing else, and were absent in the target. With a ``budget``, the
+    For a scope, both trees hold nothing but the paths in it and the directories above them. Those
+    of the ``spine`` are not part of the restore themselves, and get new times where something in
+    them changes. Those of ``reached`` are above the scope for the sake of hard links alone: a name
+    in them is put again, and they keep their times. With a ``budget``, the
     plan lists the changes, which takes some 500 bytes for each path, also below directories that
     are one step; raises OperationFailed for more new paths than it has room for. As much takes
     what differs from the ``bases``, whether it is kept or ``overwrites`` is given; of these paths
     the ``base_budget`` counts those that are gone.
     """
     others = _Others(bases, current, base_budget, overwrites=overwrites)
-    return _Planner(current, target, scope, made_since, others, budget=budget).plan()
+    return _Planner(current, target, spine, reached, others, budget=budget).plan()
 
 
 class _Others:
@@ -510,15 +511,16 @@ class _Planner:
         self,
         current: State,
         target: State,
-        scope: tuple[bytes, ...] | None,
-        made_since: AbstractSet[bytes],
+        spine: AbstractSet[bytes],
+        reached: AbstractSet[bytes],
         others: _Others,
         *,
         budget: PathBudget | None,
     ) -> None:
         self._current = current
         self._target = target
-        self._spine = treepath.ancestors(scope) - made_since if scope is not None else set()
+        self._spine = spine
+        self._reached = reached
         self._budget = budget
         self._plan = RestorePlan()
         self._paired: dict[bytes, tuple[Entry, Entry | None]] = {}
@@ -549,7 +551,9 @@ class _Planner:
             self._current.entry(directory),
             self._target.entry(directory),
         )
-        if directory in self._spine or (new is not None and not new.is_directory):
+        if directory in self._reached:
+            new = old
+        elif directory in self._spine or (new is not None and not new.is_directory):
             new = None
         if old is not None:
             plan.directories[directory] = (old, new)

@@ -419,13 +419,14 @@ class Completion:
         walked = look.walked if scope == self._commit.paths else self._walk(scope)
         old, new = states_of(self._session, self._commit, scope)
         wanted = new if goal is self._target else old
-        plan = make_plan(walked.state, wanted, scope) if scope else RestorePlan()
+        spine = treepath.ancestors(scope)
+        plan = make_plan(walked.state, wanted, spine) if scope else RestorePlan()
         is_way_back = self._commit.is_way_back
         hidden = frozenset(plan.blocked) - self._revealed.whole if is_way_back else None
         if hidden:  # the snapshot has something else there, which proves that it is the step's
             self._revealed = self._revealed.plus(Revealed(whole=hidden))
             walked = self._walk(scope)
-            plan = make_plan(walked.state, wanted, scope)
+            plan = make_plan(walked.state, wanted, spine)
         return plan, wanted, walked
 
 
