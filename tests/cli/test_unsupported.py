@@ -9,15 +9,18 @@ import pytest
 
 import treesnap
 
+START = "import treesnap.cli.start; treesnap.cli.start.main()"
 PROGRAMS = {
-    "command": "import treesnap.cli.start; treesnap.cli.start.main()",
-    "library": "import treesnap; treesnap.open",
+    "command": (START, 2),
+    "hook": (f"sys.argv[1:] = ['hook', 'claude']; {START}", 1),
+    "library": ("import treesnap; treesnap.open", 1),
 }
+"""With their exit codes: hosts of agents take 2 of a hook for a refusal of what they do."""
 
 
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize(("program", "code"), PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize("platform", ["win32", "darwin", "cygwin", "freebsd14"])
-def test_elsewhere_it_says_in_one_line_where_it_runs(program, platform):
+def test_elsewhere_it_says_in_one_line_where_it_runs(program, code, platform):
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.platform = {platform!r}; {program}"],
         capture_output=True,
@@ -26,7 +29,7 @@ def test_elsewhere_it_says_in_one_line_where_it_runs(program, platform):
     )
 
     last = done.stderr.splitlines()[-1]
-    assert done.returncode == 1
+    assert done.returncode == code
     assert last.removeprefix("ImportError: ") == (
         f"treesnap {treesnap.__version__} runs on Linux, also in WSL on Windows, and not on "
         f"{platform} yet"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 INTERRUPTED = 130
+FAILED, USAGE = 1, 2
 """As in ``cli.failure``, which is not imported yet."""
 SERVED = frozenset({"create", "list", "status", "diff", "restore", "undo", "redo", "hook"})
 """The commands that a fork server runs."""
@@ -40,7 +41,8 @@ def main() -> NoReturn:
     """Runs the command line of this process and ends it, with 130 when it is interrupted."""
     problem = treesnap.unsupported()
     if problem is not None:
-        sys.exit(problem)
+        print(problem, file=sys.stderr)
+        sys.exit(FAILED if "hook" in sys.argv else USAGE)  # a host would take that for a refusal
     try:
         store = store_for_server(sys.argv) if "hook" in sys.argv else None
         if store is not None and not os.environ.get("SNAP_DISABLE"):

@@ -1,0 +1,204 @@
+"""What differs between systems stays below the seam, and every module imports on the others.
+
+``without_linux.py`` hides what only Linux has. ``mypy --platform darwin`` (``tox -e types``) finds
+names that a Mac has not; what it cannot see is found here, in the syntax trees: names that are
+asked for with ``getattr``, numbers of errors that mean another thing elsewhere, and paths.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from without_linux import MODULES, hidden_names
+
+PACKAGE = Path(treesnap.__file__).parent
+HOOK = Path(__file__).parents[1] / "support" / "without_linux.py"
+UNIX = ("darwin", "freebsd14")
+BELOW_THE_SEAM = ("core/fs/", "testing/")
+OTHER_ERRORS = frozenset({"ENOATTR", "ENODATA", "ENOSYS", "ENOTSUP", "ENOTTY", "EOPNOTSUPP"})
+"""Errors of what a system cannot, and of what is not there: each has others for it."""
+EXEMPT = {
+    ("__init__.py", "sys.platform"): "it says where treesnap runs",
+    ("cli/start.py", "/proc"): "words of a user, which are compared and not followed",
+    ("core/ops/context.py", "/proc"): "a root that is refused, wherever it is",
+}
+NOT_MOVED = frozenset(
+    {
+        "cli/fork_client.py",
+        "cli/fork_server.py",
+        "cli/hook_client.py",
+        "core/companion/channel.py",
+        "core/companion/listener.py",
+        "core/ops/checkpoint_locks.py",
+        "core/ops/context.py",
+        "core/ops/known_changes.py",
+        "core/ops/maintenance/store_place.py",
+        "core/ops/processes.py",
+        "core/ops/restore/export.py",
+        "core/ops/watching.py",
+        "core/store/lock.py",
+        "core/store/maintenance/collection.py",
+        "core/watch/follower.py",
+        "core/worktree/apply/applier.py",
+        "core/worktree/apply/clones.py",
+        "core/worktree/apply/protection.py",
+        "core/worktree/apply/removal.py",
+        "core/worktree/apply/stage.py",
+        "core/worktree/attributes.py",
+        "core/worktree/directory.py",
+        "core/worktree/mounts.py",
+        "core/worktree/scan/row_differences.py",
+        "mount/adapter.py",
+        "plans/process.py",
+        "remote/blobs/directory.py",
+    }
+)
+"""Modules that still know of Linux. A module that no longer does leaves this table."""
+IMPORTS = """
+import importlib, pkgutil, sys, treesnap
+def walk(package):
+    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        try:
+            module = importlib.import_module(found.name)
+        except ModuleNotFoundError as error:
+            if "pip install" not in str(error):  # an extra that is not installed
+                raise
+        else:
+            print(found.name)
+            if found.ispkg:
+                walk(module)
+walk(treesnap)
+"""
+
+
+def run_elsewhere(system: str, program: str) -> subprocess.CompletedProcess[str]:
+    """Runs a text where treesnap sees another system."""
+    return subprocess.run(
+        [sys.executable, HOOK, system, program], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("system", UNIX)
+def test_every_module_imports_on_another_unix(system):
+    done = run_elsewhere(system, IMPORTS)
+
+    assert done.returncode == 0, done.stderr
+    assert "treesnap.core.handle" in done.stdout.split()
+
+
+def test_windows_is_refused_by_a_command_and_by_the_library():
+    """Importing works, so that an installer or a tool that only looks does not fail."""
+    start = "import sys; sys.argv = ['snap', 'create']; from treesnap.cli.start import main; main()"
+    command = run_elsewhere("win32", start)
+    library = run_elsewhere("win32", "import treesnap; print(treesnap.__version__); treesnap.open")
+
+    assert (command.returncode, command.stdout) == (2, "")
+    told = (
+        f"treesnap {treesnap.__version__} runs on Linux, also in WSL on Windows, and not on win32"
+    )
+    assert command.stderr == f"{told} yet\n"
+    assert library.stdout == f"{treesnap.__version__}\n"
+    assert library.stderr.splitlines()[-1] == f"ImportError: {command.stderr.strip()}"
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Yields the modules above the seam."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if not name.startswith(BELOW_THE_SEAM):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _imported_as(tree: ast.Module) -> dict[str, str]:
+    """Returns the modules that are seen in part, by the names that a module gives them."""
+    return {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name in MODULES or alias.name == "sys"
+    }
+
+
+def _names_used(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
+    """Yields each name of such a module that is used, however it is asked for."""
+    known = _imported_as(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in known:
+                yield known[node.value.id], node.attr, node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module in {*MODULES, "sys"}:
+            for alias in node.names:
+                yield node.module, alias.name, node.lineno
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in {"getattr", "hasattr"}
+            and ast.unparse(node.args[0]) in known
+            and isinstance(node.args[1], ast.Constant)
+        ):
+            yield known[ast.unparse(node.args[0])], node.args[1].value, node.lineno
+
+
+def _differs(module: str, name: str) -> bool:
+    if module == "sys":
+        return name == "platform"
+    if module == "errno" and name in OTHER_ERRORS:
+        return True
+    return any(name in hidden_names(module, system) for system in UNIX)
+
+
+def _paths_used(tree: ast.Module) -> Iterator[int]:
+    """Yields the lines with texts that name ``/proc`` and are not documentation."""
+    told = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in told:
+            text = node.value
+            if isinstance(text, str | bytes) and ("/proc" in str(text)):
+                yield node.lineno
+
+
+def findings(name: str, tree: ast.Module) -> Iterator[str]:
+    """Yields what a module above the seam knows of one system."""
+    for module, used, line in _names_used(tree):
+        if _differs(module, used) and (name, f"{module}.{used}") not in EXEMPT:
+            yield f"{name}:{line} {module}.{used}"
+    for line in _paths_used(tree):
+        if (name, "/proc") not in EXEMPT:
+            yield f"{name}:{line} /proc"
+
+
+def test_above_the_seam_nothing_differs_by_system():
+    found = {name: list(findings(name, tree)) for name, tree in modules()}
+
+    assert [each for name, all_ in found.items() if name not in NOT_MOVED for each in all_] == []
+    assert [name for name in sorted(NOT_MOVED) if not found[name]] == []
+
+
+def test_what_differs_is_found_however_it_is_written():
+    tree = ast.parse(
+        "import os, sys, _signal as signal\n"
+        "from errno import ENOTSUP\n"
+        "getattr(os, 'O_PATH', 0), os.listxattr, signal.pidfd_send_signal, sys.platform\n"
+        "f'/proc/self/fd/{fd}', os.O_RDONLY, signal.SIGINT\n"
+        "'''documentation of /proc'''\n"
+    )
+
+    assert sorted(found.partition(" ")[2] for found in findings("x.py", tree)) == [
+        "/proc",
+        "_signal.pidfd_send_signal",
+        "errno.ENOTSUP",
+        "os.O_PATH",
+        "os.listxattr",
+        "sys.platform",
+    ]
