@@ -5,6 +5,8 @@ what the host would do, and elsewhere it forks the root, to a directory of the u
 
     what is removed     is captured once more first; its history stays in the store
     where that fails    nothing is removed
+    after a kill        it is there as a whole or not at all, and the next removal or tree of that
+                        name finishes
 """
 
 from __future__ import annotations
@@ -13,30 +15,31 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from stat import S_ISLNK
 
 from treesnap.agents.event import WorktreeAsked
-from treesnap.agents.fork_places import forks_directory
+from treesnap.agents.fork_places import fork_around, forks_directory
 from treesnap.core.fs.durable import ensure_directories
-from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,
     OperationFailed,
     Refused,
+    TreesnapError,
     printable,
     quoted,
 )
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.snapshots import SnapshotKind
-from treesnap.core.ops.access import opened
-from treesnap.core.ops.context import Context, context_at, is_worktree
+from treesnap.core.ops.access import locked_root, opened
+from treesnap.core.ops.context import Context, context_at, is_worktree, no_directory
 from treesnap.core.ops.create import create
 from treesnap.core.ops.fork import fork
 from treesnap.core.ops.origin import origin_in
-from treesnap.core.worktree.apply.removal import remove_paths
+from treesnap.core.ops.restore.export import removing_root
 
 _NAME_LENGTH_MAX = 100
 _PROJECT_LENGTH_MAX = 64
@@ -63,7 +66,7 @@ def make_worktree(context: Context, asked: WorktreeAsked, environ: Mapping[str, 
     """
     name = _checked(asked.name)
     if _is_in_repository(asked.root):
-        return _made_by_git(asked.root, name, environ)
+        return _made_by_git(context, asked.root, name, environ)
     return _forked(context, name)
 
 
@@ -76,38 +79,70 @@ def remove_worktree(context: Context, asked: WorktreeAsked, environ: Mapping[str
     path = asked.path
     if path is None or not path.startswith("/") or os.path.realpath(path) != path:
         raise InvalidArgument(f"The working tree {quoted(path or '')} is not a full, real path")
-    is_of_git = is_worktree(path)
     above = os.path.dirname(path)
     is_ours = os.path.dirname(above) == forks_directory()
-    if not is_ours and not (is_of_git and above.endswith(os.sep + _OF_HOST)):
+    is_there = os.path.lexists(path)
+    is_of_git = not is_ours and above.endswith(os.sep + _OF_HOST)
+    if not is_ours and not (is_of_git and (is_worktree(path) or not is_there)):
         raise Refused(
             f"{quoted(path)} was not made for a host", code=ErrorCode.NOT_A_FORK, path=path
         )
-    tree = context_at(
+    tree = _at(context, path)
+    if is_there:
+        if is_ours:
+            with opened(tree, "look at the fork") as session:
+                is_fork = origin_in(session.store, session.root) is not None
+                if not is_fork or session.root.is_replaced():
+                    raise Refused(
+                        f"{quoted(path)} is not a fork", code=ErrorCode.NOT_A_FORK, path=path
+                    )
+        _capture_all(tree)
+        with (
+            opened(tree, "remove the working tree", writing=True) as session,
+            locked_root(session, "remove"),
+            removing_root(session),
+        ):
+            if is_of_git:
+                _forget_in_git(path, environ)
+    else:
+        _finish_removal(tree, environ)
+
+
+def _at(context: Context, path: str) -> Context:
+    """Returns the context of a working tree, with the same store."""
+    return context_at(
         path, context.store_path, fs=context.fs, monitor=context.monitor, wait_s=context.wait_s
     )
-    if is_ours:
-        with opened(tree, "look at the fork") as session:
-            is_fork = origin_in(session.store, session.root) is not None
-            if not is_fork or session.root.is_replaced():
-                raise Refused(f"{quoted(path)} is not a fork", code=ErrorCode.NOT_A_FORK, path=path)
+
+
+def _finish_removal(tree: Context, environ: Mapping[str, str]) -> None:
+    """Does what a removal that was killed did not do; raises NotFound where there was no tree."""
+    with opened(tree, "remove the working tree", writing=True) as session:
+        if not session.store.snapshots.names(session.root.id):
+            raise no_directory(tree.root)
+        if not fork_around(tree.root):
+            _forget_in_git(tree.root, environ)
+
+
+def _capture_all(tree: Context) -> None:
+    """Captures a working tree; raises Refused where something in it is not captured."""
     label = "before the working tree was removed"
     request = CaptureRequest(label=label, kind=SnapshotKind.AUTOMATIC, skip_unchanged=True)
-    captured = create(tree, request)
-    for item in captured.skipped:
+    for item in create(tree, request).skipped:
         problem = _KEEPS.get(item.reason)
         if problem is not None:
             raise Refused(
-                f"{quoted(item.path)} {problem}, so {quoted(path)} stays",
+                f"{quoted(item.path)} {problem}, so {quoted(tree.root)} stays",
                 code=ErrorCode.UNREADABLE,
                 path=item.path,
             )
-    if is_of_git:
-        main = _main_tree(path, environ)
+
+
+def _forget_in_git(path: str, environ: Mapping[str, str]) -> None:
+    """Lets a repository forget a working tree that is gone, if it knows it."""
+    main = os.path.dirname(path).removesuffix(os.sep + _OF_HOST)
+    if path in _trees(main, environ):
         _git(["-C", main, "worktree", "remove", "--force", path], environ)
-        return
-    with opened_real(context.fs, above) as fd:
-        remove_paths(context.fs, fd, [os.fsencode(os.path.basename(path))])
 
 
 def _checked(name: object) -> str:
@@ -157,7 +192,7 @@ def _forked(context: Context, name: str) -> str:
     return path
 
 
-def _made_by_git(start: str, name: str, environ: Mapping[str, str]) -> str:
+def _made_by_git(context: Context, start: str, name: str, environ: Mapping[str, str]) -> str:
     """Returns a working tree of a repository, at the place and with the branch of the host.
 
     It begins at the default branch of the remote ``origin`` as it was last fetched, if there is
@@ -171,6 +206,9 @@ def _made_by_git(start: str, name: str, environ: Mapping[str, str]) -> str:
             raise Refused(f"{quoted(part)} is a link", code=ErrorCode.NOT_FORKABLE, path=part)
     if is_worktree(path) and path in _trees(main, environ):
         return path
+    if not os.path.lexists(path):
+        with suppress(TreesnapError):  # a tree is made without a store, too
+            _finish_removal(_at(context, path), environ)
     branch = f"worktree-{name}"
     add = ["-C", main, "worktree", "add", "--no-track"]
     if _asked(["-C", main, "rev-parse", "-q", "--verify", f"refs/heads/{branch}"], environ):

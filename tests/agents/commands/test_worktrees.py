@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from mounting import mounting
 from treesnap.agents.commands.hook import carry_out
+from treesnap.agents.hosts.base import Payload
+from treesnap.agents.hosts.table import host_named
 from treesnap.agents.install.installer import SettingsPlace, install, uninstall
+from treesnap.agents.worktrees import remove_worktree
 from treesnap.cli.hook_client import identity
 from treesnap.core.companion.channel import encode_call
 from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.model.errors import InvalidArgument
+from treesnap.core.model.errors import InvalidArgument, NotFound, OperationFailed
 from treesnap.core.ops.context import context_at
+from treesnap.testing.children import killed
+from treesnap.testing.doubles import UnsyncedFileSystem, kill_at
 
 GIT = ["git", "-c", "user.name=Anna", "-c", "user.email=anna@example.org"]
 
@@ -328,6 +336,98 @@ class TestWhatIsNotRemoved:
         self.refused(tell, str(tmp_path / "own"))
 
         assert (tmp_path / "own/file").exists()
+
+
+class TestKilledRemoval:
+    """A removal that is killed at every call that changes the disk."""
+
+    LATEST = "the last words\n"
+
+    @pytest.fixture(autouse=True)
+    def home(self, environment, monkeypatch):
+        monkeypatch.setenv("HOME", environment["HOME"])
+
+    def removal(self, root, store, tree, fs=None):
+        """Removes a working tree as the hook does, on some file system."""
+        context = context_at(root, str(store), fs=fs or UnsyncedFileSystem())
+        payload = {"hook_event_name": "WorktreeRemove", "worktree_path": str(tree)}
+        payload |= {"session_id": "s1", "cwd": str(root)}
+        asked = host_named("claude").worktree(Payload(payload, None, None, {}, str(root)))
+        remove_worktree(context, asked, os.environ)
+
+    def history(self, snap, tree):
+        """Returns the labels of the snapshots and how many files each has, newest first."""
+        listed = snap("-C", tree, "list", "--json").json["snapshots"]
+        return [(item["label"], item["files"]) for item in listed]
+
+    def cut_everywhere(self, root, store, made, finish, every=1):
+        """Kills the removal at each call, or every n-th; returns whether the tree was there."""
+        found = []
+        for number in count(1, every):
+            tree = made(f"feat{number}")
+            (tree / "sub").mkdir()
+            for path in (tree / "file", tree / "sub/a", tree / "sub/b"):
+                path.write_text(self.LATEST)
+            ended = killed(partial(self.removal, root, store, tree), kill_at(number))
+            assert ended.error is None, ended.error
+            if not ended.was_killed:
+                return found
+            is_there = tree.exists()
+            if is_there:
+                assert sorted(os.listdir(tree / "sub")) == ["a", "b"]
+            found.append(is_there)
+            finish(tree)
+            assert not tree.exists()
+            assert not [name for name in os.listdir(tree.parent) if name.startswith(".treesnap")]
+        raise AssertionError
+
+    def check(self, snap, tree, files):
+        """Asserts that the whole tree was captured for its removal, and nothing after that."""
+        labels = self.history(snap, tree)
+        assert labels[0] == ("before the working tree was removed", files)
+        assert [label for label, _ in labels].count(labels[0][0]) == 1
+        assert snap("-C", tree, "cat", "latest", tree / "sub/b").out == self.LATEST
+
+    def test_of_a_fork_is_finished_by_the_next(self, snap, root, store, file, made):
+        def finish(tree):
+            self.removal(root, store, tree)
+            self.check(snap, tree, 3)
+
+        assert set(self.cut_everywhere(root, store, made, finish)) == {True, False}
+
+    def test_of_a_tree_of_git_is_finished_by_the_next(self, snap, root, store, repository, made):
+        def finish(tree):
+            self.removal(root, store, tree)
+            self.check(snap, tree, 4)
+            assert git(root, "worktree", "list").count("\n") == 0
+
+        assert set(self.cut_everywhere(root, store, made, finish)) == {True, False}
+
+    def test_a_tree_of_git_is_made_anew_after_it(self, snap, root, store, repository, made):
+        def finish(tree):
+            if not tree.exists():
+                assert made(tree.name) == tree
+                assert (tree / "file").read_text() == "first\n"
+            self.removal(root, store, tree)
+
+        assert set(self.cut_everywhere(root, store, made, finish, every=3)) == {True, False}
+
+    def test_a_tree_that_git_refuses_to_remove_goes_back(self, root, store, repository, made):
+        tree = made("feat")
+        git(root, "worktree", "lock", tree)
+
+        with pytest.raises(OperationFailed):
+            self.removal(root, store, tree)
+
+        assert (tree / "file").read_text() == "first\n"
+        assert os.listdir(tree.parent) == ["feat"]
+        assert not list(store.glob("roots/*/export-*"))
+
+    def test_a_tree_that_never_was_is_not_removed(self, snap, root, store, repository, made):
+        snap("create")
+        for path in (root / ".claude/worktrees/no", made("feat").parent / "no"):
+            with pytest.raises(NotFound):
+                self.removal(root, store, path)
 
 
 def test_a_watcher_leaves_working_trees_to_the_hook(root, file, store):

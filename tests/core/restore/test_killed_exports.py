@@ -98,7 +98,7 @@ def test_the_next_command_removes_what_was_left_and_says_so(world, place, name):
     assert os.listdir(place) == []
     assert records(world) == []
     assert [line for line in said if left in line] == [
-        f"Removed what an interrupted restore to another directory had left: '{place / left}'"
+        f"Removed what an interrupted restore, fork or removal had left: '{place / left}'"
     ]
     assert warnings(world, lambda handle: handle.status()) == []
 

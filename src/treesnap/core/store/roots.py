@@ -22,6 +22,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from stat import S_ISDIR
 
 from treesnap.core.codec.envelope import FileKind, Format
+from treesnap.core.codec.journal import is_reserved_path
 from treesnap.core.codec.message import Fields, pack, require, unpack
 from treesnap.core.codec.root_files import (
     EXPORT,
@@ -697,8 +698,11 @@ def find_moved(fs: ReadingFileSystem, layout: Layout, path: bytes) -> Moved | No
 
     Its device, inode and, if known, creation time are those of the directory at the path. Inodes
     are reused, and times may agree by chance: so its own path must hold another directory by
-    now, or none. Costs two looks when no root was moved there.
+    now, or none. No root is moved by being put aside to be removed. Costs two looks when no root
+    was moved there.
     """
+    if is_reserved_path(path):
+        return None
     try:
         stat = fs.lstat(path)
     except OSError:

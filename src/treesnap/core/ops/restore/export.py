@@ -71,7 +71,7 @@ from treesnap.core.ops.tree_state import State, empty_state, require_paths
 from treesnap.core.ops.trust import real_target, refuse_foreign_place
 from treesnap.core.store.records import LockedRecord
 from treesnap.core.worktree.apply.preconditions import conflict
-from treesnap.core.worktree.apply.removal import remove_below
+from treesnap.core.worktree.apply.removal import remove_below, remove_paths
 from treesnap.core.worktree.apply.stage import (
     Item,
     Participant,
@@ -391,6 +391,42 @@ class Export:
             )
 
 
+@contextmanager
+def removing_root(session: Session) -> Iterator[None]:
+    """Removes the directory of the root; the block does what has to be done when it is gone.
+
+    One rename to a name beside it takes it from its path, durably: no part of it is ever there. If
+    the block fails, the directory goes back to its path. What a kill leaves beside it goes as what
+    a killed export leaves. The caller has the root's lock, and has captured it.
+    """
+    fs = session.fs
+    place, name = os.path.split(os.fsencode(session.context.root))
+    aside = new_stage_name(EXPORT_STAGE_PREFIX)
+    with (
+        opened_real(fs, place) as place_fd,
+        session.root.begin_export(ExportRecord(os.path.join(place, aside))) as record,
+    ):
+        try:
+            _rename_durably(fs, place_fd, name, aside)
+        except OSError:
+            record.remove()
+            raise
+        try:
+            yield
+        except BaseException:
+            _rename_durably(fs, place_fd, aside, name)
+            record.remove()
+            raise
+        remove_paths(fs, place_fd, [aside])
+        fs.sync(place_fd)
+        record.remove()
+
+
+def _rename_durably(fs: FileSystem, place_fd: int, name: bytes, new_name: bytes) -> None:
+    fs.rename_to_absent(name, new_name, source_dir_fd=place_fd, target_dir_fd=place_fd)
+    fs.sync(place_fd)
+
+
 def is_fixed(fs: FileSystem, target_path: str) -> bool:
     """Returns whether a directory is there that no other one can be renamed to."""
     if not os.path.lexists(target_path):
@@ -582,8 +618,7 @@ def sweep_exports(session: Session, names: Sequence[str]) -> None:
         except (OSError, TreesnapError) as error:
             session.monitor.warn(
                 WarningCode.NOT_CLEANED_UP,
-                "What an interrupted restore to another directory left could not be "
-                f"removed: {error}",
+                f"What an interrupted restore, fork or removal left could not be removed: {error}",
             )
 
 
@@ -625,8 +660,7 @@ def _sweep(session: Session, record: LockedRecord[ExportRecord]) -> None:
     if is_removed:
         context.monitor.warn(
             WarningCode.EXPORT_CLEANED_UP,
-            "Removed what an interrupted restore to another directory had left: "
-            f"{quoted(stage_path)}",
+            f"Removed what an interrupted restore, fork or removal had left: {quoted(stage_path)}",
         )
 
 
