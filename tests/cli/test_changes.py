@@ -275,6 +275,26 @@ def test_diff_of_large_files_is_a_summary_that_says_how_to_see_them(snap, root):
     assert "1200001 +" in snap("diff", "a", "--stat").out
 
 
+def test_diff_shows_what_differs_of_a_large_text(snap, root, tmp_path):
+    rows = [f"{number},{number * 7919 % 100_003},row\n" for number in range(100_000)]
+    (root / "a.csv").write_text("".join(rows))
+    (root / "b.bin").write_bytes(bytes(1 << 20) + b"old")
+    first = snap("create", "--json").json["id"]
+    del rows[70_000]
+    rows[20] = "changed\n"
+    (root / "a.csv").write_text("".join(rows))
+    (root / "b.bin").write_bytes(bytes(1 << 20) + b"new")
+    second = snap("create", "--json").json["id"]
+
+    for states in ([first], [first, second]):
+        whole, part = (snap("diff", *states, "a.csv", "--max-size", size) for size in ("9M", "64K"))
+        assert "@@ -69998,7 +69998,6 @@\n" in part.out
+        assert part.out == whole.out
+        stat = snap("diff", *states, "--stat", "--max-size", "64K").out
+        assert "1 line added, 2 lines removed" in stat
+        assert "b.bin | Large file" in " ".join(stat.split(" ")).replace("  ", " ")
+
+
 def test_the_largest_file_has_a_size_that_can_be_typed(snap, root):
     with open(root / "a", "w") as file:
         try:

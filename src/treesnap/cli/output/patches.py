@@ -13,6 +13,7 @@ from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Fields
 from treesnap.core.model.quantities import count_text, size_text
+from treesnap.core.model.results import TextPart
 from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,12 +36,22 @@ _PROPERTIES: dict[str, Callable[[Entry], str]] = {
 class Texts(NamedTuple):
     """Both sides of a change as text, or why there is none to show."""
 
-    old: bytes
-    new: bytes
-    note: str | None
+    parts: tuple[TextPart, ...]
+    """What differs, with what is around it."""
+    note: str | None = None
     """Replaces the patch; None when there is one."""
     converted_by: str | None = None
     """The pattern of the setting whose command printed both sides."""
+
+    def hunks(self) -> Iterator[bytes]:
+        """Yields the lines of a patch, without a header."""
+        for part in self.parts:
+            yield from hunks(part.old, part.new, (part.old_line_count, part.new_line_count))
+
+    @property
+    def differ(self) -> bool:
+        """Whether there are lines to show."""
+        return any(part.old != part.new for part in self.parts)
 
 
 class DiffOutput:
@@ -87,12 +98,12 @@ class DiffOutput:
         """Yields each change in the unified format, with a header for each path."""
         for change, texts in self._texts(changes, as_text=self._as_text):
             header = b"".join(_encoded(line) + b"\n" for line in _patch_header(change, texts))
-            yield header + b"".join(hunks(texts.old, texts.new))
+            yield header + b"".join(texts.hunks())
 
     def shown_patches(self, changes: Sequence[Change], *, coloured: bool) -> Iterator[bytes]:
         """Yields the same for people: control characters of the texts are escaped."""
         for change, texts in self._texts(changes, as_text=self._as_text):
-            pieces = hunks(texts.old, texts.new)
+            pieces = texts.hunks()
             for line in _patch_header(change, texts):
                 yield _encoded(styled(line, Style.HEADING) if coloured else line) + b"\n"
             lines = coloured_hunks(pieces) if coloured else map(without_controls, pieces)
@@ -136,22 +147,28 @@ def _texts_of(content: ChangedContent) -> Texts:
             (content.new or b"", content.change.new),
         )
     )
+    if content.parts:
+        return Texts(content.parts)
     if content.is_large:
         sizes = [entry.size for entry in (content.change.old, content.change.new) if entry]
         hint = f"(--max-size {_size_option(max(sizes))} shows it)"
-        return Texts(b"", b"", f"Large file: {_sizes(content.change)} {hint}")
+        return Texts((), f"Large file: {_sizes(content.change)} {hint}")
     if content.is_lost:
-        return Texts(b"", b"", "Changed again while it was compared")
+        return Texts((), "Changed again while it was compared")
     if is_binary(old) or is_binary(new):
-        return Texts(b"", b"", f"Binary file: {_sizes(content.change)}", content.converted_by)
-    return Texts(old, new, None, content.converted_by)
+        return Texts((), f"Binary file: {_sizes(content.change)}", content.converted_by)
+    return Texts((TextPart(0, 0, old, new),), None, content.converted_by)
 
 
 def _line_counts(texts: Texts) -> LineCounts | None:
     """Returns how many lines differ, or None when the change is not about text."""
-    if texts.note is not None or texts.old == texts.new:
+    if texts.note is not None or not texts.differ:
         return None
-    return count_lines(texts.old, texts.new)
+    counts = [count_lines(part.old, part.new) for part in texts.parts]
+    return LineCounts(
+        insertions=sum(each.insertions for each in counts),
+        deletions=sum(each.deletions for each in counts),
+    )
 
 
 def _summary(change: Change, texts: Texts) -> str:
@@ -165,11 +182,11 @@ def _patch_header(change: Change, texts: Texts) -> Iterator[str]:
     yield f"diff a/{name} b/{name}"
     yield from header_lines(change)
     if texts.converted_by is not None:
-        same = "same " if texts.old == texts.new else ""
+        same = "same " if not texts.differ else ""
         yield f"{same}text by diff.{printable(texts.converted_by)}"
     if texts.note is not None:
         yield texts.note
-    elif texts.old != texts.new:
+    elif texts.differ:
         tab = "\t" if " " in name else ""
         yield f"--- a/{name}{tab}" if change.old else "--- /dev/null"
         yield f"+++ b/{name}{tab}" if change.new else "+++ /dev/null"

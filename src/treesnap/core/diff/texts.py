@@ -68,14 +68,15 @@ def _line_count(content: bytes) -> int:
     return content.count(b"\n") + (bool(content) and not content.endswith(b"\n"))
 
 
-def hunks(old: bytes, new: bytes) -> Iterator[bytes]:
+def hunks(old: bytes, new: bytes, above: tuple[int, int] = (0, 0)) -> Iterator[bytes]:
     """Yields the lines of a unified diff, without the two lines that name the files.
 
-    A line without a newline comes in one piece with the note that says so.
+    A line without a newline comes in one piece with the note that says so. ``above`` says how many
+    lines of each file come before these.
     """
     old_lines, new_lines = split_lines(old), split_lines(new)
     for group in _grouped(find_edits(old_lines, new_lines)):
-        yield from _hunk(group, old_lines, new_lines)
+        yield from _hunk(group, old_lines, new_lines, above)
 
 
 def find_edits(old: Sequence[bytes], new: Sequence[bytes]) -> list[Edit]:
@@ -224,12 +225,17 @@ def _grouped(edits: list[Edit]) -> Iterator[list[Edit]]:
         yield group
 
 
-def _hunk(group: list[Edit], old: list[bytes], new: list[bytes]) -> Iterator[bytes]:
+def _hunk(
+    group: list[Edit], old: list[bytes], new: list[bytes], above: tuple[int, int]
+) -> Iterator[bytes]:
     before = min(CONTEXT_LINES, group[0].old_start, group[0].new_start)
     old_start, new_start = group[0].old_start - before, group[0].new_start - before
     after = min(CONTEXT_LINES, len(old) - group[-1].old_end)
     old_end, new_end = group[-1].old_end + after, group[-1].new_end + after
-    old_range, new_range = _range_text(old_start, old_end), _range_text(new_start, new_end)
+    old_range, new_range = (
+        _range_text(start + lines, end + lines)
+        for start, end, lines in ((old_start, old_end, above[0]), (new_start, new_end, above[1]))
+    )
     yield f"@@ -{old_range} +{new_range} @@\n".encode("ascii")
     position = old_start
     for edit in group:

@@ -203,6 +203,16 @@ class FoundPath(AtPath, Record):
     """Newest first."""
 
 
+class TextPart(NamedTuple):
+    """Lines of both sides of a change, with how many are above them; the rest is equal."""
+
+    old_line_count: int
+    """How many lines of the old text are above these."""
+    new_line_count: int
+    old: bytes
+    new: bytes
+
+
 class ChangedContent(NamedTuple):
     """A change with the bytes of both sides, or why there are none."""
 
@@ -218,6 +228,9 @@ class ChangedContent(NamedTuple):
     """The pattern of the setting ``diff.PATTERN`` whose command printed both sides, or None."""
     not_converted: str | None = None
     """Why they are as in the file although there is such a command, or None."""
+    parts: tuple[TextPart, ...] = ()
+    """What differs of two texts of which a side is large, from top to bottom; if it is not large,
+    and both are texts."""
 
 
 class OpenFile(AtPath, Record):

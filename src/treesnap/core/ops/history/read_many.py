@@ -7,22 +7,36 @@ session of its own, took thirty times as long.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from treesnap.core.codec.reader import read_content
 from treesnap.core.fs.os_errors import translating_os_errors
+from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Change, ChangeKind, Entry, EntryKind
 from treesnap.core.model.results import ChangedContent
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
 from treesnap.core.ops.history.browse import read_whole_file
+from treesnap.core.ops.history.large_texts import (
+    SIZE_MAX,
+    ChangedMeanwhile,
+    NotComparable,
+    Stream,
+    differing_parts,
+)
 from treesnap.core.ops.references import reading, resolve_in
 from treesnap.core.worktree.directory import DirectoryChain, open_chain
 
 _BATCH_SIZE_MAX = 32 << 20
 """Bytes of both sides that are read before the first of them is given away."""
 _BATCH_COUNT_MAX = 4096
+
+_PIECE_SIZE = 1 << 20
+_OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK
 
 _Wanted = tuple[int, Entry]
 """A file of a batch: the position of its change, and its entry."""
@@ -96,14 +110,62 @@ def _read_batch(
         old = _side(session, a, context.root, batch, wanted, [change.old for change in batch])
         new = _side(session, b, root, batch, wanted, [change.new for change in batch])
     for number, change in enumerate(batch):
+        if has_content(change) and not wanted[number]:
+            yield _of_large(context, a, b, change, size_max, root)
+            continue
         is_lost = wanted[number] and (number not in old or number not in new)
         yield ChangedContent(
             change,
             old.get(number) if not is_lost else None,
             new.get(number) if not is_lost else None,
-            is_large=has_content(change) and not wanted[number],
             is_lost=is_lost,
         )
+
+
+def _of_large(
+    context: Context, a: str | None, b: str | None, change: Change, size_max: int, root: str
+) -> ChangedContent:
+    """Returns what differs of two texts, of which one at least is large."""
+    none = ChangedContent(change, None, None, is_large=True)
+    old, new = change.old, change.new
+    if old is None or new is None or {old.kind, new.kind} != {EntryKind.FILE}:
+        return none
+    if max(old.size, new.size) > SIZE_MAX:
+        return none
+    with (
+        opened(context, "compare") as session,
+        _stream(session, a, context.root, change.path, old) as old_text,
+        _stream(session, b, root, change.path, new) as new_text,
+    ):
+        try:
+            return none._replace(parts=differing_parts(old_text, new_text, size_max))
+        except NotComparable:
+            return none
+        except (ChangedMeanwhile, OSError):
+            return none._replace(is_large=False, is_lost=True)
+
+
+@contextmanager
+def _stream(
+    session: Session, ref: str | None, root: str, path: bytes, entry: Entry
+) -> Iterator[Stream]:
+    """Yields what reads a file from its start, in pieces."""
+    if ref is None:
+        yield partial(_pieces_of_tree, session, root, path)
+        return
+    with reading(session, resolve_in(session, ref, anywhere=True)):
+        yield partial(read_content, entry.file_content, session.store.get)
+
+
+def _pieces_of_tree(session: Session, root: str, path: bytes) -> Iterator[bytes]:
+    directory, name = treepath.split(path)
+    with open_chain(session.fs, root) as chain:
+        fd = open_for_reading(session.fs, name, _OPEN_FILE, dir_fd=chain.open(directory))
+        try:
+            while data := session.fs.read(fd, _PIECE_SIZE):
+                yield data
+        finally:
+            close_after_reading(session.fs, fd)
 
 
 def _side(

@@ -2,8 +2,8 @@
 
 FastCDC 2020 (Xia et al., "The Design of Fast Content-Defined Chunking for Data
 Deduplication Based Storage Systems", IEEE TPDS 31(9)), from the compiled library
-pyfastcdc, with parameters that are part of the format. The only module that
-imports it. Cut points may never differ between machines or versions, so the
+pyfastcdc, with parameters that are part of the format, and with others for what is not stored.
+The only module that imports it. Cut points may never differ between machines or versions, so the
 library is tried on a known input before it is used on a file.
 
 Content up to 256 KiB is one chunk and needs no library.
@@ -27,6 +27,11 @@ CHUNK_SIZE_MIN = 16 << 10
 CHUNK_SIZE_AVERAGE = 64 << 10
 CHUNK_SIZE_MAX = 256 << 10
 NORMALIZATION: Literal[2] = 2
+
+FINE_SIZE_MAX = 16 << 10
+"""Nothing that :func:`cut_finely` cuts is larger."""
+_FINE_SIZE_AVERAGE = 4 << 10
+_FINE_SIZE_MIN = 1 << 10
 
 _PROBE_SIZE = 1 << 20
 _PROBE_CHECKSUM = "68c2ceba9171d9139c4d58403f835c72"
@@ -67,3 +72,11 @@ def cut(data: memoryview, *, is_last: bool) -> Iterator[int]:
         if not is_last and chunk.offset + CHUNK_SIZE_MAX > len(data):
             return
         yield chunk.length
+
+
+def cut_finely(data: memoryview) -> Iterator[int]:
+    """Yields the sizes of small pieces of ``data``, cut by its content; none of this is stored."""
+    from pyfastcdc import FastCDC
+
+    fine = FastCDC(_FINE_SIZE_AVERAGE, min_size=_FINE_SIZE_MIN, max_size=FINE_SIZE_MAX)
+    return (chunk.length for chunk in fine.cut_buf(data))
