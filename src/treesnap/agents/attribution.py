@@ -102,7 +102,8 @@ class Judgement(NamedTuple):
     is_live: bool
     """Whether that is the version that is there."""
     sessions: tuple[str, ...] = ()
-    """Who had a call open in which it was made, of other sessions; none for the user."""
+    """Who had a call open in which it was made, of other sessions; none for the user. Of what was
+    undone: who may have made a part of that."""
     is_certain: bool = True
     """False where what was undone may be the work of others."""
 
@@ -253,6 +254,7 @@ class Attribution:
         position = len(places)
         stopped_by: Whose | None = None
         sessions: tuple[str, ...] = ()
+        undone_of: set[str] = set()
         is_certain = True
         while position:
             place = places[position - 1]
@@ -269,6 +271,7 @@ class Attribution:
                 whose = Whose.OWN if is_own else Whose.OTHERS
             if whose in (Whose.OWN, Whose.PERHAPS) or whose in self._widened:
                 is_certain = is_certain and whose is Whose.OWN
+                undone_of.update(others)
                 position -= 1
                 continue
             stopped_by, sessions = whose, others
@@ -279,6 +282,7 @@ class Attribution:
         if stopped_by is None or version == target:
             verdict = Verdict.UNDONE if is_certain else Verdict.PERHAPS
             verdict = Verdict.KEPT if is_live else verdict
+            sessions = tuple(sorted(undone_of))
         elif stopped_by in (Whose.SHARED, Whose.UNKNOWN):
             verdict = Verdict(stopped_by.value)
         elif not is_live:

@@ -22,7 +22,7 @@ from treesnap.agents.sessions import AgentSession, agent_session, agent_sessions
 from treesnap.core.codec.root_files import Gap
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import ChangeKind, ChangeList
-from treesnap.core.model.errors import InvalidArgument, NotFound, quoted
+from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.requests import CaptureRequest
@@ -220,7 +220,8 @@ def _undone(
     ):
         refuse_covered(opened_session)
         history = RootHistory(opened_session, session, target, mine)
-        picks, judged, conflicts = history.picks(request.paths, request.widened)
+        widened = frozenset[Whose]() if request.overwrites else request.widened
+        picks, judged, conflicts = history.picks(request.paths, widened)
         selection = PathSelection(None, ChangeList())
         if not request.overwrites:
             label = f"rewind to {target.id[:12]}"
@@ -300,7 +301,10 @@ def _before_prompt(session: AgentSession, count: int) -> AgentStep:
     turns = [position for position, step in enumerate(work) if step.phase is EventPhase.TURN]
     if count > len(turns):
         held = count_text(len(turns), "prompt")
-        raise NotFound(f"Of the session {quoted(session.id)}, {held} can be undone")
+        raise NotFound(
+            f"Of the session {quoted(session.id)}, {held} can be undone",
+            code=ErrorCode.PROMPT_NOT_FOUND,
+        )
     position = turns[count - 1]
     host = HOSTS.get(session.host)
     if host is not None and not host.waits_for_turn:

@@ -105,8 +105,13 @@ def agent_session(context: Context, session_id: str | None = None) -> AgentSessi
         if session.id == session_id:
             return session
     which = "an agent" if session_id is None else f"the session {quoted(session_id)} of an agent"
+    if sessions:
+        host = printable(sessions[0].host)
+        instead = f"; the one that worked last is {quoted(sessions[0].id)} of {host}"
+    else:
+        instead = _instead(context)
     raise NotFound(
-        f"No step of {which} was captured in {quoted(context.root)}{_instead(context)}",
+        f"No step of {which} was captured in {quoted(context.root)}{instead}",
         code=ErrorCode.SESSION_NOT_FOUND,
     )
 

@@ -79,6 +79,7 @@ _CODES: dict[ExitCode, tuple[ErrorCode, ...]] = {
         ErrorCode.PLAN_NOT_FOUND,
         ErrorCode.CHECKPOINT_NOT_FOUND,
         ErrorCode.SESSION_NOT_FOUND,
+        ErrorCode.PROMPT_NOT_FOUND,
         ErrorCode.ROOT_NOT_FOUND,
         ErrorCode.CURRENT_DIRECTORY_GONE,
         ErrorCode.UNKNOWN_ROOT,

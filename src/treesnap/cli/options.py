@@ -12,7 +12,7 @@ from treesnap.core.model.snapshots import SnapshotKind
 session_option = option(
     "--session",
     metavar="ID",
-    help="The session that 'step:N' is about.",
+    help="The session that is meant, also by 'step:N'.",
     is_kept=True,
 )
 
@@ -56,9 +56,7 @@ conflict_options = several_options(
 """What becomes of paths that both sides changed."""
 
 only_session_option = option("--session", metavar="ID", help="Only snapshots of this session.")
-limit_option = option(
-    "-n", "limit", type=WholeNumber(min=0), metavar="N", help="At most N snapshots."
-)
+limit_option = option("-n", "limit", type=WholeNumber(min=0), metavar="N", help="List at most N.")
 since_option = option(
     "--since", metavar="TIME", help="Only newer ones: 2h, yesterday, 2026-11-20T12:00."
 )

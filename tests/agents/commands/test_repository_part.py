@@ -158,6 +158,13 @@ def test_a_copy_of_the_store_knows_it_too(snap, root, start, tell, said, tmp_pat
     assert snap("list", "--json", cwd=start).place["root"] == str(root)
 
 
+def test_a_directory_that_is_not_there_is_said_to_be_the_argument(snap, start):
+    found = snap("agent", "root", start / "absent", cwd=start)
+
+    assert found.code == 5
+    assert f"\nhint: DIR is '{start}', or a directory above it\n" in found.err
+
+
 @pytest.mark.parametrize("command", ["rewind", "prompts"])
 def test_where_nothing_is_captured_roots_with_steps_are_named(snap, root, start, tell, command):
     tell("UserPromptSubmit", prompt="Go on")

@@ -17,8 +17,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase
 
 PERHAPS = (
-    "Undone, though it may be the work of others, because a call has no known end, or "
-    "snapshots were removed: "
+    "Undone, though it may be the work of others, because a call has no known end, work went on "
+    "in the background, or snapshots were removed: "
 )
 KEPT = "Kept, changed by you or a program: notes\n"
 KEYS = "To take the conversation back, too: in Claude Code, press Esc twice"
@@ -270,6 +270,28 @@ def test_words_that_mean_nothing_are_refused_where_no_agent_was(snap, root, word
 
     assert (result.code, message in result.err) == (code, True)
     assert "No step of an agent" not in result.err
+
+
+def test_what_to_type_instead_is_said(snap, root, worked):
+    assert "Of the session 's1', 1 prompt can be undone\nhint: 'snap prompts' " in (
+        snap("rewind", "2").err
+    )
+    assert "hint: did you mean 'snap rewind 1 code'?" in snap("rewind", "code").err
+    assert "; the one that worked last is 's1' of claude\n" in snap("rewind", "--session", "s2").err
+
+
+def test_what_is_shared_is_undone_with_the_name_of_the_other_session(snap, root, store):
+    for phase in (EventPhase.PRE, EventPhase.POST):
+        for session in ("s1", "s2"):
+            event = Event("claude", phase, str(root), session, tool="Bash", call="c")
+            record(context_at(root, str(store)), event)
+        (root / "both").write_text("by one of them")
+
+    said = snap("rewind", "step:1", "--session", "s1", "--shared", "--dry-run").err
+
+    assert "others, because session s2 worked at the same time: both\n" in said
+    everything = snap("rewind", "step:1", "--session", "s1", "--shared", "--theirs").err
+    assert "Overwritten, though others changed it: both\n" in everything
 
 
 def test_an_ignore_file_of_the_agent_is_said_to_go_back_first(snap, root, monkeypatch):

@@ -216,11 +216,16 @@ def root(invocation: Invocation, *, above: str) -> None:
     the directory is a root of its own again.
     """
     from treesnap.agents.repository_part import use_root
+    from treesnap.cli.hints import advising_on_absent
     from treesnap.core.ops.context import absolute, current_directory
 
     start = os.path.realpath(absolute(invocation.directory or current_directory()))
     invocation.directory = os.path.realpath(os.path.join(start, above))
-    with invocation.open(makes_store=True) as handle:
+    advice = f"DIR is {quoted(start)}, or a directory above it"
+    with (
+        advising_on_absent(invocation.directory, advice),
+        invocation.open(makes_store=True) as handle,
+    ):
         joined = use_root(handle.context, start)
     lines = [f"Agents and commands in {printable(start)} work on {printable(handle.root)}"]
     lines += [f"The history of {printable(path)} stays as it is" for path in joined]

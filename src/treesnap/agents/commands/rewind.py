@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _SHOWN_MAX = 5
 """Paths and gaps of a kind that are named; the others are counted."""
+_UNCERTAIN = "a call has no known end, work went on in the background, or snapshots were removed"
 
 
 @command(
@@ -65,9 +66,13 @@ def rewind(
     from treesnap.agents.attribution import Whose
     from treesnap.agents.rewind import RewindRequest
     from treesnap.agents.rewind import rewind as go_back
+    from treesnap.cli.hints import advising_on_paths
 
     widened = {Whose.SHARED: shared, Whose.UNKNOWN: unknown}
-    with invocation.open(ends_restored=True) as handle:
+    with (
+        invocation.open(ends_restored=True) as handle,
+        advising_on_paths(invocation, handle, [where, *paths], "rewind", "1"),
+    ):
         request = RewindRequest(
             where=where,
             session_id=invocation.session,
@@ -130,12 +135,13 @@ def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator
         if differ:
             yield f"Overwritten, though others changed it: {_named(sorted(differ))}"
         return
-    undone = [item.path for item in result.paths if item.verdict is Verdict.PERHAPS]
-    if undone:
-        yield (
-            "Undone, though it may be the work of others, because a call has no known end, or "
-            f"snapshots were removed: {_named(undone)}"
-        )
+    undone: dict[tuple[str, ...], list[bytes]] = {}
+    for item in result.paths:
+        if item.verdict is Verdict.PERHAPS:
+            undone.setdefault(item.sessions, []).append(item.path)
+    for sessions, paths in undone.items():
+        reason = f"{_who(sessions)} worked at the same time" if sessions else _UNCERTAIN
+        yield f"Undone, though it may be the work of others, because {reason}: {_named(paths)}"
     groups: dict[tuple[Verdict, tuple[str, ...]], list[bytes]] = {}
     for item in result.paths:
         if item.path in differ:
@@ -143,7 +149,7 @@ def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator
             shown = Verdict.KEPT if is_kept else item.verdict
             groups.setdefault((shown, item.sessions), []).append(item.path)
     for (verdict, sessions), paths in groups.items():
-        who = " and ".join(f"session {printable(name)}" for name in sessions) or "you or a program"
+        who = _who(sessions)
         if verdict is Verdict.SHARED:
             yield f"Kept, because {who} worked at the same time: {_named(paths)}"
         elif verdict is Verdict.UNKNOWN:
@@ -180,6 +186,10 @@ def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator
             yield f"To undo what is {wider.value}, too: {again} --{wider.value}"
     if verdicts - {Verdict.SHARED, Verdict.UNKNOWN}:
         yield f"To restore everything: {again} --theirs"
+
+
+def _who(sessions: tuple[str, ...]) -> str:
+    return " and ".join(f"session {printable(name)}" for name in sessions) or "you or a program"
 
 
 def _conversation_notes(

@@ -153,7 +153,9 @@ class ProgressMonitor(WarningMonitor):
                 self._bar.stop()
         if code is WarningCode.ROOT_LARGE and self._ask is not None:
             if not self._ask(message):
-                raise KeyboardInterrupt
+                declined = KeyboardInterrupt()
+                declined.add_note("'snap config ask-above SIZE' says from which size on it asks")
+                raise declined
         else:
             self._warn(code, message)
         if self._is_ticking:

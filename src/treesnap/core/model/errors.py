@@ -49,6 +49,7 @@ class ErrorCode(StrEnum):
     PLAN_NOT_FOUND = "plan-not-found"
     CHECKPOINT_NOT_FOUND = "checkpoint-not-found"
     SESSION_NOT_FOUND = "session-not-found"
+    PROMPT_NOT_FOUND = "prompt-not-found"
     ROOT_NOT_FOUND = "root-not-found"
     CURRENT_DIRECTORY_GONE = "current-directory-gone"
     UNKNOWN_ROOT = "unknown-root"

@@ -146,8 +146,9 @@ HINTS: dict[str, str | None] = {
     "plan-not-found": "'snap plan list --all' shows all plans",
     "checkpoint-not-found": "'snap plan rollback PLAN' lists the checkpoints",
     "session-not-found": (
-        "'snap list' shows what was captured; agents are captured by 'snap hook'"
+        "'snap agent status' shows which hooks capture agents; -C DIR names another root"
     ),
+    "prompt-not-found": "'snap prompts' lists the prompts of the session that worked last",
     "root-not-found": "name the directory with -C DIR",
     "current-directory-gone": (
         "'cd \"$PWD\"' enters the directory that is in its place now; -C DIR names another one"
