@@ -159,6 +159,24 @@ def test_other_ways_to_run_something_make_a_checkpoint_too(scene):
     assert history.handed_out.newest_id == scene.there()[0].id
 
 
+def test_arguments_may_have_names_and_wrong_ones_are_refused_as_ever(scene):
+    with scene.recorded() as history:
+        if scene.provider == "e2b":
+            scene.client.commands.run(cmd="echo roses > project/plants")
+        else:
+            from daytona import SessionExecuteRequest
+
+            scene.client.process.create_session("shell")
+            request = SessionExecuteRequest(command="echo roses > project/plants")
+            scene.client.process.execute_session_command(session_id="shell", req=request)
+        with pytest.raises(Exception, match="unlikely"):
+            scene.run("true", unlikely=1)
+
+    assert "echo roses > project/plants" in labels(scene.there())
+    assert (scene.project / "plants").read_text() == "roses\n"
+    assert history.gaps == []
+
+
 # ------------------------------------------------------------------- what goes wrong
 
 

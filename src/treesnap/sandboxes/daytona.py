@@ -51,10 +51,10 @@ class DaytonaSandbox(Sandbox):
         """Returns the methods that run commands and code."""
         process = self._client.process
         return [
-            Method(process, "exec", lambda command, *_, **__: str(command)),
-            Method(process, "code_run", lambda code, *_, **__: str(code)),
-            Method(process, "execute_session_command", lambda _, req, *__, **___: req.command),
-            Method(self._client.code_interpreter, "run_code", lambda code, *_, **__: str(code)),
+            Method(process, "exec", "command"),
+            Method(process, "code_run", "code"),
+            Method(process, "execute_session_command", "req"),
+            Method(self._client.code_interpreter, "run_code", "code"),
         ]
 
     def run(self, command: str, timeout_s: float) -> Finished:

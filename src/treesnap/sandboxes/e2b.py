@@ -48,10 +48,10 @@ class E2bSandbox(Sandbox):
 
     def methods(self) -> Sequence[Method]:
         """Returns the methods that run commands and code."""
-        run = Method(self._client.commands, "run", lambda cmd, *_, **__: str(cmd))
+        run = Method(self._client.commands, "run", "cmd")
         if not hasattr(self._client, "run_code"):
             return [run]
-        return [run, Method(self._client, "run_code", lambda code, *_, **__: str(code))]
+        return [run, Method(self._client, "run_code", "code")]
 
     def run(self, command: str, timeout_s: float) -> Finished:
         """Runs a command by a shell, without a checkpoint."""

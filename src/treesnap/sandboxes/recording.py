@@ -8,13 +8,14 @@ sandbox for it.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import os
 import shlex
 import threading
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from types import TracebackType
@@ -63,8 +64,16 @@ class Method(NamedTuple):
 
     owner: Any
     name: str
-    label_of: Callable[..., str]
-    """Returns, for the arguments of a call, what runs."""
+    parameter: str
+    """What has what runs, as a text or as its ``command``."""
+
+    def label(self, words: Sequence[Any], options: Mapping[str, Any]) -> str:
+        """Returns what a call runs; the name of the method where its arguments do not say."""
+        with suppress(TypeError, KeyError):  # a call that fails has to fail in the method itself
+            bound = inspect.signature(getattr(self.owner, self.name)).bind(*words, **options)
+            what = bound.arguments[self.parameter]
+            return str(getattr(what, "command", what))
+        return self.name
 
 
 class Sandbox:
@@ -364,7 +373,7 @@ class Recording:
     def _synchronous(self, method: Method, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def run(*words: Any, **options: Any) -> Any:
-            self._before(method.label_of(*words, **options))
+            self._before(method.label(words, options))
             return original(*words, **options)
 
         setattr(run, _ORIGINAL, original)
@@ -375,7 +384,7 @@ class Recording:
     ) -> Callable[..., Awaitable[Any]]:
         @wraps(original)
         async def run(*words: Any, **options: Any) -> Any:
-            await asyncio.to_thread(self._before, method.label_of(*words, **options))
+            await asyncio.to_thread(self._before, method.label(words, options))
             return await original(*words, **options)
 
         setattr(run, _ORIGINAL, original)
