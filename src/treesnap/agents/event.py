@@ -47,7 +47,8 @@ class Event(NamedTuple):
     ref: str = ""
     """The host's own id of a prompt, as it is; empty where it has none."""
     directory: str | None = None
-    """Where the agent is by now, in the root or elsewhere; None where the host does not say."""
+    """Full path of where the agent is by now, in the root or elsewhere; None where the host does
+    not say."""
 
 
 class WorktreeAsked(NamedTuple):

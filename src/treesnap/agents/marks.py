@@ -135,7 +135,7 @@ def _outside(root: bytes, event: Event) -> Iterator[bytes]:
     """Yields the directories outside of the root in which an event says that the agent works."""
     paths = () if event.paths is None else event.paths
     directories = {os.path.dirname(os.path.realpath(path)) for path in paths[:_PATHS_MAX]}
-    if event.directory is not None and event.directory.startswith("/"):
+    if event.directory is not None:
         directories.add(os.path.realpath(os.fsencode(event.directory)))
     for directory in sorted(directories):
         if not treepath.is_within(directory, root.rstrip(b"/")):

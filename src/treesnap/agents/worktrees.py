@@ -77,7 +77,7 @@ def remove_worktree(context: Context, asked: WorktreeAsked, environ: Mapping[str
     of a repository. Raises Refused for anything else, and for what cannot be captured.
     """
     path = asked.path
-    if path is None or not path.startswith("/") or os.path.realpath(path) != path:
+    if path is None or os.path.realpath(path) != path:
         raise InvalidArgument(f"The working tree {quoted(path or '')} is not a full, real path")
     above = os.path.dirname(path)
     is_ours = os.path.dirname(above) == forks_directory()

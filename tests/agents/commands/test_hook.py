@@ -373,6 +373,17 @@ def test_odd_words_make_no_odd_snapshots(snap, tell):
     assert snap("list").code == 0
 
 
+@pytest.mark.parametrize("here", ["/a\0b", "\0", "sub", "", 7, None, ["/"]])
+def test_an_odd_directory_of_the_agent_keeps_nothing_from_being_captured(hook, root, snap, here):
+    fields = {"cwd": here, "tool_name": "Edit", "tool_input": {"file_path": "file"}}
+    environ = {"CLAUDE_PROJECT_DIR": str(root)}
+
+    outcome = hook("claude", payload(root, "PreToolUse", **fields), env=environ)
+
+    assert_silent(outcome)
+    assert len(listed(snap)) == 1
+
+
 ANSWERED = {
     "list": "Bash: rm -rf build",
     "diff latest": "second",

@@ -304,7 +304,7 @@ class TestWhatIsNotRemoved:
         assert (fork / "file").exists()
 
     def test_a_relative_or_missing_path(self, root, file, tell):
-        for path in ("file", "", None, 1):
+        for path in ("file", "", None, 1, "/a\0b"):
             self.refused(tell, path)
 
     def test_what_a_link_leads_to(self, root, file, tell, made):

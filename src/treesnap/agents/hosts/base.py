@@ -70,6 +70,11 @@ class Payload(NamedTuple):
                 return _valid(str(value))
         return None
 
+    def full_path(self, name: str) -> str | None:
+        """Returns a field that is the full path of something, or None."""
+        path = self.text(name)
+        return path if path is not None and path.startswith("/") and "\0" not in path else None
+
 
 def _valid(text: str) -> str:
     return text.encode(errors="replace").decode()
@@ -181,7 +186,7 @@ class Host:
             is_background=is_call and self.is_background(payload),
             agent=payload.text(*self.agent_fields) or "",
             ref=self.ref(payload) if phase is EventPhase.TURN else "",
-            directory=payload.text("cwd") if payload.root is None else None,
+            directory=payload.full_path("cwd") if payload.root is None else None,
         )
         beginning = self.wake_beginning
         if beginning is not None and (event.prompt or "").startswith(beginning):
@@ -193,8 +198,8 @@ class Host:
         makes = self.worktree_events.get(payload.text(*self.event_fields) or "")
         if makes is None:
             return None
-        here = payload.text("cwd") or self.root(payload)  # where the agent is by now
-        return WorktreeAsked(here, makes, payload.value("name"), payload.text("worktree_path"))
+        here = payload.full_path("cwd") or self.root(payload)  # where the agent is by now
+        return WorktreeAsked(here, makes, payload.value("name"), payload.full_path("worktree_path"))
 
     def call(self, payload: Payload, tool: str | None) -> str:
         """Returns what names a call, the same before and after it, or an empty text.
@@ -219,8 +224,9 @@ class Host:
             text = self.input(payload, name)
             names += _PATCHED.findall(text) if isinstance(text, str) else []
         texts = [name for name in names if isinstance(name, str) and name and "\0" not in name]
-        directory = payload.text("cwd") or self.root(payload)
-        if not texts or not directory.startswith("/"):
+        is_told = payload.text("cwd") is not None
+        directory = payload.full_path("cwd") if is_told else self.root(payload)
+        if not texts or directory is None:
             return None
         return tuple(
             os.fsencode(os.path.normpath(os.path.join(directory, _valid(text)))) for text in texts
