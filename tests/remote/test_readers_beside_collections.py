@@ -122,7 +122,7 @@ def test_a_clone_brings_what_is_left_where_snapshots_are_deleted(scene, tmp_path
     counts = set()
     for number, (_, events) in enumerate(scene.interruptions()):
         handle = treesnap.open(tmp_path / f"clone {number}", tmp_path / f"cloned store {number}")
-        done = scene.remotes(handle, events).clone("s3://b", scene.theirs)
+        done = scene.remotes(handle, events).clone("s3://b", scene.theirs, encrypted=False)
         assert difference(record(tmp_path / "other"), record(Path(done.root))) == []
         counts.add(len(done.fetched.ids))
 
@@ -138,7 +138,7 @@ def test_what_is_lost_is_damage_although_others_push_all_the_time(scene, tmp_pat
 
     found = scene.remotes(scene.handle("reader"), pushes).verify()
     with pytest.raises(Corrupt) as refused:
-        scene.remotes(cloned, pushes).clone("s3://b", scene.theirs)
+        scene.remotes(cloned, pushes).clone("s3://b", scene.theirs, encrypted=False)
 
     assert lost in {problem.where for problem in found.problems}
     assert refused.value.code == ErrorCode.REMOTE_DAMAGED

@@ -121,7 +121,7 @@ def cloned(
     directory: Path, store: Path, place: Callable[..., Blobs], *words: str, url: str = "s3://b"
 ):
     given = treesnap.open(directory, store)
-    return opened(given, place).clone(url, *words)
+    return opened(given, place).clone(url, *words, encrypted=False)
 
 
 def ids(directory: Path, store: Path) -> list[str]:
@@ -1601,7 +1601,7 @@ def test_a_fetch_of_more_objects_than_wait_at_once_has_no_total(
 
     again = treesnap.open(tmp_path / "again", tmp_path / "other", monitor=watching)
 
-    opened(again, place).clone("s3://b")
+    opened(again, place).clone("s3://b", encrypted=False)
 
     assert set(watching.totals) == {(None, None)}
     assert watching.objects > 4
@@ -1699,7 +1699,8 @@ def test_one_damaged_commit_is_a_warning_and_the_rest_goes_on(handle, garden, pl
     assert WarningCode.REMOTE_FILE_DAMAGED in warned.codes
     assert [item.snapshots for item in opened(other, place).histories()] == [1]
     again, store = tmp_path / "again", tmp_path / "third"
-    opened(treesnap.open(again, store, monitor=(cloning := Warned())), place).clone("s3://b")
+    reader = treesnap.open(again, store, monitor=(cloning := Warned()))
+    opened(reader, place).clone("s3://b", encrypted=False)
     assert WarningCode.REMOTE_FILE_DAMAGED in cloning.codes
     with pytest.raises(Corrupt):
         opened(other, place).collect()
@@ -1728,7 +1729,7 @@ def test_a_damaged_deletion_is_a_warning_and_only_collections_wait(
     assert mine.prune(policy=Policy(keep_last=1)).removed == ()
     assert is_warned()
     other = treesnap.open(tmp_path / "again", tmp_path / "other", monitor=warned)
-    assert opened(other, place).clone("s3://b").snapshot_id == kept
+    assert opened(other, place).clone("s3://b", encrypted=False).snapshot_id == kept
     assert is_warned()
     assert mine.fetch().newest_id == kept
     assert is_warned()

@@ -45,7 +45,7 @@ def test_a_new_remote_that_says_it_is_not_encrypted_is_refused():
     with pytest.raises(Refused) as refused:
         set_up_encrypted(blobs)
 
-    assert refused.value.code == ErrorCode.NOT_ENCRYPTED
+    assert refused.value.code == ErrorCode.ENCRYPTION_EXPECTED
 
 
 def test_a_remote_that_was_prepared_without_encryption_is_not_taken_for_an_encrypted_one(tmp_path):

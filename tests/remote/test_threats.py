@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from blob_doubles import MemoryBlobs
+from blob_doubles import MemoryBlobs, WrappedBlobs
 from treesnap.core.codec.index import encode_index
-from treesnap.core.model.errors import Corrupt, ErrorCode
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.errors import Corrupt, ErrorCode, Refused
 from treesnap.remote import Remotes
+from treesnap.remote.blobs.base import Blobs
+from treesnap.remote.blobs.directory import DirectoryBlobs
 from treesnap.remote.keys import Secret
 from treesnap.remote.records import COMMIT, HistoryName, RemoteCommit
 
@@ -70,6 +73,63 @@ def test_a_server_that_hides_the_newest_push_is_noticed_by_its_pusher_alone(
     assert remotes.push().snapshots == ()
 
 
+class _Watched(WrappedBlobs):
+    """Notes what is written there."""
+
+    def __init__(self, inner: Blobs, written: list[str]) -> None:
+        super().__init__(inner)
+        self.written = written
+
+    def around(self, method, proceed, arguments):
+        if method in {"put", "create", "delete"}:
+            self.written.append(str(arguments[0]))
+        return proceed()
+
+
+@pytest.mark.parametrize("is_bucket", [True, False])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_unencrypted_remote_in_the_place_of_the_encrypted_one_is_refused(
+    handle, tmp_path, is_bucket, is_known
+):
+    """All that a new machine knows is its secret; one that had pushed there remembers more."""
+    written: list[str] = []
+    url = URL if is_bucket else str(tmp_path / "disk")
+    content: dict[str, bytes] = {}
+
+    def opener(url, *, make=False):
+        if is_bucket:
+            return _Watched(MemoryBlobs(content), written)
+        return _Watched(DirectoryBlobs(LocalFileSystem(), url, make=make), written)
+
+    if is_known:
+        remotes = Remotes(handle, secret_of, opener)
+        remotes.add("backup", url)
+        push(handle, remotes, "roses")
+        content.clear()
+        shutil.rmtree(tmp_path / "disk", ignore_errors=True)
+    thief = treesnap.open(tmp_path / "weeds", tmp_path / "thief")
+    Path(thief.root).mkdir()
+    theirs = Remotes(thief, opener=opener)
+    theirs.add("backup", url, encrypted=False)
+    push(thief, theirs, "weeds")
+    written.clear()
+    machine = handle if is_known else treesnap.open(tmp_path / "again", tmp_path / "other")
+    remotes = Remotes(machine, secret_of, opener)
+
+    with pytest.raises(Refused) as not_cloned:
+        remotes.clone(url) if not is_known else remotes.fetch("backup")
+    with pytest.raises(Refused) as not_added:
+        remotes.push("backup") if is_known else remotes.add("backup", url)
+
+    code = ErrorCode.REMOTE_REPLACED if is_known else ErrorCode.ENCRYPTION_EXPECTED
+    assert not_cloned.value.code == not_added.value.code == code
+    assert written == []
+    if not is_known:
+        assert not (tmp_path / "again").exists()
+        remotes.clone(url, encrypted=False)
+        assert (tmp_path / "again" / "plants").read_text() == "weeds"
+
+
 @pytest.mark.parametrize("data", [b"", b"not a commit", bytes(1000)])
 def test_a_file_that_is_no_commit_stops_collections_alone(handle, remotes, content, data):
     push(handle, remotes, "roses")
@@ -104,7 +164,7 @@ def test_a_commit_of_what_is_no_snapshot_stops_collections_alone(
     content[name] = COMMIT.seal(weeds)
 
     given = treesnap.open(tmp_path / "again", tmp_path / "other")
-    Remotes(given, secret_of, opener).clone(URL)
+    Remotes(given, opener=opener).clone(URL, encrypted=False)
     push(handle, remotes, "tulips")
 
     assert (tmp_path / "again" / "plants").read_text() == "roses"

@@ -55,6 +55,35 @@ from treesnap.remote.sealing import Encrypted, Plain
 
 SecretSource = Callable[[], Secret]
 """Returns the secret of a remote; asked only where one is needed, and only once."""
+
+
+class PossibleSecret:
+    """A source that is there whether or not a secret is set: a prompt, or a refusal.
+
+    Any other source is a secret that is set.
+    """
+
+    def __init__(self, ask: SecretSource) -> None:
+        self._ask = ask
+
+    def __call__(self) -> Secret:
+        """Returns the secret; raises what says that there is none."""
+        return self._ask()
+
+    def is_set(self) -> bool:
+        """Returns whether it gives a secret that was set, without asking for it."""
+        return False
+
+
+def expects_encryption(url: str, source: SecretSource, *, said: bool | None) -> bool:
+    """Returns whether the remote at an address has to be encrypted: as its user ``said``, else
+    where it is in a bucket, or a secret is set for it.
+    """
+    if said is not None:
+        return said
+    return directory_of(url) is None or not isinstance(source, PossibleSecret) or source.is_set()
+
+
 STATE_READS_MAX = 6
 """How often a state is read while a collector decides whether a push counts."""
 _WAIT_S = 0.5
@@ -328,8 +357,9 @@ def connect(
 
     The slot that was opened last time is bound to the id of its remote. Where it is still there,
     and opens, the remote is the same, and neither its format nor its slots are looked at. Raises
-    Refused for another remote in its place, or one that claims to be unencrypted. Raises
-    RemoteFailed where there is none, RemoteLocked, Corrupt and UnsupportedFormat.
+    Refused for another remote in its place, or one that claims to be unencrypted. One that was
+    not added has only to be encrypted if ``known`` says so. Raises RemoteFailed where there is
+    none, RemoteLocked, Corrupt and UnsupportedFormat.
     """
     secret = functools.cache(secret)
     url, may_collect = known.url, known.may_collect
@@ -354,6 +384,8 @@ def connect(
         if expected is not None:
             _require_same(url, format_, expected)
             may_collect = may_collect and format_.collection is not Collection.NONE
+        elif known.is_encrypted:
+            require_encrypted(url, format_)
         opened = _opened(blobs, format_, secret)
         if opened is not None and cache is not None:
             cache.put(_LAST_SLOT, opened.name.encode())
@@ -383,11 +415,8 @@ def set_up(
         format_ = read_format(url, blobs)
         if format_ is None:
             raise _no_remote(url)
-        if encrypts and not format_.is_encrypted:
-            raise Refused(
-                f"The remote {quoted(url)} exists and is not encrypted",
-                code=ErrorCode.NOT_ENCRYPTED,
-            )
+        if encrypts:
+            require_encrypted(url, format_)
         opened = _opened(blobs, format_, secret)
         connection = Connection(url, blobs, format_, opened)
         if not any(any(blobs.list(f"{kind}/")) for kind in ("state", *Folder)):
@@ -452,6 +481,20 @@ def _slots(blobs: Blobs) -> dict[str, bytes]:
         with suppress(BlobMissing):  # it was removed meanwhile
             slots[blob.name] = blobs.get(blob.name, SLOT_SIZE_MAX)
     return slots
+
+
+def require_encrypted(url: str, found: RemoteFormat) -> None:
+    """Raises Refused for a remote that is not encrypted.
+
+    What says so is not authentic: a user who may write there can put it in the place of an
+    encrypted one, and would read what is pushed, and choose what is cloned.
+    """
+    if not found.is_encrypted:
+        raise Refused(
+            f"The remote {quoted(url)} exists and is not encrypted, and an encrypted one is "
+            "expected",
+            code=ErrorCode.ENCRYPTION_EXPECTED,
+        )
 
 
 def _require_same(url: str, found: RemoteFormat, expected: RemoteFormat) -> None:

@@ -71,16 +71,20 @@ from treesnap.remote.connection import (
     Connection,
     KeyInfo,
     Opener,
+    PossibleSecret,
     SecretSource,
     connect,
     directory_of,
+    expects_encryption,
     open_blobs,
     read_format,
     removed_if_unused,
+    require_encrypted,
     set_up,
 )
 from treesnap.remote.fetch import Fetched, fetch
 from treesnap.remote.fetched import fetched_root
+from treesnap.remote.format import RemoteFormat
 from treesnap.remote.histories import (
     HistoryInfo,
     RemoteHistory,
@@ -110,6 +114,7 @@ from treesnap.remote.verify import Verification, VerifiedObjects, repaired
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
     from treesnap.remote.blobs.base import Blobs
+    from treesnap.remote.keys import Secret
 
 JOBS = 2
 """How many packs are sent or received at the same time by default."""
@@ -218,13 +223,13 @@ class CloneResult(Record):
 
 
 def _no_secret(known: KnownRemote) -> SecretSource:
-    def refuse() -> object:
+    def refuse() -> Secret:
         raise Refused(
             f"The remote {quoted(known.url)} is encrypted, and no secret was given for it",
             code=ErrorCode.REMOTE_LOCKED,
         )
 
-    return refuse  # type: ignore[return-value]  # it never returns
+    return PossibleSecret(refuse)
 
 
 class _RemoteSession(NamedTuple):
@@ -279,7 +284,8 @@ class _RemoteSession(NamedTuple):
 class Remotes:
     """The remotes of a handle's store, for the handle's root.
 
-    ``secret_of`` is asked for the secret of an encrypted remote. ``jobs`` is how many packs are
+    ``secret_of`` is asked for the secret of an encrypted remote; where it has one, a remote at an
+    address has to be encrypted unless the call says otherwise. ``jobs`` is how many packs are
     sent or received at the same time; each takes about 100 MB of memory. Nothing is read or
     written until a method is called; no method keeps a connection open. Local operations never
     use a remote.
@@ -312,8 +318,9 @@ class Remotes:
         """Adds a remote, and sets it up where there is none; durable after return.
 
         ``url`` is a directory, or begins with ``s3://``, ``gs://`` or ``az://``. A new remote is
-        encrypted if it is in a bucket, or as ``encrypted`` says. The server is tried out: where it
-        cannot be relied on, no garbage is collected there. The secret comes from ``secret_of``.
+        encrypted if it is in a bucket or a secret is set for it, or as ``encrypted`` says; one that
+        exists is refused if it is not. The server is tried out: where it cannot be relied on, no
+        garbage is collected there. The secret comes from ``secret_of``.
         With ``append_only`` this machine replaces nothing there, so that its credentials need not
         allow that. With ``only_collector`` no other machine may collect garbage on a new remote,
         which asks less of its server; on one that was set up so, this machine takes over. Raises
@@ -324,13 +331,12 @@ class Remotes:
         directory = directory_of(url)
         if directory is not None:
             url = os.path.abspath(directory)
-        encrypts = directory is None if encrypted is None else encrypted
         known = KnownRemote(
-            url,
-            bytes(FILE_ID_SIZE),
-            encrypts,
-            appends_only=append_only,
+            url, bytes(FILE_ID_SIZE), is_encrypted=directory is None, appends_only=append_only
         )
+        secret = self._secret_of(known)
+        encrypts = expects_encryption(url, secret, said=encrypted)
+        known = known._replace(is_encrypted=encrypts)
         with opened(self._context, "add a remote", create=True, recover=False) as session:
             registry = _registry(session)
             if directory is not None:
@@ -340,13 +346,15 @@ class Remotes:
             with removed_if_unused(url):
                 blobs = self._opener(url, make=True)
                 try:
+                    format_ = read_format(url, blobs)
+                    if encrypts and format_ is not None:
+                        require_encrypted(url, format_)  # before the probe writes anything there
                     collection, has_ranges = _suited_for(
-                        url, blobs, self._opener, only_collector=only_collector
+                        url, blobs, self._opener, format_, only_collector=only_collector
                     )
                 except BaseException:
                     blobs.close()
                     raise
-                secret = self._secret_of(known)
                 with set_up(url, blobs, secret, collection, encrypts=encrypts) as connection:
                     format_ = connection.format
                     if encrypted is not None and encrypted != format_.is_encrypted:
@@ -793,6 +801,7 @@ class Remotes:
         *,
         lazy: bool = False,
         privileged: bool = False,
+        encrypted: bool | None = None,
     ) -> CloneResult:
         """Makes the root of a history on a remote: its newest snapshot, and all before it.
 
@@ -803,9 +812,11 @@ class Remotes:
         equals comes alone, and :meth:`fetch` brings others when they are needed. With ``paths``,
         which are relative to the root, nothing else is read, and there is one snapshot of these
         paths. Set-user-ID bits, devices, privileged attributes and owners are left out unless it is
-        ``privileged``. The directory is made once everything is fetched; a clone that was killed
-        goes on when it is called again, and leaves alone what others put there meanwhile. Raises
-        NotFound, InvalidArgument, Refused, Busy, Corrupt, RemoteFailed, RemoteLocked, StorageFull.
+        ``privileged``. At the address of a bucket, or where a secret is set for it, the remote has
+        to be encrypted, unless ``encrypted`` says otherwise. The directory is made once everything
+        is fetched; a clone that was killed goes on when it is called again, and leaves alone what
+        others put there meanwhile. Raises NotFound, InvalidArgument, Refused, Busy, Corrupt,
+        RemoteFailed, RemoteLocked, StorageFull.
         """
         context = self._context
         tree_paths = _tree_paths(context, paths)
@@ -815,7 +826,11 @@ class Remotes:
         if earlier is None:
             _require_empty(context.root)
         name, known = _known(context, place)
-        with connect(known, self._secret_of(known), self._opener) as connection:
+        secret = self._secret_of(known)
+        if name is None:
+            encrypts = expects_encryption(known.url, secret, said=encrypted)
+            known = known._replace(is_encrypted=encrypts)
+        with connect(known, secret, self._opener) as connection:
             view = connection.protocol.read(skips_damaged=True)
             _warn_of_damage(context, view)
 
@@ -965,17 +980,17 @@ def _known(context: Context, place: str) -> tuple[str | None, KnownRemote]:
 
 
 def _suited_for(
-    url: str, blobs: Blobs, opener: Opener, *, only_collector: bool
+    url: str, blobs: Blobs, opener: Opener, format_: RemoteFormat | None, *, only_collector: bool
 ) -> tuple[Collection, bool]:
     """Tries out a place; returns who may collect garbage there, and whether it sends parts.
 
-    Where a remote is, less is tried out: the rest was when that was set up. Raises RemoteFailed.
+    Where a remote is, which ``format_`` describes, less is tried out: the rest was when that was
+    set up. Raises RemoteFailed.
     Raises Refused for ``only_collector`` on a server that lists late, or that replaces a file by
     one that is created: the late request of a killed collection would do that.
     """
     from treesnap.remote.blobs.probe import Creation
 
-    format_ = read_format(url, blobs)
     try:
         report = try_out(blobs, lambda: opener(url, make=True), is_again=format_ is not None)
     except RemoteFailed as error:

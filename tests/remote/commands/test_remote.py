@@ -194,6 +194,28 @@ def test_a_new_passphrase_that_is_not_there_is_named_by_its_variable(snap, root,
     assert "(1 slot, 1 with a passphrase)" in wrong.err
 
 
+def test_a_secret_that_is_set_means_that_the_remote_is_encrypted(
+    snap, run_snap, pushed, disk, tmp_path
+):
+    """Whether it is named for this address, or for all remotes."""
+    (tmp_path / "secret").write_text("correct horse\n")
+    other = {"SNAP_STORE": str(tmp_path / "other")}
+
+    named = run_snap(
+        "remote", "add", "d", disk, "--passphrase-file", "../secret", cwd=disk, env=other
+    )
+    cloned = run_snap("clone", disk, "again", "--json", cwd=tmp_path, env={**other, **KEY})
+
+    assert (named.code, cloned.code, cloned.json["code"]) == (3, 3, "encryption-expected")
+    assert "--no-encrypt takes it as it is" in named.err
+    assert not (tmp_path / "again").exists()
+    clone = ("clone", disk, "again", "--no-encrypt")
+    assert run_snap(*clone, cwd=tmp_path, env={**other, **KEY}).code == 0
+    assert snap("remote", "add", "new", tmp_path / "new", env=PASSPHRASE).out.endswith(
+        f"{tmp_path / 'new'}, encrypted\n"
+    )
+
+
 def test_no_new_secret_is_asked_for_where_nothing_is_encrypted(snap, pushed):
     refused = snap("remote", "key", "add", process=True)
 

@@ -117,6 +117,7 @@ class ErrorCode(StrEnum):
     REMOTE_NOT_FOUND = "remote-not-found"
     REMOTE_UNRELIABLE = "remote-unreliable"
     NOT_ENCRYPTED = "not-encrypted"
+    ENCRYPTION_EXPECTED = "encryption-expected"
     LAST_KEY = "last-key"
     NOTHING_IN_COMMON = "nothing-in-common"
     KEY_NOT_FOUND = "key-not-found"

@@ -107,6 +107,10 @@ HINTS: dict[str, str | None] = {
         "delete nothing there by hand; 'snap remote check' says which machines can collect"
     ),
     "not-encrypted": "a user who can read the place can read what is stored there",
+    "encryption-expected": (
+        "--no-encrypt takes it as it is, if it is meant to be so; else find out who put it there, "
+        "because another user may read what is pushed, and choose what is cloned"
+    ),
     "nothing-in-common": (
         "'snap restore REMOTE/HISTORY' replaces the files, and 'snap undo' takes that back"
     ),

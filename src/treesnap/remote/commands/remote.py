@@ -51,7 +51,7 @@ def remote() -> None:
     "--encrypt/--no-encrypt",
     "encrypts",
     default=None,
-    help="Whether a new remote is encrypted; a bucket is unless told otherwise.",
+    help="Whether the remote is encrypted; it is in a bucket, or where a passphrase is set.",
 )
 @click.option(
     "--append-only", is_flag=True, help="Replace nothing there: credentials need not allow it."
@@ -77,10 +77,10 @@ def add(
 ) -> None:
     """Add a remote, and set it up where there is none.
 
-    The server is tried out first. A new remote in a bucket is encrypted: the passphrase
-    comes from --passphrase-command, --passphrase-file, $TREESNAP_REMOTE_KEY,
-    $TREESNAP_REMOTE_PASSPHRASE, or the terminal, in this order. The remote cannot be
-    read without it, and it cannot be recovered.
+    The server is tried out first. A remote in a bucket, or for which a passphrase is set, is
+    encrypted, and one that exists there is refused if it is not. The passphrase comes from
+    --passphrase-command, --passphrase-file, $TREESNAP_REMOTE_KEY, $TREESNAP_REMOTE_PASSPHRASE, or
+    the terminal, in this order. The remote cannot be read without it, and it cannot be recovered.
     """
     from treesnap.remote import Remotes
 

@@ -52,7 +52,7 @@ class Source(NamedTuple):
 def secret_of(handle: Handle) -> Callable[[KnownRemote], SecretSource]:
     """Returns what says where the secret of a remote comes from; that is asked when needed."""
     monitor = handle.context.monitor
-    return lambda known: lambda: _secret(known, _remembered(known, monitor))
+    return lambda known: _possible(known, lambda: _remembered(known, monitor))
 
 
 def remotes_of(handle: Handle) -> Remotes:
@@ -64,7 +64,7 @@ def remotes_of(handle: Handle) -> Remotes:
 
 def new_secret_of(known: KnownRemote, source: Source) -> SecretSource:
     """Returns what gives the secret of a remote that may be new: a person types it twice."""
-    return lambda: _secret(known, source, confirms=True)
+    return _possible(known, lambda: source, confirms=True)
 
 
 def remember(handle: Handle, url: str, source: Source) -> None:
@@ -123,7 +123,22 @@ def new_passphrase(command: str | None, path: str | None) -> Secret:
     return Secret.passphrase(typed)
 
 
-def _secret(known: KnownRemote, source: Source, *, confirms: bool = False) -> Secret:
+def _possible(
+    known: KnownRemote, source: Callable[[], Source], *, confirms: bool = False
+) -> SecretSource:
+    """Returns what gives the secret of a remote; ``source`` is asked when that is needed."""
+    from treesnap.remote.connection import PossibleSecret
+
+    class OfUser(PossibleSecret):
+        def is_set(self) -> bool:
+            return source() != Source() or bool(
+                os.environ.get(RAW_KEY_VARIABLE) or os.environ.get(PASSPHRASE_VARIABLE)
+            )
+
+    return OfUser(lambda: _secret(known, source(), confirms=confirms))
+
+
+def _secret(known: KnownRemote, source: Source, *, confirms: bool) -> Secret:
     from treesnap.remote.keys import Secret
 
     if source.command is not None:

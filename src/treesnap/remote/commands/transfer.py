@@ -136,6 +136,12 @@ def push(
 @click.argument("target", metavar="DIR")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--lazy", is_flag=True, help="Leave older snapshots there until they are needed.")
+@click.option(
+    "--encrypt/--no-encrypt",
+    "encrypted",
+    default=None,
+    help="Whether the remote at an address has to be encrypted; see 'snap remote add'.",
+)
 @privileged_option
 @_transfer_options
 @pass_invocation
@@ -146,6 +152,7 @@ def clone(
     target: str,
     paths: Sequence[str],
     lazy: bool,
+    encrypted: bool | None,
     privileged: bool,
     limit_rate: int | None,
     jobs: int,
@@ -177,7 +184,12 @@ def clone(
         )
         remotes = _remotes(cloned, limit_rate, jobs)
         result = remotes.clone(
-            where, fragment or None, paths=paths, lazy=lazy, privileged=privileged
+            where,
+            fragment or None,
+            paths=paths,
+            lazy=lazy,
+            privileged=privileged,
+            encrypted=encrypted,
         )
         names = {name for info in remotes.list() for name in (info.name, info.url)}
         is_known = not names.isdisjoint({where, os.path.abspath(where)})
