@@ -34,8 +34,9 @@ SETTINGS = {
     "beginnings that are lost": Rates(losses=0.1),
     "a host without ends": Rates(has_no_posts=True),
     "interrupted calls": Rates(interruptions=0.2),
+    "interrupted calls, and commands as prompts": Rates(interruptions=0.4, commands=0.5),
     "late ends": Rates(late=0.5),
-    "all of it": Rates(0.2, 0.1, 0.0, False, 0.1, 0.3),
+    "all of it": Rates(0.2, 0.1, 0.0, False, 0.1, 0.3, 0.2),
 }
 COUNT = sized(150, 12_500)
 FIRST = (11 + SEED) * 10**6
@@ -111,6 +112,9 @@ BROKEN = {
     "a call without an end never ends": Rules(never_closes=True),
     "a tool may change other paths than it says": Rules(ignores_paths=True),
     "a restore goes on from the oldest version": Rules(oldest_version=True),
+    "a prompt that was not captured ends calls where they began": Rules(
+        gaps_end_nothing_later=True
+    ),
 }
 
 

@@ -45,9 +45,11 @@ class Place:
         event = Event("claude", phase, str(self.root), session, tool=tool, call=call, paths=paths)
         record(self.context, event._replace(**fields))
 
-    def miss(self, session: str = "a", call: str = "", phase: EventPhase = PRE) -> None:
+    def miss(
+        self, session: str = "a", call: str = "", phase: EventPhase = PRE, **fields: object
+    ) -> None:
         event = Event("claude", phase, str(self.root), session, tool="Bash", call=call)
-        note_gap(self.context, event, "the disk was full")
+        note_gap(self.context, event._replace(**fields), "the disk was full")
 
     def call(self, session: str = "a", names: tuple[str, ...] | None = None, **files: str | None):
         """Runs a tool that writes files."""
@@ -344,6 +346,34 @@ def test_a_call_whose_end_was_not_captured_is_not_open_for_ever(place, named):
 
     assert verdicts(result) == {b"u": "kept", b"x": "perhaps", b"y": "undone"}
     assert place.files() == {"u": "user"}
+
+
+@pytest.mark.parametrize(
+    ("phase", "fields"), [(TURN, {}), (END, {}), (WAKE, {"ends_agent": True, "agent": "helper"})]
+)
+def test_an_interrupted_call_ends_with_a_prompt_or_a_turn_that_was_not_captured(
+    place, phase, fields
+):
+    place.tell(TURN)
+    place.tell(PRE, "a", "k", agent=fields.get("agent", ""))
+    place.write("x", "a")
+    place.miss("a", "", phase, **fields)
+    place.handle.create()
+    place.write("u", "user")
+
+    assert verdicts(place.rewind()) == {b"u": "kept", b"x": "perhaps"}
+    assert place.files() == {"u": "user"}
+
+
+def test_an_interrupted_call_ends_with_a_command_that_the_model_carries_out(place):
+    place.tell(TURN)
+    place.tell(PRE, "a", "k")
+    place.write("x", "a")
+    place.tell(TURN, prompt="snap rewind")
+    place.write("u", "user")
+    place.tell(PRE, "a", "l", summary="snap rewind")
+
+    assert verdicts(place.rewind()) == {b"u": "kept", b"x": "perhaps"}
 
 
 def test_what_follows_an_end_that_was_not_captured_may_be_the_calls_up_to_a_capture(place):

@@ -165,9 +165,9 @@ def calls_in(marks: Iterable[ToldMark], now: int, telling: Collection[str] = ())
             settle(session, [mark.call] if mark.call else list(background[session]), mark.at)
             if not mark.call:  # so no agent works on: one was interrupted if its call has no end
                 close(own, [began for begun in own.values() for began in begun], mark.at)
-        elif mark.phase in (MarkPhase.TURN, MarkPhase.END):
+        elif mark.phase in (MarkPhase.TURN, MarkPhase.END, MarkPhase.END_GAP):
             of_agent = [one for begun in own.values() for one in begun if one.agent == mark.agent]
-            close(own, of_agent, mark.at)
+            close(own, of_agent, mark.end)
         if mark.phase is MarkPhase.TURN and session not in with_calls:
             own.setdefault("", []).append(mark)
         newest[session] = mark.at

@@ -25,8 +25,8 @@ from treesnap.agents.sessions import (
     PROMPT_COMMANDS,
     REASON_LENGTH_MAX,
     Before,
-    agent_sessions,
     look_back,
+    note_command,
     note_gap,
 )
 from treesnap.core.fs.base import FileSystem
@@ -447,12 +447,12 @@ def _answered(event: Event, host: Host, context: Context, run_command: RunComman
         return host.go_on(event)  # the other hook answers
     import shlex
 
+    note_command(context, event)
     of_session = words[0] in ("rewind", "prompts")
-    if of_session and not any(word.startswith("--session") for word in words):
-        sessions = {session.id for session in agent_sessions(context)}
-        words += ["--session", event.session] if event.session in sessions else []
+    is_named = any(word.startswith("--session") for word in words)
+    session = ["--session", event.session] if of_session and not is_named else []
     options = ["-C", context.root, "--store", context.store_path]
-    code, text = run_command([*options, *words])
+    code, text = run_command([*options, *words, *session])
     if code == INTERRUPTED:
         text = _why_stopped(context)
     # What it says to type next is typed as a prompt, too.

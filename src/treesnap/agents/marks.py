@@ -55,6 +55,8 @@ class MarkPhase(StrEnum):
     """That has ended, or with no name all that the session left in the background."""
     END = "end"
     """The agent has done what it was asked for: of those in the session, the one that is named."""
+    END_GAP = "end-gap"
+    """Likewise, or another prompt came; and the files were not captured."""
     OUTSIDE = "outside"
     """The agent works in directories outside of the root, which ``paths`` has in full."""
 
@@ -77,7 +79,8 @@ class ToldMark(NamedTuple):
     @property
     def end(self) -> int:
         """The number up to which a call may have changed files that has ended here."""
-        return self.at + (self.phase is MarkPhase.POST_GAP)  # what it changed is in the next state
+        is_gap = self.phase in (MarkPhase.POST_GAP, MarkPhase.END_GAP)
+        return self.at + is_gap  # what it changed is in the next state
 
 
 _OF_EVENT = {
@@ -87,7 +90,13 @@ _OF_EVENT = {
     EventPhase.POST: MarkPhase.POST,
     EventPhase.END: MarkPhase.END,
 }
-_OF_GAP = {EventPhase.PRE: MarkPhase.GAP, EventPhase.POST: MarkPhase.POST_GAP}
+_OF_GAP = {
+    EventPhase.TURN: MarkPhase.END_GAP,
+    EventPhase.WAKE: MarkPhase.WAKE,
+    EventPhase.PRE: MarkPhase.GAP,
+    EventPhase.POST: MarkPhase.POST_GAP,
+    EventPhase.END: MarkPhase.END_GAP,
+}
 
 
 def marks_of(
@@ -95,7 +104,7 @@ def marks_of(
 ) -> list[ToldMark]:
     """Returns the marks of an event, which was captured in the snapshot with a number, or not.
 
-    Of what was not captured only that a call begins or has ended counts.
+    Of what was not captured only that a call begins, or that a call or an agent has ended, counts.
     """
     phase = (_OF_EVENT if is_captured else _OF_GAP).get(event.phase)
     if phase is None:
@@ -108,13 +117,16 @@ def marks_of(
     if event.is_background and event.phase is EventPhase.POST:
         marks.append(marks[0]._replace(phase=MarkPhase.BACKGROUND, paths=None))
     if event.ends_agent:
-        marks.append(marks[0]._replace(phase=MarkPhase.END))
+        end = MarkPhase.END if is_captured else MarkPhase.END_GAP
+        marks.append(marks[0]._replace(phase=end))
     outside = tuple(_outside(root, event))
     if outside:
         marks.append(marks[0]._replace(phase=MarkPhase.OUTSIDE, call="", paths=outside))
-    marks += [
-        marks[0]._replace(phase=MarkPhase.SETTLED, call=call, paths=None) for call in event.settled
-    ]
+    if is_captured:
+        marks += [
+            marks[0]._replace(phase=MarkPhase.SETTLED, call=call, paths=None)
+            for call in event.settled
+        ]
     return marks
 
 

@@ -24,7 +24,7 @@ from treesnap.agents.attribution import (
     calls_in,
 )
 from treesnap.agents.hosts.table import HOSTS
-from treesnap.agents.marks import ToldMark, marks_in, with_steps
+from treesnap.agents.marks import MarkPhase, ToldMark, marks_in, with_steps
 from treesnap.agents.sessions import AgentSession, work_of
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.diff.trees import change_at, differing
@@ -260,7 +260,10 @@ class RootHistory:
         return any(entry is not None and entry.is_skipped for entry in found)
 
     def _marks(self) -> list[ToldMark]:
-        """Returns what was told of all sessions, without the commands that this one ran."""
+        """Returns what was told of all sessions, without the commands that this one ran.
+
+        What the prompt of a command ended has ended all the same.
+        """
         marks = with_steps(marks_in(self._session), self._snapshots)
         work = {step.snapshot.id for step in work_of(self._agent)}
         commands = {
@@ -273,9 +276,10 @@ class RootHistory:
             mark for mark in marks if mark.session == own and (mark.phase, mark.at) in commands
         ]
         calls = {mark.call for mark in of_commands if mark.call}
-        left_out = {id(mark) for mark in of_commands}
+        ends = {id(mark) for mark in of_commands if mark.phase in (MarkPhase.TURN, MarkPhase.END)}
+        left_out = {id(mark) for mark in of_commands} - ends
         return [
-            mark
+            mark._replace(phase=MarkPhase.END) if id(mark) in ends else mark
             for mark in marks
             if id(mark) not in left_out and (mark.session != own or mark.call not in calls)
         ]

@@ -235,6 +235,19 @@ def note_gap(context: Context, event: Event, reason: str) -> None:
         tool=event.tool,
         reason=reason[:REASON_LENGTH_MAX],
     )
+    _note_marks(context, event, gap)
+
+
+def note_command(context: Context, event: Event) -> None:
+    """Keeps that a prompt came which is a command, so that what ran before it has ended by now.
+
+    Nothing is captured for it. Does nothing where that cannot be kept.
+    """
+    _note_marks(context, event)
+
+
+def _note_marks(context: Context, event: Event, *gaps: Gap) -> None:
+    """Adds the marks of an event that was not captured, and gaps to those of the root."""
     with (
         suppress(TreesnapError, OSError),
         opened(context, "note what was not captured", recover=False) as session,
@@ -246,11 +259,12 @@ def note_gap(context: Context, event: Event, reason: str) -> None:
             inside(session.fs, session.store.path, _LOCK_WAIT_S),
             held(session.fs, lock, operation="note a gap", what=what, wait_s=_LOCK_WAIT_S),
         ):
-            gaps = (*gaps_in(session), gap)[-GAPS_LENGTH_MAX:]
-            session.root.write(GAPS_FILE, GAPS, gaps)
+            if gaps:
+                kept = (*gaps_in(session), *gaps)[-GAPS_LENGTH_MAX:]
+                session.root.write(GAPS_FILE, GAPS, kept)
             newest = session.store.snapshots.listing(session.root.id).newest
             at = newest.sequence if newest is not None else 0
-            marks = marks_of(session, event, at, gap.time_ns, is_captured=False)
+            marks = marks_of(session, event, at, context.clock_ns(), is_captured=False)
             add_marks(session, marks)
 
 

@@ -423,6 +423,44 @@ def test_a_rewind_that_is_typed_as_a_prompt_is_of_this_session(snap, tell, file)
     assert file.read_text() == "by the agent"
 
 
+def test_a_rewind_that_is_typed_in_a_session_without_steps_undoes_no_other(tell, file):
+    tell("UserPromptSubmit", prompt="do it", prompt_id="p1")
+    tell("PreToolUse", tool_use_id="t1")
+    file.write_text("by the agent")
+    tell("PostToolUse", tool_use_id="t1")
+
+    for words in ("rewind", "rewind 1", "prompts"):
+        answer = tell("UserPromptSubmit", prompt=f"snap {words}", session_id="s2").json["reason"]
+        assert "No step of the session 's2' " in answer
+        assert "the one that worked last is 's1' of claude" in answer
+
+    assert file.read_text() == "by the agent"
+
+
+def test_a_number_of_prompts_that_is_too_large_is_answered(tell):
+    tell("UserPromptSubmit", prompt="do it", prompt_id="p1")
+
+    answer = tell("UserPromptSubmit", prompt="snap rewind 2").json["reason"]
+
+    assert "1 prompt can be undone" in answer
+
+
+def test_a_call_that_was_interrupted_has_ended_when_a_command_is_typed(tell, snap, root, file):
+    tell("UserPromptSubmit", prompt="do it", prompt_id="p1")
+    tell("PreToolUse", tool_use_id="t1")
+    file.write_text("half")
+    tell("UserPromptSubmit", prompt="snap rewind")
+    assert file.read_text() == "first"
+    (root / "notes").write_text("by the user")
+    tell("UserPromptSubmit", prompt="try again", prompt_id="p2")
+
+    tell("UserPromptSubmit", prompt="snap rewind 2")
+
+    assert (root / "notes").read_text() == "by the user"
+    kept = {"path": "notes", "verdict": "kept", "sessions": []}
+    assert kept in snap("prompts", "2", "--json").json["paths"]
+
+
 @pytest.mark.parametrize("words", ["--session s2", "--session=s2"])
 def test_a_rewind_that_is_typed_as_a_prompt_may_name_another_session(tell, words):
     tell("UserPromptSubmit", prompt="other work", session_id="s2")

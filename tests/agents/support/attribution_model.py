@@ -49,6 +49,7 @@ class Rules(NamedTuple):
     never_closes: bool = False
     ignores_paths: bool = False
     oldest_version: bool = False
+    gaps_end_nothing_later: bool = False
 
 
 RULES = Rules()
@@ -59,7 +60,7 @@ def opened(told: list[Told], count: int, rules: Rules = RULES) -> list[Opened]:
     spans: list[Opened] = [{} for _ in range(count)]
 
     def add(session: str, kind: str, paths: frozenset[str] | None, first: int, last: int) -> None:
-        for span in range(first + 1, last + 1):
+        for span in range(first + 1, min(last, count - 1) + 1):
             spans[span].setdefault(session, []).append((kind, paths))
 
     running: dict[tuple[str, str], Told] = {}
@@ -81,10 +82,11 @@ def opened(told: list[Told], count: int, rules: Rules = RULES) -> list[Opened]:
         elif mark.phase == "settled":
             if (name, mark.key) in background:
                 add(name, "job", None, background.pop((name, mark.key)), mark.at)
-        elif mark.phase in ("turn", "end") and not rules.never_closes:
+        elif mark.phase in ("turn", "end", "end-gap") and not rules.never_closes:
+            is_gap = mark.phase == "end-gap" and not rules.gaps_end_nothing_later
             for key in [key for key in running if key[0] == name]:
                 began = running.pop(key)
-                add(name, "?", began.paths, began.at, mark.at)
+                add(name, "?", began.paths, began.at, mark.at + is_gap)
         newest[name] = mark.at
     for (name, _), began in running.items():
         add(name, "?", began.paths, began.at, count - 1)
@@ -183,6 +185,8 @@ class Rates(NamedTuple):
     """A call ends without being told; what it did is done."""
     late: float = 0.0
     """The end of a call is told, and captured, after something else has happened."""
+    commands: float = 0.0
+    """A prompt is told, and not captured: a command is one."""
 
 
 class World:
@@ -202,11 +206,14 @@ class World:
         """Calls that have ended, of which that is not told yet."""
         self.interrupted: set[str] = set()
         """Sessions that may have a call without an end."""
+        self.stopped: set[str] = set()
+        """Those of which a prompt that was not captured ended one, until the next state."""
         self.jobs: dict[str, str] = {}
         self.targets: dict[str, list[int]] = {"a": [], "b": []}
         self.sneaked: set[int] = set()
         """Versions of the user that look like those of a session, by what hooks tell."""
         self.has_jobs = chooser.random() < 0.5
+        self.sessions = "ab" if chooser.random() < 0.8 else "a"
         self.is_lost = False
 
     def write(self, who: str, path: str) -> None:
@@ -222,7 +229,7 @@ class World:
 
     def _may_be_of_a(self, path: str) -> bool:
         """Returns whether a change looks like one of the session that is rewound."""
-        if self.untold["a"] or "a" in self.interrupted:
+        if self.untold["a"] or "a" in self.interrupted | self.stopped:
             return True
         return any(paths is None or path in paths for paths in self.calls["a"].values())
 
@@ -230,6 +237,7 @@ class World:
         """Returns the place of the state that is there now."""
         if self.states[-1] != self.live:
             self.states.append(dict(self.live))
+            self.stopped.clear()
         return len(self.states) - 1
 
     def tell(
@@ -240,11 +248,17 @@ class World:
 
     def step(self) -> None:
         """Does one thing, or nothing."""
-        chooser, session = self.chooser, self.chooser.choice("ab")
+        chooser, session = self.chooser, self.chooser.choice(self.sessions)
         getattr(self, f"_{chooser.choice(PHASES)}")(session)
 
     def _turn(self, session: str) -> None:
-        if not self.calls[session]:
+        if not self.calls[session] and self.chooser.random() < self.rates.commands:
+            if self.untold[session] or session in self.interrupted:
+                self.stopped.add(session)
+            self.untold[session].clear()
+            self.interrupted.discard(session)
+            self.told.append(Told(len(self.states) - 1, session, "end-gap"))
+        elif not self.calls[session]:
             self.untold[session].clear()
             self.tell(session, "turn")
             self.targets[session].append(len(self.states) - 1)
