@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import subprocess
@@ -19,11 +20,11 @@ from treesnap.agents.marks import MARKS_FILE, MarkPhase, marks_in
 from treesnap.agents.rewind import RewindRequest, RewindResult, rewind
 from treesnap.agents.sessions import note_gap
 from treesnap.core.handle import Handle
-from treesnap.core.model.errors import InvalidArgument, NotFound
+from treesnap.core.model.errors import InvalidArgument, NotFound, StorageFull
 from treesnap.core.ops.access import opened as opened_store
-from treesnap.core.ops.context import context_at, find_root, is_worktree
+from treesnap.core.ops.context import Context, context_at, find_root, is_worktree
 from treesnap.core.ops.history.steps import EventPhase
-from treesnap.testing.doubles import UnsyncedFileSystem
+from treesnap.testing.doubles import MUTATING, Call, UnsyncedFileSystem, WrappedFileSystem
 
 TURN, WAKE, PRE = EventPhase.TURN, EventPhase.WAKE, EventPhase.PRE
 POST, END = EventPhase.POST, EventPhase.END
@@ -110,6 +111,53 @@ class RealWorld(World):
         else:
             names = paths and tuple(sorted(paths))
             self.place.tell(EventPhase(phase), session, key, names=names)
+
+
+class FullFileSystem(WrappedFileSystem):
+    """Has no room for what a restore builds, nor for any other."""
+
+    def around(self, call: Call) -> object:
+        """Makes the call."""
+        if call.method == "free_bytes":
+            return 0
+        if call.kind in MUTATING and any(".treesnap-restore-" in path for path in call.paths):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return call.proceed()
+
+
+class TestOnAFullDisk:
+    """What a way back was made from stays, although others are given up for room, in vain."""
+
+    @pytest.fixture
+    def full(self, place) -> Context:
+        for name in ("mine", "theirs"):
+            place.write(name, "old")
+        place.tell(TURN)
+        place.call(mine="agent")
+        place.tell(TURN, "b")
+        place.call("b", theirs="other")
+        place.write("user", "user")
+        place.call(more="agent")
+        return place.context._replace(fs=FullFileSystem(UnsyncedFileSystem()))
+
+    @pytest.mark.parametrize("overwrites", [False, True])
+    def test_a_rewind_can_be_repeated(self, place, full, overwrites):
+        after = place.files()
+        with pytest.raises(StorageFull):
+            rewind(full, RewindRequest("1", "a", overwrites=overwrites))
+        assert place.files() == after
+
+        place.rewind()
+
+        assert place.files() == {"mine": "old", "theirs": "other", "user": "user"}
+
+    def test_a_revert_can_be_repeated(self, place, full):
+        with pytest.raises(StorageFull):
+            Handle(full).revert("step:2", session="a")
+
+        place.handle.revert("step:2", session="a")
+
+        assert place.files()["mine"] == "old"
 
 
 @pytest.mark.parametrize("seed", range(sized(12, 400)))

@@ -230,7 +230,7 @@ def _undone(
                 opened_session, mine, picks, label=label, tags=tags, dry_run=request.dry_run
             )
     if request.overwrites:
-        result = restore(context, all_of_it)
+        result = restore(context, all_of_it._replace(spared=history.ids))
         left = [item.path for item in result.untouched]  # as what is excluded by now
         conflicts = tuple(
             change
@@ -241,7 +241,10 @@ def _undone(
         result = _planned(target, mine, selection, request)
     else:
         asked = RestoreRequest(
-            ref=selection.snapshot.id, bases=(mine.id,), list_changes=request.list_changes
+            ref=selection.snapshot.id,
+            bases=(mine.id,),
+            list_changes=request.list_changes,
+            spared=history.ids,
         )
         result = restore(context, asked)
     known = {change.path for change in conflicts}

@@ -40,7 +40,7 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import IMPORTED, facts_of
-from treesnap.core.model.snapshots import Snapshot
+from treesnap.core.model.snapshots import Snapshot, SnapshotId
 from treesnap.core.ops.context import Session
 from treesnap.core.ops.history.steps import EventPhase, step_of
 from treesnap.core.ops.merge.selection import Pick
@@ -99,6 +99,11 @@ class RootHistory:
         self._spans = self._compared()
         if self._has_excluded:
             self._add_unseen()
+
+    @property
+    def ids(self) -> frozenset[SnapshotId]:
+        """The ids of the states."""
+        return frozenset(state.id for state in self._states)
 
     def _with_own_history(self, target: Snapshot) -> list[bytes]:
         """Returns the roots below this one in which agents worked since the target.

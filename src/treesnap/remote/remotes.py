@@ -788,7 +788,12 @@ class Remotes:
             )
             merged = merge(session, mine, theirs, bases, asked)
         assert merged.snapshot is not None
-        request = RestoreRequest(ref=merged.snapshot.id, bases=(mine.id,), privileged=privileged)
+        request = RestoreRequest(
+            ref=merged.snapshot.id,
+            bases=(mine.id,),
+            privileged=privileged,
+            spared=frozenset(snapshot.id for snapshot in (theirs, *bases)),
+        )
         restored = restore(self._context, request)
         return PullResult(done, merged.conflicts, restored, merged.left_out)
 

@@ -66,8 +66,8 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
             goal = goal_in_root(session, request)
             if goal.snapshot.root_id != session.root.id:  # of a fetched history
                 session.root.register()  # the root may never have been captured
-        spared = frozenset(item.id for item in (goal.snapshot, *goal.bases))
-        return with_room(context, restore_once, spared)
+        needed = {item.id for item in (goal.snapshot, *goal.bases)}
+        return with_room(context, restore_once, request.spared | needed)
 
     def restore_once() -> RestoreResult:
         with opened(context, "restore", writing=True, recover=False, tells_steps=False) as session:

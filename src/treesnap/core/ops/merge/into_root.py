@@ -203,8 +203,9 @@ def merge_into_root(
         locked_root(session, asked.verb),
     ):
         sides = sides_in(session)
+        sources = (sides.theirs, sides.base or mine, *sides.merged_before)
         with ExitStack() as stack:
-            for snapshot in (sides.theirs, sides.base or mine, *sides.merged_before):
+            for snapshot in sources:
                 stack.enter_context(reading(session, snapshot))
             merged = _merged(session, mine, sides, asked)
     if merged.conflicts and asked.rule is ConflictRule.REFUSE and not asked.dry_run:
@@ -225,7 +226,12 @@ def merge_into_root(
             too_large=merged.too_large,
             left_out=merged.left_out,
         )
-    request = RestoreRequest(ref=merged.snapshot.id, bases=(mine.id,), force=asked.force)
+    request = RestoreRequest(
+        ref=merged.snapshot.id,
+        bases=(mine.id,),
+        force=asked.force,
+        spared=frozenset(snapshot.id for snapshot in sources),
+    )
     done = restore(context, request)
     kept = {change.path for change in done.conflicts}
     changes = tuple(change for change in merged.changes if change.path not in kept)

@@ -120,6 +120,9 @@ class RestoreRequest(NamedTuple):
     """Called under the root's lock before anything is changed, or in a dry run."""
     privileged: bool = False
     """Whether privileges are given although the snapshot may come from elsewhere."""
+    spared: frozenset[SnapshotId] = frozenset()
+    """Snapshots from which the goal was made: on a full disk they stay, so that it can be made
+    again. Others are given up for room, even where the restore fails in the end."""
 
 
 class Goal(NamedTuple):
