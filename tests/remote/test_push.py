@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from random import Random
-from threading import Barrier, Lock
+from threading import Barrier, Event, Lock
 
 import pytest
 
@@ -26,7 +26,7 @@ from treesnap.remote.collector import Collector
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.keys import MasterKeys
 from treesnap.remote.objects import RemoteObjects, needed_objects
-from treesnap.remote.protocol import Remote
+from treesnap.remote.protocol import Push, Remote
 from treesnap.remote.push import push_snapshots
 from treesnap.remote.records import (
     CATALOG,
@@ -367,3 +367,44 @@ def test_a_commit_that_lists_packs_of_two_epochs_is_refused():
 
     with pytest.raises(InvalidArgument, match="several epochs"):
         COMMIT.seal(RemoteCommit(HISTORY, (), packs, b""))
+
+
+class Waiting(WrappedBlobs):
+    """Fails one of two writes, while the other one waits for a server until it is given up."""
+
+    def __init__(self, inner: Blobs) -> None:
+        super().__init__(inner)
+        self._is_waiting = Event()
+        self.is_given_up = Event()
+        self._is_second = iter([False])
+
+    def around(self, method, proceed, arguments):
+        if method != "put":
+            return proceed()
+        if next(self._is_second, True):
+            self._is_waiting.wait(20)
+            raise RemoteFailed("the server does not answer")
+        self._is_waiting.set()
+        assert self.is_given_up.wait(20)
+        raise RemoteFailed("given up")
+
+    def give_up(self) -> None:
+        self.is_given_up.set()
+
+
+def test_a_push_that_fails_waits_for_no_server_in_its_other_threads(blobs):
+    waiting = Waiting(blobs)
+    objects = Objects()
+    chunks = [objects.put(ObjectKind.CHUNK, b"leaf %d" % number) for number in range(2)]
+
+    def fail() -> None:
+        with Push(opened(waiting), HISTORY, jobs=2) as push:
+            push.begin()
+            for chunk in chunks:
+                push.add_pack(objects.encoded([Reference(ObjectKind.CHUNK, chunk)]))
+            raise RemoteFailed("as when a person ends it")
+
+    with pytest.raises(RemoteFailed, match="as when"):
+        fail()
+
+    assert waiting.is_given_up.is_set()

@@ -30,11 +30,14 @@ from treesnap.core.model.errors import (
     RemoteFailed,
     RemoteLocked,
     UnsupportedFormat,
+    WarningCode,
     quoted,
 )
+from treesnap.core.model.events import Monitor
 from treesnap.core.model.presentation import Record
 from treesnap.core.ops.trust import real_target
 from treesnap.remote.blobs.base import BlobMissing, Blobs
+from treesnap.remote.blobs.retries import RETRY_FOR_S, Retries
 from treesnap.remote.blobs.wrappers import CreateOnly, SystemClock, Throttled, WholeReads
 from treesnap.remote.cache import FileCache
 from treesnap.remote.files import SealedFiles
@@ -139,10 +142,12 @@ class Opener(Protocol):
         """Connects; with ``make`` to a directory that may be new. Raises RemoteFailed."""
 
 
-def open_blobs(url: str, *, make: bool = False) -> Blobs:
-    """Connects to the place of an address; with ``make`` to a directory that may be new.
+def open_blobs(url: str, *, make: bool = False, retries: Retries | None = None) -> Blobs:
+    """Connects to the place of an address; with ``make`` to one that may be new.
 
-    Raises InvalidArgument for what is not an address, and RemoteFailed.
+    With ``retries`` the requests to a bucket are repeated, unless it may be new: what is wrong with
+    an address should be said at once. Raises InvalidArgument for what is not an address, and
+    RemoteFailed.
     """
     directory = directory_of(url)
     if directory is not None:
@@ -151,7 +156,7 @@ def open_blobs(url: str, *, make: bool = False) -> Blobs:
         return DirectoryBlobs(LocalFileSystem(), real_target(directory), make=make)
     from treesnap.remote.blobs.bucket import BucketBlobs, parse_bucket_url
 
-    return BucketBlobs(parse_bucket_url(url))
+    return BucketBlobs(parse_bucket_url(url), retries=None if make else retries)
 
 
 def removed_if_unused(url: str) -> AbstractContextManager[None]:
@@ -162,6 +167,15 @@ def removed_if_unused(url: str) -> AbstractContextManager[None]:
     from treesnap.remote.blobs import directory as directories
 
     return directories.removed_if_unused(LocalFileSystem(), real_target(directory))
+
+
+def patient(monitor: Monitor, retry_for_s: float = RETRY_FOR_S) -> Opener:
+    """Returns what connects to any place, and repeats requests for so long after failures.
+
+    The monitor is warned of an outage of more than some seconds.
+    """
+    tell = functools.partial(monitor.warn, WarningCode.REMOTE_WAITED_FOR)
+    return functools.partial(open_blobs, retries=Retries(retry_for_s, tell))
 
 
 def limited(opener: Opener, bytes_per_s: float) -> Opener:

@@ -98,6 +98,10 @@ class SealedFiles:
         """Removes files; one that is gone is not a failure, and one that is locked stays."""
         self._blobs.delete(list(names))
 
+    def give_up(self) -> None:
+        """Lets no request be repeated any more, in other threads too."""
+        self._blobs.give_up()
+
     def sweep_unfinished(self) -> None:
         """Removes what writers that are gone left unfinished."""
         self._blobs.sweep_unfinished()

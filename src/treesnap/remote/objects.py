@@ -179,7 +179,7 @@ class RemoteObjects:
             pairs = zip(blocks, stored, strict=True)
             return (_found(wanted[name, block].keys(), each) for block, each in pairs)
 
-        for pairs in _ahead(read, parts, jobs):
+        for pairs in _ahead(read, parts, jobs, self._files.give_up):
             yield from pairs
 
     def by_block(self, objects: Iterable[ObjectId]) -> Iterator[list[ObjectId]]:
@@ -266,19 +266,29 @@ def in_blocks(
 
 
 def _ahead(
-    read: Callable[[_Part], _Result], parts: Iterable[_Part], jobs: int
+    read: Callable[[_Part], _Result],
+    parts: Iterable[_Part],
+    jobs: int,
+    give_up: Callable[[], None],
 ) -> Iterator[_Result]:
-    """Yields what is read of each part, in order; so many are being read meanwhile."""
+    """Yields what is read of each part, in order; so many are being read meanwhile.
+
+    Where it ends before, ``give_up`` is called, and what is being read is waited for.
+    """
     if jobs < 2:
         yield from map(read, parts)
         return
     parts = iter(parts)
     with ThreadPoolExecutor(jobs, "treesnap-fetch") as threads:
-        reading = deque(threads.submit(read, part) for part in islice(parts, jobs))
-        while reading:
-            result = reading.popleft().result()
-            reading.extend(threads.submit(read, part) for part in islice(parts, 1))
-            yield result
+        try:
+            reading = deque(threads.submit(read, part) for part in islice(parts, jobs))
+            while reading:
+                result = reading.popleft().result()
+                reading.extend(threads.submit(read, part) for part in islice(parts, 1))
+                yield result
+        except BaseException:
+            give_up()
+            raise
 
 
 def _parts(blocks: Iterable[Block], size_bytes_max: int) -> Iterator[list[Block]]:

@@ -179,6 +179,9 @@ class RemoteFiles(Protocol):
     def delete(self, names: Iterable[str]) -> None:
         """Removes files; one that is gone is not a failure."""
 
+    def give_up(self) -> None:
+        """Lets no request be repeated any more, in other threads too."""
+
 
 class IndexedPacks:
     """Packs, and where objects are in them. Any writer made it, so its rows are checked."""
@@ -677,7 +680,9 @@ class Push:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:  # else its threads may wait for a server for minutes
+            self._remote.files.give_up()
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 

@@ -76,7 +76,7 @@ from treesnap.remote.connection import (
     connect,
     directory_of,
     expects_encryption,
-    open_blobs,
+    patient,
     read_format,
     removed_if_unused,
     require_encrypted,
@@ -287,15 +287,16 @@ class Remotes:
     ``secret_of`` is asked for the secret of an encrypted remote; where it has one, a remote at an
     address has to be encrypted unless the call says otherwise. ``jobs`` is how many packs are
     sent or received at the same time; each takes about 100 MB of memory. Nothing is read or
-    written until a method is called; no method keeps a connection open. Local operations never
-    use a remote.
+    written until a method is called; no method keeps a connection open. Requests to a bucket are
+    repeated for five minutes while its server does not answer, unless ``opener`` does otherwise.
+    Local operations never use a remote.
     """
 
     def __init__(
         self,
         handle: Handle,
         secret_of: SecretOf = _no_secret,
-        opener: Opener = open_blobs,
+        opener: Opener | None = None,
         *,
         jobs: int = JOBS,
     ) -> None:
@@ -303,7 +304,7 @@ class Remotes:
             raise InvalidArgument(f"There cannot be {jobs} jobs")
         self._context = handle.context
         self._secret_of = secret_of
-        self._opener = opener
+        self._opener = opener or patient(handle.context.monitor)
         self._jobs = jobs
 
     def add(

@@ -89,6 +89,9 @@ class MemoryBlobs:
     def sweep_unfinished(self) -> int:
         return 0
 
+    def give_up(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -136,6 +139,9 @@ class WrappedBlobs:
 
     def sweep_unfinished(self) -> int:
         return self._forward("sweep_unfinished")
+
+    def give_up(self) -> None:
+        self.inner.give_up()
 
     def close(self) -> None:
         self.inner.close()

@@ -175,6 +175,9 @@ class Client:
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
         """Keeps nothing of what was read."""
 
+    def give_up(self) -> None:
+        """Repeats for ever: a machine that dies is killed."""
+
     def delete(self, names: Iterable[str]) -> None:
         """Removes files, one after the other."""
         for name in names:

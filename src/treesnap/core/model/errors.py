@@ -170,6 +170,7 @@ class WarningCode(StrEnum):
     REPOSITORY_SHARED = "repository-shared"
     STORE_NOT_OBEYED = "store-not-obeyed"
     REMOTE_READABLE = "remote-readable"
+    REMOTE_WAITED_FOR = "remote-waited-for"
     ROOT_LARGE = "root-large"
 
 
@@ -457,7 +458,8 @@ class RemoteFailed(OperationFailed):
     """A bucket or a directory elsewhere did not do what it was asked to.
 
     ``endpoint`` says where it is. ``is_unclear`` is true where the request may have been carried
-    out all the same, now or later.
+    out all the same, now or later; ``may_pass`` where the same request may succeed later, although
+    no person does anything about it.
     """
 
     code = ErrorCode.REMOTE_FAILED
@@ -471,7 +473,9 @@ class RemoteFailed(OperationFailed):
         errno: int | None = None,
         endpoint: str | None = None,
         is_unclear: bool = False,
+        may_pass: bool = False,
     ) -> None:
         super().__init__(message, code=code, path=path, errno=errno)
         self.endpoint = endpoint
         self.is_unclear = is_unclear
+        self.may_pass = may_pass

@@ -65,7 +65,8 @@ class Blobs(Protocol):
     def put(self, name: str, data: Data, /) -> None:
         """Writes a blob, whether or not there is one; durable and listed after return.
 
-        Repeated by itself after failures that may pass: the same bytes again do no harm.
+        Repeated by itself after failures that may pass, as all other methods but ``create`` are:
+        the same bytes again do no harm.
         """
 
     def create(self, name: str, data: Data, /) -> bool:
@@ -105,6 +106,12 @@ class Blobs(Protocol):
         """Removes what writers that are gone left unfinished; returns how many files that were.
 
         A server does so itself; a directory does not.
+        """
+
+    def give_up(self) -> None:
+        """Ends the pauses between requests that are being repeated, in other threads too.
+
+        For a caller that fails, and waits for its threads. Nothing is repeated from then on.
         """
 
     def close(self) -> None:
@@ -148,6 +155,10 @@ class WrappedBlobs:
     def sweep_unfinished(self) -> int:
         """Removes what writers that are gone left unfinished."""
         return self._blobs.sweep_unfinished()
+
+    def give_up(self) -> None:
+        """Ends the pauses of the blobs below."""
+        self._blobs.give_up()
 
     def close(self) -> None:
         """Closes the blobs below."""

@@ -16,9 +16,11 @@ there, pass a function that returns them.
 
 **Requests.** Blobs are written with one request each, in one piece, because a multipart upload that
 is not finished is paid for until it is removed. ``create`` is sent once, whatever happens;
-other requests are repeated by obstore for up to three minutes after failures that may pass. Until
-the first request of an instance has succeeded, failures that no repetition heals are raised at
-once: a wrong address and missing credentials among them.
+other requests are repeated after failures that may pass: by obstore a few times, which takes
+seconds where connections are refused, and then by :mod:`treesnap.remote.blobs.retries`, for the
+minutes that a server needs to restart. Until the first request of an instance has succeeded,
+failures that no repetition heals are raised at once: a wrong address and missing credentials among
+them. A page of a listing that does not come whole is asked for again, after its last name before.
 
 **Threads and processes.** Calls wait without the interpreter's lock, and Python sees a signal only
 when they return. obstore's threads do not survive ``fork``: a child of a process that has used
@@ -51,6 +53,7 @@ from treesnap.remote.blobs.base import (
     merged_ranges,
     too_large,
 )
+from treesnap.remote.blobs.retries import Repeater, Retries
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
@@ -78,6 +81,8 @@ _CHECKING = {"connect_timeout": "2s", "timeout": "10s"}
 _HEADERS_TIMEOUT_S = 2.0
 _REPEATING: Mapping[str, Any] | None = None
 """How a request is repeated that may be: as obstore does, ten times with growing pauses."""
+_REPEATING_BRIEFLY: Mapping[str, Any] = {"max_retries": 3}
+"""The same where :class:`Repeater` goes on, which tells the user."""
 _SENT_ONCE: Mapping[str, Any] = {"max_retries": 0}
 
 
@@ -237,6 +242,9 @@ _PROVIDER = re.compile(r"External \w+ credential provider: ([^\n]{1,300})")
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _UNSENT = re.compile(r"Error\(\s*Connect,|kind: Builder")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_UNKNOWN_NAME = "Name or service not known"
+"""Of a host: a typing mistake, or another network. Where no resolver answers, that is said
+otherwise."""
 _SYSTEM_MESSAGE = re.compile(r'(?:message|error): "([^"\\]{1,200})"')
 
 
@@ -257,6 +265,8 @@ class Diagnosis(NamedTuple):
     """The word for it in the server's answer."""
     is_unclear: bool = False
     """Whether the request may have been carried out, now or later."""
+    may_pass: bool = False
+    """Whether the same request may succeed later."""
 
 
 _MADE_NO_SENSE = Diagnosis(
@@ -298,20 +308,24 @@ def _diagnose_connection(said: str, structure: str) -> Diagnosis:
         return Diagnosis(ErrorCode.REMOTE_UNREACHABLE, reason)
     if kind is None and "body error" not in said:
         first = said.partition(": ")[2] or said
-        return Diagnosis(ErrorCode.REMOTE_FAILED, printable(first), is_unclear=is_unclear)
+        return Diagnosis(
+            ErrorCode.REMOTE_FAILED, printable(first), is_unclear=is_unclear, may_pass=is_unclear
+        )
+    may_pass = True
     if certificate := _CERTIFICATE.search(structure):
-        reason = f"its certificate is not valid: {certificate[1]}"
+        reason, may_pass = f"its certificate is not valid: {certificate[1]}", False
     elif "InvalidMessage" in structure:
-        reason = "it does not speak TLS, which https needs"
+        reason, may_pass = "it does not speak TLS, which https needs", False
     elif "Parse(" in structure:
-        reason = "it does not speak HTTP"
+        reason, may_pass = "it does not speak HTTP", False
     elif kind is not None and kind[1] == "Timeout":
         reason = "it did not answer in time"
     elif message := _SYSTEM_MESSAGE.search(structure):
         reason = message[1].removeprefix("failed to lookup address information: ")
+        may_pass = reason != _UNKNOWN_NAME
     else:
         reason = "it closed the connection before the answer was complete"
-    return Diagnosis(ErrorCode.REMOTE_UNREACHABLE, reason, is_unclear=is_unclear)
+    return Diagnosis(ErrorCode.REMOTE_UNREACHABLE, reason, is_unclear=is_unclear, may_pass=may_pass)
 
 
 def _diagnose_answer(status: int | None, said: str) -> Diagnosis:
@@ -333,12 +347,14 @@ def _diagnose_answer(status: int | None, said: str) -> Diagnosis:
     elif "failed to authenticate the request" in said:
         code = ErrorCode.REMOTE_CREDENTIALS
     answer = ": ".join(filter(None, [server_code, message])) or f"status {status}"
+    is_unclear = status in {408, 429} or ((status or 0) >= 500 and status != 501)
     return Diagnosis(
         code,
         f"the server answers {answer}",
         status,
         server_code,
-        is_unclear=status in {408, 429} or ((status or 0) >= 500 and status != 501),
+        is_unclear=is_unclear,
+        may_pass=code in _MAY_PASS and (is_unclear or code is ErrorCode.REMOTE_THROTTLED),
     )
 
 
@@ -372,7 +388,8 @@ class BucketBlobs:
     """Implements :class:`treesnap.remote.blobs.base.Blobs`.
 
     ``root_certificate`` is trusted beside those of the system, in PEM. An endpoint that begins with
-    ``http://`` is used without encryption of the connection.
+    ``http://`` is used without encryption of the connection. Without ``retries`` only obstore
+    repeats requests.
     """
 
     def __init__(
@@ -381,8 +398,12 @@ class BucketBlobs:
         *,
         credentials: Credentials | None = None,
         root_certificate: bytes | None = None,
+        retries: Retries | None = None,
     ) -> None:
         self.url = url
+        retries = retries or Retries(for_s=0)
+        self._repeater = Repeater(retries)
+        self._repeating = _REPEATING_BRIEFLY if retries.for_s else _REPEATING
         self.endpoint = url.endpoint or str(url)
         self._credentials = credentials
         self._root_certificate = root_certificate
@@ -398,6 +419,10 @@ class BucketBlobs:
     def sweep_unfinished(self) -> int:
         """Does nothing: a blob is sent in one request, so a server keeps no part of it."""
         return 0
+
+    def give_up(self) -> None:
+        """Ends the pauses between requests that are being repeated."""
+        self._repeater.give_up()
 
     def close(self) -> None:
         """Forgets the connections, which obstore closes when nothing refers to them."""
@@ -572,9 +597,10 @@ class BucketBlobs:
         except RemoteFailed as error:
             if error.code in _ABOUT_ONE_BLOB:
                 return error
-            if error.code != ErrorCode.REMOTE_THROTTLED and not error.is_unclear:
+            if not error.may_pass and not error.is_unclear:
                 raise
-            self._sent("remove blobs", self._store(), delete)
+            again = self._store()
+            self._repeater.repeated(lambda: self._sent("remove blobs", again, delete))
         self._is_proven = True
         return None
 
@@ -607,9 +633,30 @@ class BucketBlobs:
         is_single_delete: bool = False,
     ) -> _Result:
         """Makes a request that may be repeated; raises BlobMissing if ``missing`` is not there."""
-        timeouts = _timeouts(size_bytes)
+        return self._repeater.repeated(
+            lambda: self._requested(
+                doing,
+                call,
+                missing,
+                timeouts=_timeouts(size_bytes),
+                is_upload=size_bytes > 0,
+                is_single_delete=is_single_delete,
+            )
+        )
+
+    def _requested(
+        self,
+        doing: str,
+        call: Callable[[_Store], _Result],
+        missing: str | None,
+        *,
+        timeouts: Mapping[str, str],
+        is_upload: bool,
+        is_single_delete: bool,
+    ) -> _Result:
+        """Makes a request, which obstore repeats as it does."""
         if not self._is_proven:  # what is wrong with address or credentials is said at once
-            first = timeouts if size_bytes else _CHECKING
+            first = timeouts if is_upload else _CHECKING
             store = self._store(repeats=False, timeouts=first, is_single=is_single_delete)
             try:
                 result = self._sent(doing, store, call, missing)
@@ -658,6 +705,7 @@ class BucketBlobs:
             code=diagnosis.code,
             endpoint=self.endpoint,
             is_unclear=diagnosis.is_unclear,
+            may_pass=diagnosis.may_pass,
         )
 
     def _store(
@@ -692,7 +740,7 @@ class BucketBlobs:
         options: dict[str, Any] = {
             "prefix": url.prefix or None,
             "client_options": client,
-            "retry_config": _REPEATING if repeats else _SENT_ONCE,
+            "retry_config": self._repeating if repeats else _SENT_ONCE,
         }
         if self._credentials is not None:
             options["credential_provider"] = self._credentials

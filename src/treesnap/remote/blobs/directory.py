@@ -124,6 +124,9 @@ class DirectoryBlobs:
                 ErrorCode.REMOTE_MISSING,
             ) from None
 
+    def give_up(self) -> None:
+        """Does nothing: a disk is not waited for."""
+
     def close(self) -> None:
         """Closes the directory."""
         fd, self._fd = self._fd, -1

@@ -23,7 +23,7 @@ from treesnap.cli.output.as_text import (
     short_id,
     skipped_lines,
 )
-from treesnap.cli.parameters import SIZE, WholeNumber
+from treesnap.cli.parameters import SIZE, Seconds, WholeNumber
 from treesnap.core.model.errors import InvalidArgument, NotFound, RemoteFailed, printable
 from treesnap.core.model.quantities import count_text, first_lines, size_text
 from treesnap.remote.commands.completion import remote_argument
@@ -32,11 +32,11 @@ from treesnap.remote.commands.secret import secret_of
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
     from treesnap.remote import FetchResult, PullResult, Remotes
-    from treesnap.remote.connection import Opener
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOWN_MAX = 10
 JOBS = 2
+RETRY_FOR_S = 300.0
 """As in the library, which is not loaded for a text of help."""
 
 
@@ -53,6 +53,13 @@ _transfer_options = several_options(
         default=JOBS,
         metavar="N",
         help=f"Send or receive N packs at the same time [{JOBS}].",
+    ),
+    option(
+        "--retry-for",
+        type=Seconds(0),
+        default=RETRY_FOR_S,
+        metavar="SECONDS",
+        help=f"Wait so long for a bucket's server that does not answer [{RETRY_FOR_S:.0f}].",
     ),
 )
 """For commands that send or receive packs."""
@@ -79,6 +86,7 @@ def push(
     dry_run: bool,
     limit_rate: int | None,
     jobs: int,
+    retry_for: float,
 ) -> None:
     """Store snapshots of the root on a remote.
 
@@ -89,7 +97,7 @@ def push(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     with invocation.open() as handle:
         ids = [invocation.resolve(handle, ref) for ref in refs]
-        result = _remotes(handle, limit_rate, jobs).push(
+        result = _remotes(handle, limit_rate, jobs, retry_for).push(
             name,
             ids,
             since=invocation.resolve(handle, since) if since is not None else None,
@@ -156,6 +164,7 @@ def clone(
     privileged: bool,
     limit_rate: int | None,
     jobs: int,
+    retry_for: float,
 ) -> None:
     """Make a directory of a history on a remote.
 
@@ -182,7 +191,7 @@ def clone(
             monitor=given.monitor,
             wait_s=given.wait_s,
         )
-        remotes = _remotes(cloned, limit_rate, jobs)
+        remotes = _remotes(cloned, limit_rate, jobs, retry_for)
         result = remotes.clone(
             where,
             fragment or None,
@@ -245,6 +254,7 @@ def fetch(
     paths: Sequence[str],
     limit_rate: int | None,
     jobs: int,
+    retry_for: float,
 ) -> None:
     """Bring a history of another machine into the store.
 
@@ -254,7 +264,7 @@ def fetch(
     out where there is only one. A fetch that was interrupted goes on where it was.
     """
     with invocation.open() as handle:
-        result = _remotes(handle, limit_rate, jobs).fetch(name, history, paths=paths)
+        result = _remotes(handle, limit_rate, jobs, retry_for).fetch(name, history, paths=paths)
     invocation.output.result("fetch", lambda: _fetch_fields(result), [_fetch_line(result)])
 
 
@@ -301,6 +311,7 @@ def pull(
     privileged: bool,
     limit_rate: int | None,
     jobs: int,
+    retry_for: float,
 ) -> None:
     """Bring what another machine changed into the root.
 
@@ -309,7 +320,7 @@ def pull(
     HISTORY may be left out where there is only one that is not the root's own.
     """
     with invocation.open(ends_restored=True) as handle:
-        result = _remotes(handle, limit_rate, jobs).pull(
+        result = _remotes(handle, limit_rate, jobs, retry_for).pull(
             name, history, overwrite=theirs, privileged=privileged
         )
     restored = result.restore
@@ -372,7 +383,7 @@ def fetched_ref(invocation: Invocation, handle: Handle, ref: str, paths: Sequenc
     remote, separator, history = ref.partition("/")
     if not separator or not history:
         return ref
-    remotes = _remotes(handle)
+    remotes = _remotes(handle, retry_for=0)  # what was fetched before is there at once
     if all(item.name != remote for item in remotes.list()):
         return ref
     with suppress(NotFound, InvalidArgument):
@@ -389,13 +400,16 @@ def fetched_ref(invocation: Invocation, handle: Handle, ref: str, paths: Sequenc
         raise
 
 
-def _remotes(handle: Handle, limit_rate: int | None = None, jobs: int = JOBS) -> Remotes:
+def _remotes(
+    handle: Handle,
+    limit_rate: int | None = None,
+    jobs: int = JOBS,
+    retry_for: float = RETRY_FOR_S,
+) -> Remotes:
     from treesnap.remote import Remotes
+    from treesnap.remote.connection import limited, patient
 
-    return Remotes(handle, secret_of(handle), _opener(limit_rate), jobs=jobs)
-
-
-def _opener(limit_rate: int | None) -> Opener:
-    from treesnap.remote.connection import limited, open_blobs
-
-    return open_blobs if limit_rate is None else limited(open_blobs, limit_rate)
+    opener = patient(handle.context.monitor, retry_for)
+    if limit_rate is not None:
+        opener = limited(opener, limit_rate)
+    return Remotes(handle, secret_of(handle), opener, jobs=jobs)
