@@ -27,20 +27,19 @@ class Time:
 
     def __init__(self, passes: Callable[[float], None] = lambda _now_s: None) -> None:
         self.now_s = 0.0
-        self.pauses: list[tuple[float, float]] = []
+        self.pauses: list[float] = []
         self.told: list[str] = []
         self._passes = passes
 
-    def between(self, low: float, high: float) -> float:
-        self.pauses.append((low, high))
-        return high
-
     def wait(self, _event: Event, duration_s: float) -> None:
+        self.pauses.append(round(duration_s, 3))
         self.now_s += duration_s
         self._passes(self.now_s)
 
-    def retries(self, for_s: float = 300.0) -> Retries:
-        return Retries(for_s, self.told.append, lambda: self.now_s, self.wait, self.between)
+    def retries(self, for_s: float = 300.0, random: bytes = b"\xff") -> Retries:
+        return Retries(
+            for_s, self.told.append, lambda: self.now_s, self.wait, lambda size: random * size
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +62,19 @@ def test_a_request_is_repeated_until_the_server_is_there_again():
         return "done"
 
     assert Repeater(time.retries()).repeated(send) == "done"
-    assert {low for low, _ in time.pauses} == {PAUSE_MIN_S}
-    assert [high for _, high in time.pauses] == [1, 2, 4, 8, 16, PAUSE_MAX_S]
+    assert time.pauses == [1, 2, 4, 8, 16, PAUSE_MAX_S]
+
+
+def test_pauses_are_random():
+    time = Time()
+
+    def send() -> None:
+        if len(time.pauses) < 9:
+            raise gone()
+
+    Repeater(time.retries(random=b"\0")).repeated(send)
+
+    assert set(time.pauses) == {PAUSE_MIN_S}
 
 
 def test_after_five_minutes_it_is_given_up():
@@ -98,7 +108,7 @@ def test_what_will_not_pass_is_said_at_once_and_so_is_anything_if_the_user_wants
 def test_the_user_is_told_once_that_a_command_waits_and_not_of_an_outage_of_seconds():
     time = Time()
     repeater = Repeater(time.retries())
-    until_s = 3.0
+    until_s = 2.5
 
     def send() -> None:
         if time.now_s < until_s:
@@ -116,7 +126,7 @@ def test_the_user_is_told_once_that_a_command_waits_and_not_of_an_outage_of_seco
 
 def test_a_pause_ends_when_a_command_gives_up():
     """Real pauses, of which none is waited for."""
-    repeater = Repeater(Retries(between=lambda _low, _high: 250.0))
+    repeater = Repeater(Retries(random=lambda size: b"\xff" * size))
     failures: list[RemoteFailed] = []
 
     def work() -> None:

@@ -6,7 +6,7 @@ A library below may repeat a request too, within seconds; this is about minutes.
 
 from __future__ import annotations
 
-import random
+import os
 import time
 from collections.abc import Callable
 from threading import Event, Lock
@@ -34,9 +34,8 @@ class Retries(NamedTuple):
     now_s: Callable[[], float] = time.monotonic
     wait: Callable[[Event, float], object] = Event.wait
     """Returns when the time has passed, or the event is set."""
-    between: Callable[[float, float], float] = random.uniform
-    """Returns a random number between two. So machines that were cut off together do not come
-    back together."""
+    random: Callable[[int], bytes] = os.urandom
+    """Returns so many random bytes."""
 
 
 class Repeater:
@@ -63,7 +62,7 @@ class Repeater:
                 now_s = self._retries.now_s()
                 if began_s is None:
                     began_s = now_s
-                pause_s = self._retries.between(PAUSE_MIN_S, longest_s)
+                pause_s = self._pause_s(longest_s)
                 waited_s = now_s + pause_s - began_s
                 if (
                     not error.may_pass
@@ -79,6 +78,13 @@ class Repeater:
                 return result
             self._retries.wait(self._is_given_up, pause_s)
             longest_s = min(2 * longest_s, PAUSE_MAX_S)
+
+    def _pause_s(self, longest_s: float) -> float:
+        """Returns how long the next pause is: machines that were cut off together do not come back
+        together.
+        """
+        part = int.from_bytes(self._retries.random(4)) / (1 << 32)
+        return PAUSE_MIN_S + part * (longest_s - PAUSE_MIN_S)
 
     def _tell(self, error: RemoteFailed, left_s: float) -> None:
         with self._lock:
