@@ -34,6 +34,17 @@ def parsed_head(text: str) -> GitHead | None:
     return GitHead(branch, commit) if _COMMIT.fullmatch(commit.encode()) else None
 
 
+def repository_top(directory: str) -> str | None:
+    """Returns the directory itself or the next one above it that has a ``.git``, or None."""
+    here = directory
+    while not os.path.lexists(os.path.join(here, ".git")):
+        parent = os.path.dirname(here)
+        if parent == here:
+            return None
+        here = parent
+    return here
+
+
 def git_head(directory: str) -> GitHead | None:
     """Returns where the repository of a working tree stands, or None where there is none.
 

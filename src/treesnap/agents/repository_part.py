@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Iterator
 
+from treesnap.agents.git_head import repository_top
 from treesnap.core.model.errors import InvalidArgument, Refused, printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.requests import CaptureRequest
@@ -55,19 +56,14 @@ def repository_part(root: str, store_path: str) -> RepositoryPart | None:
 
     Looks at each directory above, and opens nothing.
     """
-    here = root
-    while not os.path.lexists(os.path.join(here, ".git")):
-        parent = os.path.dirname(here)
-        if parent == here:
-            return None
-        here = parent
-    if here == root:
+    top = repository_top(root)
+    if top is None or top == root:
         return None
     try:
-        refuse_dangerous(here, store_path)
+        refuse_dangerous(top, store_path)
     except Refused:
         return None
-    return RepositoryPart(root, here, store_path if store_path != default_store_path() else None)
+    return RepositoryPart(root, top, store_path if store_path != default_store_path() else None)
 
 
 def use_root(context: Context, start: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from stat import S_ISLNK
 
 from treesnap.agents.event import WorktreeAsked
 from treesnap.agents.fork_places import fork_around, forks_directory
+from treesnap.agents.git_head import repository_top
 from treesnap.core.fs.durable import ensure_directories
 from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.errors import (
@@ -65,7 +66,7 @@ def make_worktree(context: Context, asked: WorktreeAsked, environ: Mapping[str, 
     Raises InvalidArgument for a name that leads elsewhere, and what a capture and a fork raise.
     """
     name = _checked(asked.name)
-    if _is_in_repository(asked.root):
+    if repository_top(os.path.realpath(asked.root)) is not None:
         return _made_by_git(context, asked.root, name, environ)
     return _forked(context, name)
 
@@ -153,15 +154,6 @@ def _checked(name: object) -> str:
     if not is_sound or text.startswith("-") or _NO_NAMES.intersection(parts):
         raise InvalidArgument(f"{quoted(text)} cannot be the name of a working tree")
     return "+".join(parts)  # as the host does
-
-
-def _is_in_repository(directory: str) -> bool:
-    here = os.path.realpath(directory)
-    while not os.path.lexists(os.path.join(here, ".git")):
-        if here == os.path.dirname(here):
-            return False
-        here = os.path.dirname(here)
-    return True
 
 
 def _forked(context: Context, name: str) -> str:

@@ -48,10 +48,9 @@ class Recorder:
         """Returns the snapshot of an event, or None for one that was not captured.
 
         That is kept as a gap and logged, and the run goes on; if SNAP_DISABLE is set, nothing is
-        captured and kept. Only a strict recorder raises
-        before a prompt or a tool: a TreesnapError or an OSError. The session is an id of any
-        type, such as a number or a UUID. ``call`` names a call, the same before and after it;
-        after calls without one, all of the session have ended.
+        kept. Only a strict recorder raises before a prompt or a tool: a TreesnapError or an
+        OSError. The session is an id of any type, such as a number or a UUID. ``call`` names a
+        call, the same before and after it; after calls without one, all of the session have ended.
         """
         if is_disabled_for_agents():
             return None
