@@ -242,7 +242,7 @@ class Machine(RuleBasedStateMachine):
     def restored(self, moment: Moment, scope: Scope, result: RestoreResult) -> None:
         """Compares after a restore, and notes how it is undone."""
         before = self.look()
-        self.compare(moment, scope, before)
+        self.compare(moment, scope, before, is_step=False)
         if result.safety_id is None:
             assert difference(outside(before, ()), outside(self.live, ())) == []
             return
@@ -250,13 +250,19 @@ class Machine(RuleBasedStateMachine):
         self.undo_stack.append(result.safety_id)
         self.redo_stack.clear()
 
-    def compare(self, moment: Moment, scope: Scope, before: Record) -> None:
-        """Checks that a restore changed what it had to change, and nothing else."""
+    def compare(self, moment: Moment, scope: Scope, before: Record, *, is_step: bool) -> None:
+        """Checks that a restore changed what it had to change, and nothing else.
+
+        A step back also removes the directories that were made for the paths in scope.
+        """
         now = captured(self.live)
         assert difference(inside(moment.state, scope), inside(now, scope)) == []
         if scope is not None:
             made = {path for path in ancestors(scope) if path not in before}
             rest = {path: facts for path, facts in self.live.items() if path not in made}
+            gone = {path for path in ancestors(scope) if path in before and path not in self.live}
+            assert not gone or (is_step and gone.isdisjoint(moment.state))
+            before = {path: facts for path, facts in before.items() if path not in gone}
             assert difference(outside(before, scope), outside(rest, scope)) == []
         else:
             left_out = before.keys() - captured(before).keys()
@@ -302,7 +308,7 @@ class Machine(RuleBasedStateMachine):
         result = step()
         before = self.look()
         source.pop()
-        self.compare(moment, moment.scope, before)
+        self.compare(moment, moment.scope, before, is_step=True)
         if result.safety_id is None:
             target.append(moment.id)
             return
