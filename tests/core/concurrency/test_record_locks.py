@@ -129,6 +129,12 @@ def test_of_an_ignore_file_stay(handle):
         assert is_locked(rules)
 
 
+def test_of_a_file_leave_it_readable_more_than_once(handle, file):
+    fcntl.lockf(file, fcntl.LOCK_SH)
+
+    assert [handle.read(None, "file") for _ in range(3)] == [b"changed"] * 3
+
+
 def test_cost_one_descriptor_however_often_a_file_is_captured(handle, file):
     found = set()
     for number in range(5):

@@ -45,6 +45,7 @@ def open_for_reading(fs: FileSystem, name: bytes, flags: int, *, dir_fd: int) ->
         stat = fs.lstat(name, dir_fd=dir_fd)
         fd = _take(stat.st_dev, stat.st_ino)
         if fd is not None:
+            os.lseek(fd, 0, os.SEEK_SET)  # it stands where the last reader stopped
             return fd
     return fs.open(name, flags, dir_fd=dir_fd)
 
