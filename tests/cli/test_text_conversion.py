@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -288,7 +290,7 @@ def test_the_library_converts_when_asked(
     (text,) = handle.contents(latest, None, changes, as_text=True)
 
     assert (plain.new, plain.converted_by) == (b"\0two", None)
-    assert (text.new, text.converted_by) == (b"0074776f\n", "*.bin")
+    assert (text.new, text.converted_by) == (b"0074776f\n", "diff.*.bin")
     snap("config", "diff.*.bin", "false")
     (failed,) = handle.contents(latest, None, changes, as_text=True)
     assert failed.new == b"\0two"
@@ -296,3 +298,85 @@ def test_the_library_converts_when_asked(
     Path(environment["HOME"], ".config/treesnap/config.toml").write_text("[")
     with pytest.raises(InvalidArgument):
         handle.contents(latest, None, changes, as_text=True)
+
+
+class TestSqlite:
+    @pytest.fixture
+    def database(self, root):
+        """A database with a log that is not in it yet; what a connection has open."""
+        with closing(sqlite3.connect(root / "app.db", isolation_level=None)) as opened:
+            opened.execute("PRAGMA journal_mode = WAL")
+            opened.execute("PRAGMA wal_autocheckpoint = 0")
+            opened.execute("CREATE TABLE people (name, picture)")
+            opened.execute("INSERT INTO people VALUES ('Ada', x'00ff'), ('Bob', NULL)")
+            opened.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            yield opened
+
+    def test_rows_are_shown_with_what_is_in_the_log(self, snap, database):
+        first = snap("create", "--json").json["id"]
+        database.execute("UPDATE people SET name = 'Eve' WHERE name = 'Ada'")
+        second = snap("create", "--json").json["id"]
+
+        for states in ([first], [first, second]):
+            out = snap("diff", *states).out
+            assert "text by SQLite, with 'app.db'\n" in out
+            assert "-INSERT INTO \"people\" VALUES('Ada',X'00FF');\n+INSERT" in out
+            assert "+INSERT INTO \"people\" VALUES('Eve',X'00FF');\n" in out
+
+    def test_a_log_that_went_into_the_database_changes_no_row(self, snap, database):
+        database.execute("DELETE FROM people WHERE name = 'Bob'")
+        snap("create")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+        out = snap("diff", "app.db").out
+        assert out == "diff a/app.db b/app.db\nsame text by SQLite\n"
+
+    def test_rows_of_the_database_are_shown_once(self, snap, database):
+        snap("create")
+        database.execute("DELETE FROM people WHERE name = 'Bob'")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        database.execute("INSERT INTO people VALUES ('Joe', 1)")
+
+        out = snap("diff").out
+        assert out.count("text by SQLite\n") == 1
+        assert (
+            out.count("('Bob',NULL)") == out.count("+INSERT INTO \"people\" VALUES('Joe',1)") == 1
+        )
+        assert "diff a/app.db-wal b/app.db-wal\nBinary file" in out
+        assert "('Joe',1)" not in snap("diff", "--no-textconv").out
+
+    def test_a_command_of_the_user_comes_first(self, snap, database):
+        snap("create")
+        snap("config", "diff.*.db", f"{sys.executable} -c 'print(1)'")
+        database.execute("DELETE FROM people")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+        assert "same text by diff.*.db\n" in snap("diff", "app.db").out
+
+    def test_what_is_no_database_after_all_is_shown_as_it_is(self, snap, root):
+        (root / "a.db").write_bytes(b"SQLite format 3\0" + bytes(100))
+        (root / "b.db-wal").write_bytes(b"\0 other")
+        snap("create")
+        (root / "a.db").write_bytes(b"SQLite format 3\0" + bytes(101))
+        (root / "b.db-wal").write_bytes(b"\0 changed")
+
+        found = snap("diff")
+        assert "diff a/a.db b/a.db\nBinary file" in found.out
+        assert "'a.db' is not shown as text: SQLite exited with 1" in found.err
+        assert "b.db-wal\nBinary file" in found.out
+
+    def test_nothing_that_a_database_names_is_run(self, snap, root, tmp_path):
+        """Views and triggers are printed; a table may not use what is not safe to use."""
+        with closing(sqlite3.connect(root / "a.db", isolation_level=None)) as opened:
+            opened.execute("CREATE TABLE t (a)")
+            opened.execute(f"CREATE VIEW v AS SELECT load_extension('{tmp_path}/ran') FROM t")
+            opened.execute("CREATE TRIGGER r AFTER INSERT ON t BEGIN DELETE FROM t; END")
+            opened.execute("INSERT INTO t VALUES (1)")
+            snap("create")
+            opened.execute("DROP TRIGGER r")
+            opened.execute("INSERT INTO t VALUES ('\u20ac')")
+
+        out = snap("diff").out
+        assert "-CREATE TRIGGER r AFTER INSERT ON t" in out
+        assert "+INSERT INTO \"t\" VALUES('\u20ac');" in out
+        assert "CREATE VIEW v AS SELECT load_extension" in out

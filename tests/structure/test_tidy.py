@@ -64,7 +64,10 @@ HOMES = {
         "core/watch/follower.py",  # what a command prints
         "testing/*",
     ],
-    "sqlite3.*": ["core/ops/history/archive_tree.py"],  # a temporary file without a name
+    "sqlite3.*": [
+        "core/ops/history/archive_tree.py",  # a temporary file without a name
+        "core/ops/history/sqlite_text.py",  # a program of its own
+    ],
     # The clock, which is passed in.
     "time.time": [],
     "time.time_ns": ["core/ops/context.py"],
@@ -99,7 +102,7 @@ HOMES = {
     "print": COMMANDS,
     # What runs this interpreter, which has to be told to import nothing from where it stands.
     "sys.executable": ["core/own_program.py"],
-    "sys.stdout": COMMANDS,
+    "sys.stdout": [*COMMANDS, "core/ops/history/sqlite_text.py"],
     "sys.stderr": COMMANDS,
 }
 """What may be named where, as patterns relative to the package."""

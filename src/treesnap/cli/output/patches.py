@@ -41,7 +41,7 @@ class Texts(NamedTuple):
     note: str | None = None
     """Replaces the patch; None when there is one."""
     converted_by: str | None = None
-    """The pattern of the setting whose command printed both sides."""
+    """What printed both sides: the setting of a command, or SQLite."""
 
     def hunks(self) -> Iterator[bytes]:
         """Yields the lines of a patch, without a header."""
@@ -183,7 +183,7 @@ def _patch_header(change: Change, texts: Texts) -> Iterator[str]:
     yield from header_lines(change)
     if texts.converted_by is not None:
         same = "same " if not texts.differ else ""
-        yield f"{same}text by diff.{printable(texts.converted_by)}"
+        yield f"{same}text by {printable(texts.converted_by)}"
     if texts.note is not None:
         yield texts.note
     elif texts.differ:

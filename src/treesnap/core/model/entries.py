@@ -348,6 +348,11 @@ class ChangeList(tuple[Change, ...]):
         return changes_table(self, f"{len(self):,} changed paths")
 
 
+DATABASE_LOG_SUFFIXES = (b"-wal", b"-journal")
+"""Of files beside a database of SQLite that belong to what it holds,
+https://www.sqlite.org/tempfiles.html.
+"""
+
 CONTENT_SIZE_MAX = 16 << 20
 """Bytes of the largest file that is compared by its content, unless another limit is given."""
 

@@ -133,6 +133,7 @@ class WarningCode(StrEnum):
     """
 
     STORE_MADE = "store-made"
+    DATABASE_WRITTEN = "database-written"
     ROOT_MOVED = "root-moved"
     ROOT_MAY_HAVE_MOVED = "root-may-have-moved"
     ROOT_MOVED_ASIDE = "root-moved-aside"

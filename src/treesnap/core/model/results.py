@@ -225,7 +225,7 @@ class ChangedContent(NamedTuple):
     is_lost: bool = False
     """Whether the live file could not be read: it changed again, most likely."""
     converted_by: str | None = None
-    """The pattern of the setting ``diff.PATTERN`` whose command printed both sides, or None."""
+    """What printed both sides: a setting ``diff.PATTERN``, or SQLite; else None."""
     not_converted: str | None = None
     """Why they are as in the file although there is such a command, or None."""
     parts: tuple[TextPart, ...] = ()

@@ -12,7 +12,7 @@ from treesnap.core.codec.snapshot import SNAPSHOT, state_hash
 from treesnap.core.ending_signals import ending_text
 from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.arguments import checked_record, problem_of_name
-from treesnap.core.model.entries import Entry, EntryKind, SkipReason, Totals
+from treesnap.core.model.entries import DATABASE_LOG_SUFFIXES, Entry, EntryKind, SkipReason, Totals
 from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,
@@ -20,10 +20,12 @@ from treesnap.core.model.errors import (
     Refused,
     StorageFull,
     StoreMissing,
+    WarningCode,
     printable,
     quoted,
 )
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.quantities import first_few
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import CreateResult, CreateStats
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
@@ -300,7 +302,25 @@ def _publish(session: Session, capture: Capture, request: CaptureRequest) -> Cre
         newest = latest(session, record.scope)
         if newest is not None and newest.root_hash == state_hash(record):
             return _result(capture, newest, unchanged=True)
-    return _result(capture, capture.publish(record), unchanged=False)
+    snapshot = capture.publish(record)
+    _warn_of_databases(session, capture, record.unstable)
+    return _result(capture, snapshot, unchanged=False)
+
+
+def _warn_of_databases(session: Session, capture: Capture, unstable: Iterable[bytes]) -> None:
+    """Warns of databases of SQLite that were written to while they were captured."""
+    state = capture.state
+    written = [
+        path
+        for path in unstable
+        if any(state.entry(path + suffix) is not None for suffix in DATABASE_LOG_SUFFIXES)
+    ]
+    if written:
+        session.monitor.warn(
+            WarningCode.DATABASE_WRITTEN,
+            "Written to while it was captured, so this copy of a database may not open: "
+            f"{first_few(written, quoted)}",
+        )
 
 
 def _unreadable(capture: Capture) -> Refused:

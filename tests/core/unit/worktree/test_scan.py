@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.entries import EntryKind, SkipReason
 from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed, Refused
+from treesnap.core.model.events import Monitor
 from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import (
@@ -46,10 +49,11 @@ def handle_on(root: Path, tmp_path: Path) -> Callable[..., Handle]:
     """Returns a handle on the root; a year from now, when all times of today are trusted."""
     now_ns = root.stat().st_ctime_ns + YEAR_NS
 
-    def maker(fs: FileSystem | None = None) -> Handle:
+    def maker(fs: FileSystem | None = None, monitor: Monitor | None = None) -> Handle:
         return Handle(
             context_at(
                 root=root,
+                monitor=monitor,
                 store_path=str(tmp_path / "store"),
                 fs=fs or UnsyncedFileSystem(),
                 clock_ns=lambda: now_ns,
@@ -223,3 +227,54 @@ class TestAFile:
         assert said == [(b"file", SkipReason.UNSTABLE)]
         assert second.snapshot.record.unstable == ()
         assert b"".join(handle_on().cat(second.id, "file")) == b"content"
+
+
+class TestDatabase:
+    """One of SQLite, whose log belongs to one state of it."""
+
+    @pytest.fixture
+    def database(self, root: Path) -> sqlite3.Connection:
+        opened = sqlite3.connect(root / "app.db", isolation_level=None)
+        opened.execute("PRAGMA journal_mode = WAL")
+        opened.execute("PRAGMA wal_autocheckpoint = 0")
+        opened.execute("CREATE TABLE t (a)")
+        opened.execute("INSERT INTO t VALUES (1)")
+        return opened
+
+    @pytest.mark.parametrize(
+        ("change", "name"),
+        [("PRAGMA wal_checkpoint(TRUNCATE)", "app.db-wal"), ("INSERT INTO t VALUES (2)", "pipe")],
+    )
+    def test_that_is_written_to_while_it_is_captured_is_named(
+        self, root, handle_on, database, change, name
+    ):
+        said: list[str] = []
+
+        class Listener(Monitor):
+            def warn(self, code, message):
+                said.append(f"{code}: {message}")
+
+        fs = Before("lstat", name.encode(), lambda: database.execute(change))
+        if name == "app.db-wal":
+            fs = Before("open", name.encode(), lambda: database.execute(change))
+        handle = handle_on(fs, Listener())
+        first = handle.create()
+
+        assert first.snapshot.record.unstable == (b"app.db",)
+        assert [line.split(":")[0] for line in said if "app.db" in line] == ["database-written"]
+        said.clear()
+        second = handle.create()
+        assert second.snapshot.record.unstable == ()
+        assert not said
+        handle.restore(second.id, to=root.parent / "copy")
+        with closing(sqlite3.connect(root.parent / "copy/app.db")) as copy:
+            assert (
+                copy.execute("SELECT * FROM t").fetchall()
+                == database.execute("SELECT * FROM t").fetchall()
+            )
+
+    def test_that_rests_is_captured_in_silence(self, handle_on, database):
+        first = handle_on().create()
+
+        assert first.snapshot.record.unstable == ()
+        assert database.execute("SELECT a FROM t").fetchall() == [(1,)]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import sys
 from collections.abc import Iterator
 
 from treesnap.core.codec.reader import TreeReader, read_content
-from treesnap.core.fs.durable import read_all
 from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
@@ -27,6 +25,8 @@ from treesnap.core.worktree.directory import open_chain
 
 if TYPE_CHECKING:
     from treesnap.core.fs.base import FileSystem
+
+_PIECE_SIZE = 1 << 20
 
 
 def walk(
@@ -103,9 +103,15 @@ def read(context: Context, ref: str | None, path: bytes) -> bytes:
 
 def read_whole_file(fs: FileSystem, name: bytes, dir_fd: int) -> bytes:
     """Returns the bytes of a file of a tree; raises OSError."""
+    return b"".join(read_pieces(fs, name, dir_fd))
+
+
+def read_pieces(fs: FileSystem, name: bytes, dir_fd: int) -> Iterator[bytes]:
+    """Yields the bytes of a file of a tree from its start; raises OSError."""
     fd = open_for_reading(fs, name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=dir_fd)
     try:
-        return read_all(fs, fd, sys.maxsize)
+        while data := fs.read(fd, _PIECE_SIZE):
+            yield data
     finally:
         close_after_reading(fs, fd)
 

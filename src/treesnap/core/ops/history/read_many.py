@@ -7,20 +7,19 @@ session of its own, took thirty times as long.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from treesnap.core.codec.reader import read_content
 from treesnap.core.fs.os_errors import translating_os_errors
-from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Change, ChangeKind, Entry, EntryKind
+from treesnap.core.model.errors import NotFound
 from treesnap.core.model.results import ChangedContent
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.context import Context, Session
-from treesnap.core.ops.history.browse import read_whole_file
+from treesnap.core.ops.history.browse import read_pieces, read_whole_file
 from treesnap.core.ops.history.large_texts import (
     SIZE_MAX,
     ChangedMeanwhile,
@@ -29,14 +28,12 @@ from treesnap.core.ops.history.large_texts import (
     differing_parts,
 )
 from treesnap.core.ops.references import reading, resolve_in
+from treesnap.core.ops.tree_state import entry_at
 from treesnap.core.worktree.directory import DirectoryChain, open_chain
 
 _BATCH_SIZE_MAX = 32 << 20
 """Bytes of both sides that are read before the first of them is given away."""
 _BATCH_COUNT_MAX = 4096
-
-_PIECE_SIZE = 1 << 20
-_OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK
 
 _Wanted = tuple[int, Entry]
 """A file of a batch: the position of its change, and its entry."""
@@ -65,7 +62,35 @@ def contents(
         return as_stored
     from treesnap.core.ops.history.text_conversion import converted
 
-    return converted(as_stored, size_max)
+    def beside(path: bytes) -> tuple[bytes | None, bytes | None]:
+        with opened(context, "compare") as session:
+            return (
+                _small_file(session, a, context.root, path, size_max),
+                _small_file(session, b, root or context.root, path, size_max),
+            )
+
+    return converted(as_stored, beside, size_max)
+
+
+def _small_file(
+    session: Session, ref: str | None, root: str, path: bytes, size_max: int
+) -> bytes | None:
+    """Returns the bytes of a file on one side; None where there is none of that size."""
+    if ref is None:
+        with suppress(OSError):
+            data = b""
+            for piece in _pieces_of_tree(session, root, path):
+                data += piece
+                if len(data) > size_max:
+                    return None
+            return data
+        return None
+    snapshot = resolve_in(session, ref, anywhere=True)
+    with reading(session, snapshot), suppress(NotFound):
+        entry = entry_at(session.store.trees(), snapshot, path)
+        if entry.kind == EntryKind.FILE and entry.size <= size_max:
+            return b"".join(read_content(entry.file_content, session.store.get))
+    return None
 
 
 def _batches(changes: Iterable[Change], size_max: int) -> Iterator[list[Change]]:
@@ -160,12 +185,7 @@ def _stream(
 def _pieces_of_tree(session: Session, root: str, path: bytes) -> Iterator[bytes]:
     directory, name = treepath.split(path)
     with open_chain(session.fs, root) as chain:
-        fd = open_for_reading(session.fs, name, _OPEN_FILE, dir_fd=chain.open(directory))
-        try:
-            while data := session.fs.read(fd, _PIECE_SIZE):
-                yield data
-        finally:
-            close_after_reading(session.fs, fd)
+        yield from read_pieces(session.fs, name, chain.open(directory))
 
 
 def _side(

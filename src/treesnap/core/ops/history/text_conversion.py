@@ -1,28 +1,33 @@
-"""Files as the text that a command of the user prints of them, to compare databases and tables.
+"""Files as the text that a command prints of them, to compare databases and tables.
 
-The command comes from the user's own settings, never from a tree, a store or a remote. What it is
-given is a copy in a private directory, which is its current directory too: no name of the tree
-reaches it, no shell reads its words, and a program that imports from where it runs finds nothing.
+The command comes from the user's own settings, never from a tree, a store or a remote; without one
+for a database of SQLite, this program prints it. What it is given is a copy in a private directory,
+which is its current directory too: no name of the tree reaches it, no shell reads its words, and a
+program that imports from where it runs finds nothing.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from treesnap.core.ending_signals import signal_name
 from treesnap.core.fs.durable import opened_file, write_all
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model import treepath
-from treesnap.core.model.entries import EntryKind
-from treesnap.core.model.errors import printable
+from treesnap.core.model.entries import DATABASE_LOG_SUFFIXES, EntryKind
+from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.late_regex import LateRegex
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import size_text
 from treesnap.core.model.results import ChangedContent
 from treesnap.core.model.type_names import TYPE_CHECKING
-from treesnap.core.ops.user_settings import TextCommand, text_commands
+from treesnap.core.ops.history.sqlite_text import is_database, is_log
+from treesnap.core.ops.user_settings import text_commands
+from treesnap.core.own_program import python_words
 from treesnap.core.worktree.scan.patterns import Matcher
 
 if TYPE_CHECKING:
@@ -45,46 +50,79 @@ class _ConversionFailed(Exception):
         self.is_final = is_final
 
 
-def converted(contents: Iterable[ChangedContent], size_max: int) -> Iterator[ChangedContent]:
-    """Returns contents with files as text where a command is set; a failure leaves them as is.
+Beside = Callable[[bytes], tuple[bytes | None, bytes | None]]
+"""Reads both sides of a path; None where it is absent, large, or not a file."""
+_NOTHING: Mapping[bytes, bytes] = MappingProxyType({})
+
+
+class _Command(NamedTuple):
+    """A command that prints files as text."""
+
+    name: str
+    """What the header of a patch says."""
+    words: list[str]
+    problem: str
+    """What a message begins with where it fails."""
+
+
+_SQLITE = _Command("SQLite", python_words("-m", "treesnap.core.ops.history.sqlite_text"), "SQLite")
+
+
+def converted(
+    contents: Iterable[ChangedContent], beside: Beside, size_max: int
+) -> Iterator[ChangedContent]:
+    """Returns contents with files as text where a command prints them; a failure leaves them as is.
 
     Raises InvalidArgument for settings that cannot be understood, before anything is read.
     """
     commands = [
-        (Matcher([item.pattern.encode("utf-8", "surrogateescape")]), item)
+        (
+            Matcher([item.pattern.encode("utf-8", "surrogateescape")]),
+            _Command(
+                f"diff.{item.pattern}",
+                [os.path.expanduser(word) for word in item.words],
+                f"the command of diff.{item.pattern}",
+            ),
+        )
         for item in reversed(text_commands())
     ]
-    return _each_converted(contents, commands, size_max) if commands else iter(contents)
+    return _each_converted(contents, commands, beside, size_max)
 
 
 def _each_converted(
-    contents: Iterable[ChangedContent], commands: list[tuple[Matcher, TextCommand]], size_max: int
+    contents: Iterable[ChangedContent],
+    commands: list[tuple[Matcher, _Command]],
+    beside: Beside,
+    size_max: int,
 ) -> Iterator[ChangedContent]:
     given_up: dict[str, str] = {}
     for content in contents:
         command = _command_for(content, commands)
+        is_ours = command is None and _is_of_sqlite(content)
+        if is_ours:
+            command = _SQLITE
         if command is None:
             yield content
             continue
-        why = given_up.get(command.pattern)
+        why = given_up.get(command.name)
         if why is None:
             try:
-                yield _converted(content, command, size_max)
+                if is_ours:
+                    yield _database_converted(content, beside, size_max)
+                else:
+                    yield _converted(content, command, size_max)
                 continue
             except _ConversionFailed as error:
                 why = error.why
                 if error.is_final:
-                    given_up[command.pattern] = why
-        yield content._replace(not_converted=f"the command of diff.{command.pattern} {why}")
+                    given_up[command.name] = why
+        yield content._replace(not_converted=f"{command.problem} {why}")
 
 
 def _command_for(
-    content: ChangedContent, commands: list[tuple[Matcher, TextCommand]]
-) -> TextCommand | None:
-    entries = (content.change.old, content.change.new)
-    if content.old is content.new is None:
-        return None
-    if any(entry is not None and entry.kind != EntryKind.FILE for entry in entries):
+    content: ChangedContent, commands: list[tuple[Matcher, _Command]]
+) -> _Command | None:
+    if not _is_of_files(content):
         return None
     path = content.change.path
     name = treepath.split(path)[1]
@@ -94,36 +132,88 @@ def _command_for(
     return None
 
 
-def _converted(content: ChangedContent, command: TextCommand, size_max: int) -> ChangedContent:
+def _is_of_files(content: ChangedContent) -> bool:
+    """Returns whether there are bytes of files to print."""
+    entries = (content.change.old, content.change.new)
+    return not (
+        content.old is content.new is None
+        or any(entry is not None and entry.kind != EntryKind.FILE for entry in entries)
+    )
+
+
+def _is_of_sqlite(content: ChangedContent) -> bool:
+    sides = [data for data in (content.old, content.new) if data]
+    is_whole = bool(sides) and all(map(is_database, sides))
+    return _is_of_files(content) and (is_whole or is_log(content.change.path, *sides))
+
+
+def _database_converted(content: ChangedContent, beside: Beside, size_max: int) -> ChangedContent:
+    """Returns a database as text with the log beside it; or its log, if that alone has changed."""
+    path, old, new = content.change.path, content.old, content.new
+    if is_log(path, old, new):
+        suffix = path[-4:]
+        before, after = beside(path[:-4])
+        if before != after or not is_database(before):
+            return content  # what it holds is shown of the database, or there is none
+        sides = [(before, {suffix: old}), (before, {suffix: new})]
+        name = f"{_SQLITE.name}, with {quoted(treepath.split(path)[1][:-4])}"
+    else:
+        logs = {suffix: beside(path + suffix) for suffix in DATABASE_LOG_SUFFIXES}
+        sides = [
+            (old, {suffix: log for suffix, (log, _) in logs.items()}),
+            (new, {suffix: log for suffix, (_, log) in logs.items()}),
+        ]
+        name = _SQLITE.name
+    left, right = (_text_of_database(data, beside_it, size_max) for data, beside_it in sides)
+    return content._replace(old=left, new=right, converted_by=name)
+
+
+def _text_of_database(
+    data: bytes | None, logs: Mapping[bytes, bytes | None], size_max: int
+) -> bytes | None:
+    if data is None:
+        return None
+    return _text_of(data, "file", _SQLITE, size_max, {key: log for key, log in logs.items() if log})
+
+
+def _converted(content: ChangedContent, command: _Command, size_max: int) -> ChangedContent:
     suffix = _SUFFIX.compiled.search(content.change.path)
     name = f"file{suffix.group().decode() if suffix else ''}"
     old, new = (
         None if data is None else _text_of(data, name, command, size_max)
         for data in (content.old, content.new)
     )
-    return content._replace(old=old, new=new, converted_by=command.pattern)
+    return content._replace(old=old, new=new, converted_by=command.name)
 
 
-def _text_of(data: bytes, name: str, command: TextCommand, size_max: int) -> bytes:
+def _text_of(
+    data: bytes,
+    name: str,
+    command: _Command,
+    size_max: int,
+    beside: Mapping[bytes, bytes] = _NOTHING,
+) -> bytes:
+    """Returns what a command prints of a file, with others that are named as it is and more."""
     from tempfile import TemporaryDirectory
 
     fs = LocalFileSystem()
     try:
         with TemporaryDirectory(prefix="treesnap-", ignore_cleanup_errors=True) as directory:
             path = os.path.join(directory, name)
-            with opened_file(fs, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-                write_all(fs, fd, data)
-            return _output_of(_words_for(command, path), directory, size_max)
+            for suffix, content in {b"": data, **beside}.items():
+                whole = path + suffix.decode()
+                with opened_file(fs, whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+                    write_all(fs, fd, content)
+            return _output_of(_words_for(command.words, path), directory, size_max)
     except OSError as error:
         why = f"cannot be started: {error.strerror or error}"
         raise _ConversionFailed(why, is_final=True) from error
 
 
-def _words_for(command: TextCommand, path: str) -> list[str]:
-    """Returns the words with the file in the place of ``{}``, or at the end; ``~`` is expanded."""
-    words = [os.path.expanduser(word) for word in command.words]
+def _words_for(words: list[str], path: str) -> list[str]:
+    """Returns the words with the file in the place of ``{}``, or at the end."""
     if PLACEHOLDER not in words:
-        words.append(PLACEHOLDER)
+        words = [*words, PLACEHOLDER]
     return [path if word == PLACEHOLDER else word for word in words]
 
 

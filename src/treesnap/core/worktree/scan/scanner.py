@@ -36,6 +36,7 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.record_locks import close_unlocked
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import (
+    DATABASE_LOG_SUFFIXES,
     TOTAL_MAX,
     Entry,
     EntryKind,
@@ -619,9 +620,36 @@ class Directory:
             else:
                 self._capture_name(fd, item)
         self.subdirectories.reverse()
+        self._note_torn_databases(fd)
         for name in self._reused:
             self._entries[name] = known[name]
         self._note_skipped_below()
+
+    def _note_torn_databases(self, fd: int) -> None:
+        """Notes databases of SQLite of which a part was written after another had been read.
+
+        Such a copy may not open: what is in the log belongs to one state of the database.
+        """
+        for item in self._observations:
+            log = item[0]
+            if not log.endswith(DATABASE_LOG_SUFFIXES):
+                continue
+            name = log[: log.rindex(b"-")]
+            parts = [self._entries[part] for part in (name, log) if part in self._entries]
+            if name in self._entries and any(self._was_written(fd, part) for part in parts):
+                self._racy.update(part.name for part in parts)
+                self._walk.unstable.append(treepath.join(self.path, name))
+
+    def _was_written(self, fd: int, entry: Entry) -> bool:
+        """Returns whether a file is another one than when it was read."""
+        try:
+            stat = self._walk.fs.lstat(entry.name, dir_fd=fd)
+        except OSError:
+            return True
+        return not entry.is_skipped and (stat.st_size, stat.st_mtime_ns) != (
+            entry.size,
+            entry.mtime_ns,
+        )
 
     def _known(self) -> tuple[dict[bytes, Any], dict[bytes, Entry] | None]:
         """Returns the last observations that may be trusted, and the entries of that time.
