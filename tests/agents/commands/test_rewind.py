@@ -18,7 +18,7 @@ from treesnap.core.ops.history.steps import EventPhase
 
 PERHAPS = (
     "Undone, though it may be the work of others, because a call has no known end, work went on "
-    "in the background, or snapshots were removed: "
+    "in the background or in another root, or snapshots were removed: "
 )
 KEPT = "Kept, changed by you or a program: notes\n"
 KEYS = "To take the conversation back, too: in Claude Code, press Esc twice"
@@ -292,6 +292,18 @@ def test_what_is_shared_is_undone_with_the_name_of_the_other_session(snap, root,
     assert "others, because session s2 worked at the same time: both\n" in said
     everything = snap("rewind", "step:1", "--session", "s1", "--shared", "--theirs").err
     assert "Overwritten, though others changed it: both\n" in everything
+
+
+def test_what_is_shared_with_another_working_tree_is_not_called_the_users(snap, root, told):
+    told(EventPhase.TURN, "Commit")
+    told(EventPhase.PRE, "commit")
+    (root / ".git" / "worktrees" / "feat").mkdir(parents=True)
+    told(EventPhase.POST)
+
+    said = snap("rewind", "--dry-run").err
+
+    assert "Kept, because it may be work in another root: .git\n" in said
+    assert "you or a program" not in said
 
 
 def test_an_ignore_file_of_the_agent_is_said_to_go_back_first(snap, root, monkeypatch):

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 _SHOWN_MAX = 5
 """Paths and gaps of a kind that are named; the others are counted."""
-_UNCERTAIN = "a call has no known end, work went on in the background, or snapshots were removed"
+_UNCERTAIN = (
+    "a call has no known end, work went on in the background or in another root, or snapshots "
+    "were removed"
+)
 
 
 @command(
@@ -151,7 +154,8 @@ def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator
     for (verdict, sessions), paths in groups.items():
         who = _who(sessions)
         if verdict is Verdict.SHARED:
-            yield f"Kept, because {who} worked at the same time: {_named(paths)}"
+            did = f"{who} worked at the same time" if sessions else "it may be work in another root"
+            yield f"Kept, because {did}: {_named(paths)}"
         elif verdict is Verdict.UNKNOWN:
             yield (
                 "Kept, because work in the background may have done it, or it was excluded "
