@@ -35,7 +35,7 @@ from machines import run
 from mutations import mutate
 from oracle import Record, difference, record
 from sampling import SEED, sized
-from scopes import Scope, ancestors, captured, common_scope, inside, outside
+from scopes import Scope, ancestors, captured, common_scope, inside, is_inside, outside
 from treesnap.compat import position
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import RestoreResult
@@ -55,6 +55,8 @@ class Moment(NamedTuple):
     id: str
     state: Record
     scope: Scope
+    reached: frozenset[bytes] = frozenset()
+    """Names out of scope that the restore which it was taken for reached, for its links."""
 
 
 class Machine(RuleBasedStateMachine):
@@ -246,9 +248,14 @@ class Machine(RuleBasedStateMachine):
         if result.safety_id is None:
             assert difference(outside(before, ()), outside(self.live, ())) == []
             return
-        self.moments[result.safety_id] = Moment(result.safety_id, captured(before), scope)
+        self.keep_safety(result.safety_id, before, moment.state, scope)
         self.undo_stack.append(result.safety_id)
         self.redo_stack.clear()
+
+    def keep_safety(self, identity: str, before: Record, goal: Record, scope: Scope) -> None:
+        linked = (facts.links for path, facts in goal.items() if is_inside(path, scope))
+        reached = frozenset(name for names in linked for name in names)
+        self.moments[identity] = Moment(identity, captured(before), scope, reached)
 
     def compare(self, moment: Moment, scope: Scope, before: Record, *, is_step: bool) -> None:
         """Checks that a restore changed what it had to change, and nothing else.
@@ -312,7 +319,7 @@ class Machine(RuleBasedStateMachine):
         if result.safety_id is None:
             target.append(moment.id)
             return
-        self.moments[result.safety_id] = Moment(result.safety_id, captured(before), moment.scope)
+        self.keep_safety(result.safety_id, before, moment.state, moment.scope)
         target.append(result.safety_id)
 
     # -------------------------------------------------------------------- space
@@ -366,6 +373,7 @@ class Machine(RuleBasedStateMachine):
         if moment.scope is not None:
             within = inside(found, moment.scope)
             linked = {name for path in within for name in found[path].links}  # see format.md
+            linked |= moment.reached
             above = ancestors([*moment.scope, *linked])
             assert {*outside(found, moment.scope)} <= above | linked
         shutil.rmtree(target)
