@@ -6,6 +6,7 @@ Each test runs the commands of a day in a real one.
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,27 @@ def container(tmp_path: Path) -> PlainContainer:
     made = PlainContainer(tmp_path)
     (made.root / "a").write_text("a")
     return made
+
+
+def test_working_trees_of_a_repository_need_no_home(container):
+    git = ["git", "-C", container.root, "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "a"], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    place = ".claude/worktrees/feat"
+    tree = container.root / place
+    fields = {"session_id": "s", "cwd": f"{DATA}/root"}
+    asked = [
+        {"hook_event_name": "WorktreeCreate", "name": "feat"},
+        {"hook_event_name": "WorktreeRemove", "worktree_path": f"{DATA}/root/{place}"},
+    ]
+    calls = [(["hook", "claude"], json.dumps(fields | each)) for each in asked]
+
+    made = container.run(calls[:1], STORE)
+    assert (tree / "a").exists(), made
+    removed = container.run(calls[1:], STORE)
+
+    assert [done.code for done in made + removed] == [0, 0], removed
+    assert not tree.exists()
 
 
 @pytest.mark.sampled(2)

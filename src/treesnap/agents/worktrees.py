@@ -81,7 +81,7 @@ def remove_worktree(context: Context, asked: WorktreeAsked, environ: Mapping[str
     if path is None or os.path.realpath(path) != path:
         raise InvalidArgument(f"The working tree {quoted(path or '')} is not a full, real path")
     above = os.path.dirname(path)
-    is_ours = os.path.dirname(above) == forks_directory()
+    is_ours = fork_around(path) == path
     is_there = os.path.lexists(path)
     is_of_git = not is_ours and above.endswith(os.sep + _OF_HOST)
     if not is_ours and not (is_of_git and (is_worktree(path) or not is_there)):
@@ -121,7 +121,7 @@ def _finish_removal(tree: Context, environ: Mapping[str, str]) -> None:
     with opened(tree, "remove the working tree", writing=True) as session:
         if not session.store.snapshots.names(session.root.id):
             raise no_directory(tree.root)
-        if not fork_around(tree.root):
+        if fork_around(tree.root) != tree.root:
             _forget_in_git(tree.root, environ)
 
 

@@ -403,6 +403,18 @@ class TestKilledRemoval:
 
         assert set(self.cut_everywhere(root, store, made, finish)) == {True, False}
 
+    def test_of_a_tree_of_git_in_a_fork_is_finished_too(self, snap, store, file, made):
+        fork = made("outer")
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
+            git(fork, *words)
+        tree = made("feat", here=fork)
+        snap("-C", tree, "create")
+        tree.rename(fork.parent / "away")
+
+        self.removal(fork, store, tree)
+
+        assert git(fork, "worktree", "list").count("\n") == 0
+
     def test_a_tree_of_git_is_made_anew_after_it(self, snap, root, store, repository, made):
         def finish(tree):
             if not tree.exists():
