@@ -187,6 +187,17 @@ def test_a_session_that_tells_no_call_has_one_from_each_prompt_to_the_end_of_its
     ]
 
 
+def test_a_session_whose_calls_were_all_gaps_has_told_its_calls():
+    marks = [
+        ToldMark(1, "a", MarkPhase.TURN),
+        ToldMark(2, "a", MarkPhase.GAP, "k"),
+        ToldMark(3, "a", MarkPhase.POST, "k"),
+        ToldMark(4, "a", MarkPhase.END),
+    ]
+
+    assert calls_in(marks, 4) == [OpenCall("a", Whose.PERHAPS, None, 2, 3)]
+
+
 def test_the_end_of_a_call_that_is_told_again_is_none():
     marks = [
         ToldMark(1, "a", MarkPhase.PRE, "k"),

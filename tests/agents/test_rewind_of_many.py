@@ -801,6 +801,19 @@ class TestRepositories:
 
         assert git(place.root, "diff", "--cached", "--name-only") == "u\n"
 
+    def test_an_index_that_the_user_alone_wrote_stays_where_the_repository_goes_back(self, place):
+        place.tell(TURN)
+        place.tell(PRE, "a", "k")
+        git(place.root, "branch", "feature")
+        place.tell(POST, "a", "k")
+        git(place.root, "rm", "-q", "--cached", "x")
+
+        result = place.rewind()
+
+        assert verdicts(result) == {b".git": "undone"}
+        assert git(place.root, "branch") == "* main\n"
+        assert git(place.root, "diff", "--cached", "--name-status") == "D\tx\n"
+
     def test_a_commit_in_another_working_tree_is_not_undone(self, place):
         git(place.root, "worktree", "add", "-q", "trees/feature")
         place.tell(TURN)
