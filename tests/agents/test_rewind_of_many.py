@@ -424,6 +424,17 @@ def test_an_interrupted_call_ends_with_a_command_that_the_model_carries_out(plac
     assert verdicts(place.rewind()) == {b"u": "kept", b"x": "perhaps"}
 
 
+def test_what_changes_while_the_model_carries_out_a_command_is_not_the_agents(place):
+    place.tell(TURN)
+    place.call(x="a")
+    place.tell(TURN, prompt="snap list")
+    place.tell(PRE, "a", "l", summary="snap list")
+    place.write("u", "user")
+    place.tell(POST, "a", "l")
+
+    assert verdicts(place.rewind()) == {b"u": "kept", b"x": "undone"}
+
+
 def test_what_follows_an_end_that_was_not_captured_may_be_the_calls_up_to_a_capture(place):
     place.tell(TURN)
     place.tell(PRE, "a", "k")
@@ -492,6 +503,19 @@ def test_paths_alone_go_back(place):
     assert verdicts(result) == {b"d": "undone", b"d/x": "undone"}
 
 
+def test_times_of_directories_elsewhere_stay_where_paths_alone_go_back(place):
+    place.write("d/f", "before")
+    place.write("e/f", "before")
+    place.tell(TURN)
+    place.call(d__g="a", e__g="a")
+    time_ns = (place.root / "e").stat().st_mtime_ns
+
+    place.rewind(paths=(b"d",))
+
+    assert not (place.root / "d" / "g").exists()
+    assert (place.root / "e").stat().st_mtime_ns == time_ns
+
+
 def test_a_path_that_is_in_no_state_is_refused(place):
     place.tell(TURN)
     place.call(x="a")
@@ -500,6 +524,44 @@ def test_a_path_that_is_in_no_state_is_refused(place):
     with pytest.raises(NotFound, match="neither now nor since then"):
         place.rewind(paths=(b"y",))
     assert verdicts(place.rewind(paths=(b"x",))) == {b"x": "kept"}
+
+
+def test_what_was_imported_was_never_in_the_root(place, tmp_path):
+    place.write("x", "before")
+    place.tell(TURN)
+    place.call(x="a")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "x").write_text("imported")
+    place.handle.import_from(tmp_path / "elsewhere")
+    place.call(x="a, too")
+
+    assert verdicts(place.rewind()) == {b"x": "undone"}
+    assert place.files() == {"x": "before"}
+
+
+def test_what_a_revert_brought_back_is_undone_as_before_it(place):
+    place.write("x", "before")
+    place.tell(TURN)
+    place.call(x="a")
+    place.call(x="a, too")
+    place.handle.revert("step:4", session="a")
+    assert place.files() == {"x": "a"}
+
+    assert verdicts(place.rewind()) == {b"x": "undone"}
+    assert place.files() == {"x": "before"}
+
+
+def test_what_the_user_wrote_beside_a_restore_of_other_paths_is_kept(place):
+    place.write("u", "before")
+    place.tell(TURN)
+    place.call(x="1", u="1")
+    first = place.handle.list()[0]
+    place.call(x="2", u="2")
+    place.handle.restore(first.id, paths=["x"])
+    place.write("u", "1")  # as in what was restored
+
+    assert verdicts(place.rewind()) == {b"x": "undone", b"u": "conflict"}
+    assert place.files() == {"u": "1"}
 
 
 def test_a_directory_stays_with_what_others_put_into_it(place):
