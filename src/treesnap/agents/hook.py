@@ -35,6 +35,7 @@ from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.entries import Change, SkipReason
 from treesnap.core.model.errors import (
     Busy,
+    Corrupt,
     ErrorCode,
     StoreMissing,
     TreesnapError,
@@ -493,7 +494,7 @@ def _is_first(context: Context, event: Event) -> bool:
         what = "The list of prompts"
         with held(context.fs, f"{path}.lock", operation="hook", what=what, wait_s=context.wait_s):
             prompts: list[str] = []
-            with suppress(OSError, ValueError):
+            with suppress(OSError, Corrupt, ValueError, TypeError, RecursionError):  # damaged
                 prompts = list(json.loads(read_file(context.fs, path, _PROMPTS_SIZE_MAX)))
             if told in prompts:
                 return False

@@ -487,6 +487,19 @@ def test_of_two_hooks_that_are_told_one_prompt_one_carries_it_out(snap, tell, fi
     assert file.read_text() == "second"
 
 
+@pytest.mark.parametrize("content", [b"", b"5", b"null", b"{}", b"[" * 10**6, b" " * (2 << 20)])
+def test_a_damaged_list_of_prompts_is_written_anew(snap, tell, environment, content):
+    snap("create")
+    tell("UserPromptSubmit", prompt="snap list", prompt_id="p1")
+    (path,) = Path(environment["HOME"]).rglob("prompts.json")
+    path.write_bytes(content)
+
+    answered = [tell("UserPromptSubmit", prompt="snap list", prompt_id="p2") for _ in range(2)]
+
+    assert answered[0].json["decision"] == "block"
+    assert_silent(answered[1])
+
+
 @pytest.fixture
 def restored(snap: Snap, file: Path) -> None:
     """A restore that can be undone: then the file is the second again."""
