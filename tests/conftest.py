@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from fenced import watch_takers
 from sampling import IS_FULL, chosen, sized
-from treesnap.core.fs import native, process_files
+from treesnap.core.fs import native, processes
 from watching import WatchedWorld
 from younger_processes import all_names, hide_older_processes
 
@@ -310,7 +310,7 @@ def of_any_depth(tmp_path: Path) -> Iterator[None]:
 @pytest.fixture
 def every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets operations see those that ran before the tests: of the system, and of other users."""
-    monkeypatch.setattr(process_files, "process_names", all_names)
+    monkeypatch.setattr(processes, "process_names", all_names)
 
 
 @pytest.fixture(params=["in C", "in Python"])

@@ -41,7 +41,7 @@ from treesnap import __version__
 from treesnap.cli import fork_server
 from treesnap.cli.fork_client import READY, identity
 from treesnap.cli.start import store_for_server
-from treesnap.core.companion.channel import HELLO, encode_call, send
+from treesnap.core.fs.peers import HELLO, encode_call, send
 from treesnap.core.model.errors import OperationFailed
 from treesnap.core.ops.context import MARKS_VARIABLE, default_store_path
 

@@ -67,7 +67,7 @@ def test_start_imports_only_click_and_the_command_line(words, environment, root)
 
     ours = {name for name in modules if name.startswith("treesnap.")}
     assert set() == modules & HEAVY
-    below = {"core", "core.features", "core.fs", "core.fs.own_process", "core.own_program"}
+    below = {"core", "core.features", "core.own_program"}
     below |= {"core.model", "core.model.errors", "core.model.named_tuple", "core.model.type_names"}
     below = {f"treesnap.{name}" for name in below}
     assert {name for name in ours if not name.startswith("treesnap.cli")} == below

@@ -9,7 +9,7 @@ from pathlib import Path
 from plan_bench import NONE, Bench, end, is_alive, noted
 from sampling import sized
 from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.fs.process_files import process_names
+from treesnap.core.fs.processes import process_names
 from treesnap.plans import PlanState, Step
 from treesnap.plans.process import HEAD_BYTES, TAIL_BYTES, Log, StepWork, attempt
 from treesnap.plans.runner import OUTPUT_BYTES_MAX

@@ -373,7 +373,7 @@ MUTATIONS = (
         "core/ops/known_changes.py",
         (
             (
-                "pack((stat.st_dev, stat.st_ino, *namespaces, tuple(rights)))",
+                "pack((stat.st_dev, stat.st_ino, *processes.view()))",
                 'pack((b"the same for all",))',
             ),
         ),
@@ -408,8 +408,8 @@ MUTATIONS = (
     ),
     Mutation(
         "links in a path are followed",
-        "core/fs/local.py",
-        (("_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW", "_ALWAYS = os.O_CLOEXEC"),),
+        "core/fs/posix.py",
+        (("ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW", "ALWAYS = os.O_CLOEXEC"),),
         {"P9": ("core/restore/test_swapped_links.py",)},
     ),
     Mutation(

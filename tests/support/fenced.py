@@ -11,8 +11,9 @@ import os
 import re
 from collections.abc import Callable
 from functools import wraps
+from inspect import getattr_static
 
-from treesnap.core.fs import local
+from treesnap.core.fs import posix
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.store.collector import CollectorState, read_state
@@ -31,7 +32,7 @@ class Taking:
 
     def __init__(self, store: str, name: str, method: str) -> None:
         self.store, self.name, self.method = store, name, method
-        self._held = {identity for fd, identity in list(local._locked.items()) if _is(fd, identity)}
+        self._held = {identity for fd, identity in list(posix._locked.items()) if _is(fd, identity)}
 
     def holds(self, *names: str) -> bool:
         """Returns whether this process has the lock of each of these files."""
@@ -231,7 +232,7 @@ def watch_takers(report: Callable[[str], None]) -> None:
 
     def watched(method: str, paths: Callable[..., tuple[str, ...]]) -> None:
         call = getattr(LocalFileSystem, method)
-        is_static = isinstance(LocalFileSystem.__dict__[method], staticmethod)
+        is_static = isinstance(getattr_static(LocalFileSystem, method), staticmethod)
 
         @wraps(call)
         def around(self: LocalFileSystem, *arguments: object, **options: object) -> object:

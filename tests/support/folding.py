@@ -7,6 +7,7 @@ import os
 from functools import partial
 from typing import Any
 
+from treesnap.core.fs.base import Unsupported
 from treesnap.testing.doubles import Call, Kind, WrappedFileSystem
 
 _TWO_NAMES = frozenset({"rename", "rename_to_absent", "link"})
@@ -27,7 +28,7 @@ class FoldingFileSystem(WrappedFileSystem):
         if not call.path.startswith(self.base):
             return call.proceed()
         if call.method == "exchange":
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            raise Unsupported(errno.EINVAL, os.strerror(errno.EINVAL))
         if call.kind == Kind.HANDLE or not call.arguments or isinstance(call.arguments[0], int):
             return call.proceed()
         arguments, options = list(call.arguments), call.options

@@ -220,6 +220,8 @@ class PoweredFileSystem(WrappedFileSystem):
             )
         if isinstance(first, int):
             return None, None
+        if isinstance(first, tuple):
+            return self._place(first[1], first[0]), None
         return self._place(first, call.options.get("dir_fd")), None
 
     def _facts(self, node: int) -> Facts:
@@ -297,6 +299,11 @@ class PoweredFileSystem(WrappedFileSystem):
             node = self._born(made)
         elif node is not None and flags & os.O_TRUNC:
             self._write(made.call, node, Writing(node=node, offset=0, data=None))
+        if node is not None:
+            self._opened[made.result] = node
+
+    def _record_open_any(self, made: _Made) -> None:
+        node = self._node(made.call.arguments[0], made.call.options.get("dir_fd"))
         if node is not None:
             self._opened[made.result] = node
 
@@ -390,7 +397,8 @@ class PoweredFileSystem(WrappedFileSystem):
     _record_allocate = _record_truncate  # of a file that is shorter; that is how it is used
 
     def _record_change_mode(self, made: _Made) -> None:
-        node = self._node(made.call.arguments[0], made.call.options.get("dir_fd"))
+        name, dir_fd = made.call.arguments[0], made.call.options.get("dir_fd")
+        node = self._node(name[1], name[0]) if isinstance(name, tuple) else self._node(name, dir_fd)
         if node is not None:
             effect = Effect(label=self._label(made.call), statings=self._changed([node]))
             self._note(effect, [(node, PowerPart.FACTS)])

@@ -36,7 +36,7 @@ from power_checks import (
 )
 from prepared import trust_stores
 from sampling import sized
-from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.base import FileSystem, Unsupported
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.ops.context import context_at
@@ -50,7 +50,9 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
-NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
+NO_EXCHANGE = Fault(
+    methods=frozenset({"exchange"}), errno=errno.EINVAL, error=Unsupported, lasting=True
+)
 
 RANDOM_NAME = re.compile("[0-9a-f]{16}")
 

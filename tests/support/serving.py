@@ -17,19 +17,17 @@ import treesnap.cli.main
 from calling import become
 from treesnap.cli import fork_server, start
 from treesnap.cli.fork_client import end_server
-from treesnap.core.companion import channel
+from treesnap.core.fs import peers
 
 FELL_BACK = 77
 """The exit code of a client that would do its command itself."""
 CLIENT = (
-    "import os, sys, types; from treesnap.core.companion import channel; channel.PATIENCE_S = 60; "
+    "import os, sys, types; from treesnap.core.fs import peers; peers.PATIENCE_S = 60; "
     "sys.modules['treesnap.cli.main'] = types.SimpleNamespace("
     f"main=lambda **_: os._exit({FELL_BACK})); "
     "from treesnap.cli.start import main; main()"
 )
-LIAR = CLIENT.replace(
-    "; from treesnap.cli", "; channel.rights_of = lambda *_: 0; from treesnap.cli"
-)
+LIAR = CLIENT.replace("; from treesnap.cli", "; peers.rights_of = lambda *_: 0; from treesnap.cli")
 """A client that does not look at the rights of the other process."""
 TIMEOUT_S = 60
 
@@ -73,7 +71,7 @@ def serving(
         os.closerange(3, 1 << 10)
         sys.orig_argv[:] = [sys.executable, *sys.argv]
         sys.path[:] = [path for path in sys.path if "tests" not in Path(path).parts]
-        channel.PATIENCE_S = TIMEOUT_S
+        peers.PATIENCE_S = TIMEOUT_S
         fork_server.CHILDREN_MAX = children_max
         fork_server.serve(str(store), idle_s)
         os._exit(0)
@@ -101,7 +99,7 @@ def serving(
 def become_client() -> None:
     """Makes a child of a test the client that a new interpreter would be."""
     sys.orig_argv[:] = [sys.executable, *sys.argv]
-    channel.PATIENCE_S = TIMEOUT_S  # machines may be busy
+    peers.PATIENCE_S = TIMEOUT_S  # machines may be busy
     treesnap.cli.main.main = lambda **_: os._exit(FELL_BACK)
     start.main()
 

@@ -13,10 +13,10 @@ from typing import Any
 import treesnap
 from oracle import difference, record
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.mounts import PRECISE_GRANULARITY_NS
 from treesnap.core.fs.notifier import OVERFLOWED, Notifier, Report
 from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
-from treesnap.core.worktree.mounts import PRECISE_GRANULARITY_NS
 from treesnap.core.worktree.watcher import Watcher
 from treesnap.testing.doubles import Call, WrappedFileSystem
 

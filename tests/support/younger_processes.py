@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 
-from treesnap.core.fs import process_files
+from treesnap.core.fs import processes
 
-all_names = process_files.process_names
+all_names = processes.process_names
 
 
 def hide_older_processes() -> None:
@@ -23,4 +23,4 @@ def hide_older_processes() -> None:
         older.intersection_update(names)  # the id of one that ended may be given again
         return [name for name in names if name not in older]
 
-    process_files.process_names = younger_names
+    processes.process_names = younger_names

@@ -28,7 +28,7 @@ from treesnap.agents.marks import MarkPhase, ToldMark, marks_in, with_steps
 from treesnap.agents.sessions import AgentSession, work_of
 from treesnap.core.codec.reader import TreeReader
 from treesnap.core.diff.trees import change_at, differing
-from treesnap.core.fs.owner import may_give_owners
+from treesnap.core.fs.processes import may_give_owners
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Change, Entry
 from treesnap.core.model.errors import (

@@ -22,8 +22,17 @@ import select
 import sys
 
 import treesnap
-from treesnap.core.companion.channel import connected, encode_call, opened_peer, received, send
 from treesnap.core.ending_signals import ENDING
+from treesnap.core.fs.peers import (
+    HAS_COMPANIONS,
+    connected,
+    encode_call,
+    opened_peer,
+    received,
+    require_running,
+    send,
+    tell_process,
+)
 from treesnap.core.own_program import python_words, start_in_background
 
 TYPE_CHECKING = False
@@ -105,7 +114,7 @@ def start_server_if_wanted(context: Context) -> None:
         with opened(context, "read the settings", recover=False) as session:
             if not settings_of(session).has_fork_server:
                 return
-        if sys.platform != "linux" or fs.lstat(layout.path).st_uid != os.geteuid():
+        if not HAS_COMPANIONS or fs.lstat(layout.path).st_uid != os.geteuid():
             return
         ensure_directories(fs, layout.fork_server)
         fd = open_lock(fs, layout.fork_server_lock)
@@ -146,7 +155,7 @@ def _prepared_child(connection: socket, child: int) -> int:
     try:
         send(connection, encode_call(identity(), sys.argv, os.environ), range(STREAMS))
         answer, sender, fds = received(connection, len(READY), fds_max=1)
-        os.lstat(f"/proc/self/fd/{peer_fd}/status")  # there is no such process if it has ended
+        require_running(peer_fd)
     finally:
         os.close(peer_fd)
     if answer != READY or sender != child or not fds:
@@ -159,7 +168,7 @@ def _pass_signals_on(child_fd: int) -> None:
 
     def tell(number: int) -> None:
         try:
-            signal.pidfd_send_signal(child_fd, number)
+            tell_process(child_fd, number)
         except ProcessLookupError:  # it has ended, and this process is about to
             return
 

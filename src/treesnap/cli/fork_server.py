@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import io
 import os
-import resource
 import select
 import signal
 import sys
@@ -33,11 +32,12 @@ from treesnap.cli.group import snap
 from treesnap.cli.main import execute, prepare_process
 from treesnap.cli.output import streams
 from treesnap.cli.start import INTERRUPTED, SERVED
-from treesnap.core.companion import channel
-from treesnap.core.companion.channel import read_facts, received, send
-from treesnap.core.companion.listener import Listener
-from treesnap.core.fs import own_process
+from treesnap.core import own_program
+from treesnap.core.fs import peers
+from treesnap.core.fs.client_process import TooLimited, take_limits, take_place
+from treesnap.core.fs.listener import Listener
 from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.fs.peers import received, send
 from treesnap.core.model.named_tuple import NamedTuple, make_constructors
 from treesnap.core.model.type_names import NoReturn
 from treesnap.core.store.layout import Layout
@@ -64,10 +64,6 @@ _LIBRARIES = (
 )
 """What the commands import when they need it."""
 _REFUSED = 1
-_MEMORY_LIMITS = {resource.RLIMIT_AS, resource.RLIMIT_DATA}
-_FILES_MIN = 64
-"""Open files of a client that are enough for its command and for what a child has open itself."""
-_ALL_LIMITS = sorted({vars(resource)[name] for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
 class _ClientMustRun(Exception):
@@ -196,7 +192,7 @@ class ForkServer:
             return
         if process_id == 0:
             self._become_command(connection)
-        process_fd = os.pidfd_open(process_id)
+        process_fd = peers.opened_process(process_id)
         child = ServedCommand(process_id, process_fd, connection)
         self._children[process_fd] = self._children[connection.fileno()] = child
         self._poll.register(process_fd, select.POLLIN)
@@ -224,7 +220,7 @@ class ForkServer:
     def _become_command(self, connection: socket) -> NoReturn:
         """Runs in a child; becomes like the client and runs its command, or ends."""
         try:
-            connection.settimeout(channel.PATIENCE_S)
+            connection.settimeout(peers.PATIENCE_S)
             self._close_inherited()
             try:
                 self._prepare(connection)
@@ -255,39 +251,29 @@ class ForkServer:
 
     def _prepare(self, connection: socket) -> None:
         """Makes this process like the client. When it returns, the command may begin."""
-        channel.greet(connection)
-        request, client, fds = received(connection, channel.CALL_SIZE_MAX, STREAMS)
-        client_fd = channel.opened_peer(client)
-        facts = f"/proc/self/fd/{client_fd}"
-        sender, words, variables, _ = channel.decode_call(request)
+        peers.greet(connection)
+        request, client, fds = received(connection, peers.CALL_SIZE_MAX, STREAMS)
+        client_fd = peers.opened_peer(client)
+        sender, words, variables, _ = peers.decode_call(request)
         if sender != identity() or self._program.has_changed():
             raise _ServerMustEnd
         if len(fds) != STREAMS:
             raise _ClientMustRun
         _take_limits(client)
         _replace_environment(variables)
-        os.chdir(f"{facts}/cwd")
-        status = _status_in(facts)
-        os.umask(int(status["Umask"], 8))
-        _take_signals(status, _status_in("/proc/self"))
+        take_place(client_fd)
         _take_streams(fds)
         sys.argv[:] = words
-        own_fd = os.pidfd_open(os.getpid())
+        own_fd = peers.opened_process(os.getpid())
         send(connection, READY, [own_fd])
         os.close(own_fd)
         connection.settimeout(None)  # a client that is late must find this child, or none
         answer, sender_again, _ = received(connection, len(GO))
         if answer != GO or sender_again != client:
             raise _ClientMustRun
-        os.lstat(f"{facts}/status")  # there is no such process if it has ended
+        peers.require_running(client_fd)
         os.close(client_fd)
-        own_process.stand_for(client)
-
-
-def _status_in(directory: str) -> dict[str, str]:
-    status = read_facts(f"{directory}/status").decode(errors="replace")
-    pairs = (line.partition(":") for line in status.splitlines())
-    return {name: value.strip() for name, _, value in pairs}
+        own_program.stand_for(client)
 
 
 def _replace_environment(variables: dict[str, str]) -> None:
@@ -299,56 +285,18 @@ def _replace_environment(variables: dict[str, str]) -> None:
     time.tzset()
 
 
-def _take_signals(client: dict[str, str], own: dict[str, str]) -> None:
-    """Ignores and blocks the signals that the client ignores and blocks."""
-    for number in _signals_in(client["SigIgn"]) ^ _signals_in(own["SigIgn"]):
-        is_ignored = number in _signals_in(client["SigIgn"])
-        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-        signal.signal(number, signal.SIG_IGN if is_ignored else usual)
-    if client["SigBlk"] != own["SigBlk"]:
-        signal.pthread_sigmask(signal.SIG_SETMASK, _signals_in(client["SigBlk"]))
-
-
-def _signals_in(mask: str) -> set[int]:
-    """Returns the signals of a mask that a process may handle.
-
-    The C library keeps two of the others for itself, and ``posix_spawn`` lets children ignore them.
-    """
-    number = int(mask, 16)
-    return {known for known in signal.valid_signals() if number >> known - 1 & 1}
-
-
 def _take_limits(client: int) -> None:
     """Takes the limits of the client, its priority and its cores.
 
     Raises _ServerMustEnd where that would raise those that the server was started with, which are
-    no use for such clients. Raises _ClientMustRun for a limit that the command alone might keep: a
-    child has more memory and files than a process that does nothing else.
+    no use for such clients, and _ClientMustRun for a limit that the command alone might keep.
     """
     try:
-        _take_limits_of(client)
+        take_limits(client)
+    except TooLimited as error:
+        raise _ClientMustRun from error
     except (OSError, ValueError) as error:
         raise _ServerMustEnd from error
-
-
-def _take_limits_of(client: int) -> None:
-    for limit in _ALL_LIMITS:
-        wanted = resource.prlimit(client, limit)
-        if wanted != resource.getrlimit(limit):
-            if limit in _MEMORY_LIMITS and wanted[0] != resource.RLIM_INFINITY:
-                raise _ClientMustRun
-            resource.setrlimit(limit, wanted)
-        if limit == resource.RLIMIT_NOFILE and wanted[0] < _FILES_MIN:
-            raise _ClientMustRun
-    policy, wanted_policy = os.sched_getscheduler(0), os.sched_getscheduler(client)
-    if policy != wanted_policy:
-        os.sched_setscheduler(0, wanted_policy, os.sched_getparam(client))
-    priority = os.getpriority(os.PRIO_PROCESS, client)
-    if priority != os.getpriority(os.PRIO_PROCESS, 0):
-        os.setpriority(os.PRIO_PROCESS, 0, priority)
-    cores = os.sched_getaffinity(client)
-    if cores != os.sched_getaffinity(0):
-        os.sched_setaffinity(0, cores)
 
 
 def _take_streams(fds: list[int]) -> None:

@@ -20,7 +20,7 @@ import sys
 import time
 
 import treesnap
-from treesnap.core.companion.channel import connected, encode_call, opened_peer, received, send
+from treesnap.core.fs.peers import connected, encode_call, opened_peer, received, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,7 +175,9 @@ def _taken_payload(end_s: float) -> bytes:
 
 def _put_back(payload: bytes) -> None:
     """Makes a payload the standard input, for this process or a child of a fork server."""
-    fd = os.memfd_create("payload")
+    from treesnap.core.fs.local import unnamed_file  # what follows imports that in any case
+
+    fd = unnamed_file("payload")
     _write_all(fd, payload)
     os.lseek(fd, 0, os.SEEK_SET)
     os.dup2(fd, 0)

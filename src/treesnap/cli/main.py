@@ -21,7 +21,7 @@ from treesnap.cli.declarations import (
 from treesnap.cli.failure import ExitCode, from_error
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output import streams
-from treesnap.core.fs import own_process
+from treesnap.core import own_program
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.type_names import Any, NoReturn
@@ -160,7 +160,7 @@ def prepare_process() -> None:
 
     Keeps Python's collector away from what is loaded by now, and from most commands.
     """
-    own_process.claim()
+    own_program.claim()
     gc.freeze()
     gc.set_threshold(_COLLECTION_THRESHOLD)
 

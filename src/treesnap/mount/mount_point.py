@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.fs.mounts import Mounts
 from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import (
     ErrorCode,
@@ -33,7 +34,6 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.ops.context import WAIT_DEFAULT_S, Context, absolute
 from treesnap.core.ops.trust import real_target
 from treesnap.core.own_program import python_words
-from treesnap.core.worktree.mounts import Mounts
 from treesnap.mount.fuse import load_binding
 
 FILE_SYSTEM = "treesnap"

@@ -28,6 +28,7 @@ from contextlib import suppress
 from typing import Self
 
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.children import exit_code_of
 from treesnap.core.fs.durable import open_regular, unlink_if_present
 from treesnap.core.fs.os_errors import error_text, translating_os_errors
 from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed
@@ -150,14 +151,11 @@ def _wait(process: subprocess.Popen[bytes], output: Pipe, timeout_s: int | None)
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
     """Returns the exit code of a process that has ended; its process id stays reserved."""
     try:
-        status = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return exit_code_of(process.pid)
     except ChildProcessError as error:  # our parent ignores SIGCHLD
         raise OperationFailed(
             "The exit code of the command is lost, because SIGCHLD is ignored", errno=error.errno
         ) from error
-    if status is None:
-        return None
-    return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

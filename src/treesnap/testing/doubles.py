@@ -49,10 +49,10 @@ MUTATING = frozenset({Kind.WRITE, Kind.NAME, Kind.ATTRIBUTE})
 
 _METHODS = {
     Kind.READ: "read read_at map",
-    Kind.LOOK: "open next_data next_hole scan list_names lstat fstat free_bytes name_size_max "
-    "file_system_id is_read_only is_protected mount_id birth_time_ns read_link list_xattrs "
-    "get_xattr",
-    Kind.WRITE: "write write_at truncate allocate punch_hole share_content",
+    Kind.LOOK: "open open_any next_data next_hole scan list_names lstat fstat free_bytes "
+    "name_size_max file_system_id is_read_only is_protected mount_id birth_time_ns read_link "
+    "current_path list_xattrs get_xattr",
+    Kind.WRITE: "write write_at truncate allocate punch_hole share_content open_unnamed",
     Kind.NAME: "make_directory remove_directory unlink rename rename_to_absent exchange link "
     "make_symlink make_node",
     Kind.ATTRIBUTE: "change_mode change_owner change_times set_xattr remove_xattr",
@@ -125,7 +125,7 @@ class WrappedFileSystem(_Methods):
             self._paths_of,
         )
         result = self.around(call)
-        if method == "open":
+        if method in {"open", "open_any", "open_unnamed"}:
             self._paths[result] = call.path
         elif method == "close":
             self._paths.pop(arguments[0], None)
@@ -143,9 +143,11 @@ class WrappedFileSystem(_Methods):
             )
         return (self._located(arguments[0], options.get("dir_fd")),)
 
-    def _located(self, name: str | bytes | int, dir_fd: int | None) -> str:
+    def _located(self, name: str | bytes | int | tuple[int, bytes], dir_fd: int | None) -> str:
         if isinstance(name, int):
             return self._paths.get(name, "")
+        if isinstance(name, tuple):
+            dir_fd, name = name
         directory = self._paths.get(dir_fd, "") if dir_fd is not None else ""
         return os.path.join(directory, os.fsdecode(name))
 
@@ -296,6 +298,8 @@ class Fault:
     """Which of the calls that match fails; 1 is the first."""
     errno: int | None = None
     """The error that is raised; None kills the process."""
+    error: type[OSError] = OSError
+    """Its class: Unsupported or NoAttribute, where the file system tells them apart."""
     methods: frozenset[str] = frozenset()
     """Methods that are counted; all when this and ``kinds`` are empty."""
     kinds: frozenset[Kind] = frozenset()
@@ -376,12 +380,12 @@ class FaultyFileSystem(WrappedFileSystem):
         if fault.moment == FaultMoment.AFTER:
             with suppress(OSError):  # a call that had no effect fails all the same
                 result = call.proceed()
-                if call.method == "open":
+                if call.method in {"open", "open_any", "open_unnamed"}:
                     self._inner.close(result)
         elif fault.moment == FaultMoment.HALFWAY and call.data:
             self._write_half(call)
         if fault.errno is not None:
-            raise OSError(fault.errno, os.strerror(fault.errno), call.path or None)
+            raise fault.error(fault.errno, os.strerror(fault.errno), call.path or None)
         self.is_dead = True
         if self._on_kill is not None:
             self._on_kill()

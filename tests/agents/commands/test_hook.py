@@ -30,8 +30,8 @@ from treesnap.agents.hook import OutOfTime, respond, time_limit
 from treesnap.agents.hosts.table import host_named
 from treesnap.cli import start
 from treesnap.cli.hook_client import identity
-from treesnap.core.companion.channel import encode_call
 from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.fs.peers import encode_call
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.store import lock
@@ -895,8 +895,8 @@ def state_of(process_id: int) -> str | None:
 PATIENT = """\
 import sys
 from treesnap.cli.start import main
-from treesnap.core.companion import channel
-channel.PATIENCE_S = 1e6
+from treesnap.core.fs import peers
+peers.PATIENCE_S = 1e6
 sys.argv[0] = "snap"
 main()
 """
@@ -982,7 +982,7 @@ def test_a_hook_that_a_watcher_carries_out_imports_hardly_anything(root, environ
     ours = [
         "treesnap",
         *(f"treesnap.cli{name}" for name in ("", ".hook_client", ".start")),
-        *(f"treesnap.core{name}" for name in ("", ".companion", ".companion.channel")),
+        *(f"treesnap.core{name}" for name in ("", ".fs", ".fs.peers")),
     ]
     assert started.stdout.decode().split() == ["__future__", "_socket", "select", *ours]
     assert [item["phase"] for item in listed(snap)] == ["pre"]

@@ -20,8 +20,8 @@ from treesnap.agents.hosts.table import host_named
 from treesnap.agents.install.installer import SettingsPlace, install, uninstall
 from treesnap.agents.worktrees import remove_worktree
 from treesnap.cli.hook_client import identity
-from treesnap.core.companion.channel import encode_call
 from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.fs.peers import encode_call
 from treesnap.core.model.errors import InvalidArgument, NotFound, OperationFailed
 from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed

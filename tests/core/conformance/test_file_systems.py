@@ -11,6 +11,7 @@ from conformance import FileSystemTests
 from disk import load
 from power import PoweredFileSystem
 from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.fs.posix import PosixFileSystem
 from treesnap.testing.doubles import (
     KINDS,
     Fault,
@@ -32,6 +33,12 @@ class TestLocalFileSystem(FileSystemTests):
     @pytest.fixture
     def fs(self):
         return LocalFileSystem()
+
+
+class TestPosixFileSystem(FileSystemTests):
+    @pytest.fixture
+    def fs(self):
+        return PosixFileSystem()
 
 
 class TestWrappedFileSystem(FileSystemTests):
@@ -73,13 +80,6 @@ class TestStackedFileSystems(FileSystemTests):
         return RecordingFileSystem(FaultyFileSystem(inner=RecordingFileSystem()))
 
 
-def test_where_attributes_do_not_work_their_test_is_skipped(directory):
-    fs = FaultyFileSystem(Fault(methods=frozenset({"set_xattr"}), errno=errno.ENOTSUP))
-
-    with pytest.raises(pytest.skip.Exception, match="attributes do not work here"):
-        FileSystemTests().test_attributes_come_and_go(fs, directory)
-
-
 def test_where_attributes_fail_otherwise_their_test_fails(directory):
     fs = FaultyFileSystem(Fault(methods=frozenset({"set_xattr"}), errno=errno.EIO))
 
@@ -88,6 +88,6 @@ def test_where_attributes_fail_otherwise_their_test_fails(directory):
 
 
 def test_every_method_of_the_seam_is_wrapped():
-    methods = {name for name in vars(LocalFileSystem) if not name.startswith("_")}
+    methods = {name for name in dir(LocalFileSystem) if not name.startswith("_")}
 
     assert methods == set(KINDS)

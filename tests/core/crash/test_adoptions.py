@@ -13,9 +13,12 @@ from adopting import adopt, fork_of, prepare_and_note, settled
 from everywhere import assert_turns_once, fail_everywhere, kill_everywhere
 from sampling import IS_FULL
 from state import tree_state
+from treesnap.core.fs.base import Unsupported
 from treesnap.testing.doubles import Fault, error_at, kill_halfway
 
-NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
+NO_EXCHANGE = Fault(
+    methods=frozenset({"exchange"}), errno=errno.EINVAL, error=Unsupported, lasting=True
+)
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,13 @@ import os
 import pytest
 
 from everywhere import fail_everywhere
+from treesnap.core.fs.base import Unsupported
 from treesnap.core.model.errors import OperationFailed, StorageFull, TreesnapError
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Kind, error_at
 
-NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
+NO_EXCHANGE = Fault(
+    methods=frozenset({"exchange"}), errno=errno.EINVAL, error=Unsupported, lasting=True
+)
 
 
 def open_descriptors() -> int:

@@ -25,12 +25,15 @@ from everywhere import POINTS_MAX, assert_turns_once, kill_everywhere
 from power_cases import diverge, revert_step
 from sampling import sized
 from state import TreeState, tree_state
+from treesnap.core.fs.base import Unsupported
 from treesnap.core.model.errors import MergeConflict
 from treesnap.core.ops.restore import transaction
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, RecordingFileSystem, kill_at, kill_halfway
 
-NO_EXCHANGE = Fault(methods=frozenset({"exchange"}), errno=errno.EINVAL, lasting=True)
+NO_EXCHANGE = Fault(
+    methods=frozenset({"exchange"}), errno=errno.EINVAL, error=Unsupported, lasting=True
+)
 
 
 def names_of(scene) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 import treesnap
 from mounting import mounting
 from sampling import sized
+from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import Busy, ErrorCode, OperationFailed, Refused, TreesnapError
@@ -338,7 +339,9 @@ def test_a_move_that_fails_leaves_the_store_where_it_is(world, faults):
             return
 
 
-NO_EXCHANGE = Fault(errno=errno.EINVAL, methods=frozenset({"exchange"}), lasting=True)
+NO_EXCHANGE = Fault(
+    errno=errno.EINVAL, error=Unsupported, methods=frozenset({"exchange"}), lasting=True
+)
 """As if the first exchange were between two file systems, of which this one has none."""
 
 
@@ -361,7 +364,9 @@ def test_a_far_move_where_names_cannot_be_exchanged_is_refused_before_it_begins(
 def test_a_near_move_where_names_cannot_be_exchanged_leaves_the_place_as_it_was(world):
     world.reset()
     world.new.mkdir(mode=0o750)
-    handle, _ = world.handle(Fault(errno=errno.ENOSYS, methods=frozenset({"exchange"})))
+    handle, _ = world.handle(
+        Fault(errno=errno.ENOSYS, error=Unsupported, methods=frozenset({"exchange"}))
+    )
 
     with pytest.raises(OperationFailed, match="cannot exchange two names"):
         handle.store_move(world.new)
@@ -372,12 +377,16 @@ def test_a_near_move_where_names_cannot_be_exchanged_leaves_the_place_as_it_was(
     world.assert_whole(world.store)
 
 
-@pytest.mark.parametrize("number", [errno.EXDEV, errno.EINVAL, errno.EBUSY])
-def test_a_far_move_whose_last_exchange_fails_leaves_one_store(world, number):
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.EXDEV, OSError), (errno.EINVAL, Unsupported), (errno.EBUSY, OSError)],
+)
+def test_a_far_move_whose_last_exchange_fails_leaves_one_store(world, number, error):
     """As of a directory in the lower layer of an overlay: files can be exchanged there."""
     world.reset()
     last = Fault(
         errno=number,
+        error=error,
         methods=frozenset({"exchange"}),
         where=lambda call: call.arguments[0] == "store" and "store.moved" in call.arguments[1],
     )

@@ -19,7 +19,7 @@ from sampling import sized
 from state import tree_state
 from treesnap.core.codec.message import pack
 from treesnap.core.codec.pack import Block, IndexEntry
-from treesnap.core.companion.channel import connected
+from treesnap.core.fs.peers import connected
 from treesnap.core.handle import Handle
 from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Totals
 from treesnap.core.model.errors import Conflict, Corrupt, TreesnapError

@@ -15,6 +15,7 @@ import trees
 from mounting import Mounter, mounting
 from oracle import difference, record, without
 from treesnap import CollectingMonitor
+from treesnap.core.fs.base import Unsupported
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import (
     Busy,
@@ -324,7 +325,7 @@ class TestRefused:
                 return 100
 
             def share_content(self, fd: int, source_fd: int, /) -> None:
-                raise OSError(95, "Operation not supported")
+                raise Unsupported(95, "Operation not supported")
 
         with pytest.raises(StorageFull, match="blocks cannot be shared"):
             world.handle(fs=Full()).fork("latest", [tmp_path / "fork"])

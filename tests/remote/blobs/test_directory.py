@@ -14,6 +14,7 @@ from cuts import cuts
 from disk import materialise
 from mounting import mounting
 from power import PoweredFileSystem
+from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.errors import ErrorCode, RemoteFailed
 from treesnap.remote.blobs.base import NEAR_BYTES
@@ -285,7 +286,7 @@ class LookingFirst(WrappedFileSystem):
         if call.method == "link":
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         if call.method == "rename_to_absent" and call.options.get("or_fail"):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            raise Unsupported(errno.EINVAL, os.strerror(errno.EINVAL))
         return call.proceed()
 
 
@@ -350,7 +351,9 @@ def test_a_file_server_may_still_do_what_it_did_not_refuse(place, method, number
 
 
 def test_without_locks_blobs_are_written_and_nothing_is_swept(place):
-    no_locks = Fault(methods=frozenset({"lock"}), errno=errno.ENOLCK, lasting=True)
+    no_locks = Fault(
+        methods=frozenset({"lock"}), errno=errno.ENOLCK, error=Unsupported, lasting=True
+    )
     blobs, _ = opened(place, no_locks)
     left = place / "packs" / ".unfinished-0123456789abcdef"
     left.touch()

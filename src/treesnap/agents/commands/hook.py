@@ -27,7 +27,7 @@ from treesnap.cli.hook_client import (
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output import streams
 from treesnap.cli.parameters import Seconds
-from treesnap.core.companion.channel import decode_call
+from treesnap.core.fs.peers import decode_call
 from treesnap.core.model.errors import InvalidArgument, TreesnapError, printable
 from treesnap.core.model.events import NullMonitor
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import Temporary, read_file, sync_directory, write_all
+from treesnap.core.fs.durable import Temporary, opened_any, read_file, sync_directory, write_all
 from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.fs.pinned import pinned
 from treesnap.core.fs.real_path import opened_real
@@ -191,10 +191,10 @@ def _give(fs: FileSystem, name: str | int, status: os.stat_result) -> None:
 
 
 def _copy_attributes(fs: FileSystem, path: str, fd: int) -> None:
-    with suppress(OSError):  # no attributes here
-        for name in fs.list_xattrs(path):
+    with suppress(OSError), opened_any(fs, path) as source:  # no attributes here
+        for name in fs.list_xattrs(source):
             with suppress(OSError):  # those of the system are not the user's to set
-                fs.set_xattr(fd, name, fs.get_xattr(path, name))
+                fs.set_xattr(fd, name, fs.get_xattr(source, name))
 
 
 def _is_below(path: str, directory: str) -> bool:

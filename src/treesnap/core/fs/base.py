@@ -5,9 +5,9 @@ can count calls, make any of them fail, record them, and replay every prefix of
 a recording with effects dropped that were not synced yet.
 
 Names are relative to ``dir_fd`` where one is given. No method follows a
-symbolic link in the last component. All methods raise OSError, unchanged;
-:mod:`treesnap.core.fs.os_errors` turns it into errors for callers at the border of
-each operation.
+symbolic link in the last component. All methods raise OSError; two of its subclasses stand for
+what has another number on each system. :mod:`treesnap.core.fs.os_errors` turns it into errors for
+callers at the border of each operation.
 
 Durability, method by method: data written by ``write``, ``write_at``, ``truncate``,
 ``punch_hole`` and ``share_content`` survives a power cut only after ``sync`` or
@@ -26,6 +26,16 @@ from mmap import mmap
 from treesnap.core.model.type_names import Protocol
 
 Name = str | bytes
+Place = int | tuple[int, bytes]
+"""An open file, or a name in an open directory, which is not followed if it is a link."""
+
+
+class Unsupported(OSError):
+    """The system or the file system has no such call, whatever is asked of it."""
+
+
+class NoAttribute(OSError):
+    """There is no extended attribute of that name, or none any more."""
 
 
 class ReadingFileSystem(Protocol):
@@ -36,6 +46,14 @@ class ReadingFileSystem(Protocol):
 
     def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
         """Opens a file or directory; adds O_CLOEXEC and O_NOFOLLOW."""
+
+    def open_any(self, name: Name, *, dir_fd: int | None = None, is_directory: bool = False) -> int:
+        """Opens what has a name, for its metadata alone, also where it may not be read.
+
+        With ``is_directory`` raises NotADirectoryError for anything else. Raises Unsupported for
+        what only its name leads to: on Linux nothing, elsewhere a link, a socket or a device. There
+        it may not be what must not be read, either.
+        """
 
     def close(self, fd: int, /) -> None:
         """Closes a descriptor."""
@@ -116,14 +134,20 @@ class ReadingFileSystem(Protocol):
     def read_link(self, name: bytes, /, *, dir_fd: int | None = None) -> bytes:
         """Returns the target of a symbolic link."""
 
-    def list_xattrs(self, path: str | int) -> list[str]:
-        """Returns the names of extended attributes."""
+    def current_path(self, fd: int) -> str | None:
+        """Returns the path of an open directory, for messages; None if that cannot be known."""
 
-    def get_xattr(self, path: str | int, attribute: str) -> bytes:
-        """Returns one extended attribute."""
+    def list_xattrs(self, place: Place) -> list[str]:
+        """Returns the names of extended attributes; raises Unsupported where there are none."""
+
+    def get_xattr(self, place: Place, attribute: str) -> bytes:
+        """Returns one extended attribute; raises NoAttribute and Unsupported."""
 
     def lock(self, fd: int, *, exclusive: bool) -> bool:
-        """Takes a ``flock`` if it is free; returns whether it was."""
+        """Takes a ``flock`` if it is free; returns whether it was.
+
+        Raises Unsupported where the file system has no locks.
+        """
 
     def unlock(self, fd: int) -> None:
         """Releases a ``flock``, for every descriptor that shares it."""
@@ -147,17 +171,21 @@ class FileSystem(ReadingFileSystem, Protocol):
     def punch_hole(self, fd: int, offset: int, size_bytes: int) -> None:
         """Gives back the blocks of a range of an open file, which reads as zeros then.
 
-        The size stays. Raises OSError with EOPNOTSUPP or ENOSYS where that cannot be done.
-        See fallocate(2).
+        The size stays. Raises Unsupported where that cannot be done. See fallocate(2).
         """
 
     def share_content(self, fd: int, source_fd: int, /) -> None:
         """Gives an open file the content of another, holes too, without a copy of any block.
 
         The two share blocks until one of them is written to. Of a source that is written to
-        meanwhile it is the content of one moment. Raises OSError, as FICLONE does: EXDEV for two
-        file systems, EOPNOTSUPP or ENOTTY for one that cannot, EINVAL for two files that cannot.
-        See ioctl_ficlone(2).
+        meanwhile it is the content of one moment. Raises Unsupported where no two files of these
+        places can, and OSError with EINVAL for two files that cannot. See ioctl_ficlone(2).
+        """
+
+    def open_unnamed(self, directory: Name) -> int:
+        """Makes a file without a name where a directory is, for reading and writing.
+
+        Raises Unsupported where that cannot be done.
         """
 
     def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:
@@ -191,7 +219,7 @@ class FileSystem(ReadingFileSystem, Protocol):
         """Renames atomically; raises FileExistsError when the target exists.
 
         Where the kernel or the file system cannot, looks the target up first, which leaves a
-        moment for a race. With ``or_fail`` it raises OSError with ENOSYS or EINVAL instead.
+        moment for a race. With ``or_fail`` it raises Unsupported instead.
         """
 
     def exchange(
@@ -199,7 +227,7 @@ class FileSystem(ReadingFileSystem, Protocol):
     ) -> None:
         """Swaps two names of any types atomically.
 
-        Raises OSError with ENOSYS or EINVAL if the kernel or the file system cannot.
+        Raises Unsupported if the kernel or the file system cannot.
         """
 
     def link(
@@ -210,7 +238,7 @@ class FileSystem(ReadingFileSystem, Protocol):
         source_dir_fd: int | None = None,
         target_dir_fd: int | None = None,
     ) -> None:
-        """Adds a name to a file."""
+        """Adds a name to a file; raises Unsupported where files have one name each."""
 
     def make_symlink(self, target: bytes, name: bytes, /, *, dir_fd: int) -> None:
         """Makes a symbolic link."""
@@ -219,7 +247,7 @@ class FileSystem(ReadingFileSystem, Protocol):
         """Makes a FIFO or a device; ``mode`` holds the type."""
 
     def change_mode(self, fd: int, mode: int, /) -> None:
-        """Sets the permission bits of what a descriptor leads to, also one opened with O_PATH.
+        """Sets the permission bits of what a descriptor leads to, also one of ``open_any``.
 
         Takes no name: chmod(2) would follow a link that another process puts there.
         """
@@ -232,8 +260,8 @@ class FileSystem(ReadingFileSystem, Protocol):
     def change_times(self, name: Name | int, mtime_ns: int, *, dir_fd: int | None = None) -> None:
         """Sets the modification time, and the access time to the same."""
 
-    def set_xattr(self, path: str | int, attribute: str, value: bytes) -> None:
-        """Sets one extended attribute."""
+    def set_xattr(self, place: Place, attribute: str, value: bytes) -> None:
+        """Sets one extended attribute; raises Unsupported."""
 
-    def remove_xattr(self, path: str | int, attribute: str) -> None:
-        """Removes one extended attribute."""
+    def remove_xattr(self, place: Place, attribute: str) -> None:
+        """Removes one extended attribute; raises NoAttribute and Unsupported."""

@@ -23,7 +23,8 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import chain
 
-from treesnap.core.fs.local import shared_with_children
+from treesnap.core.fs import IS_LINUX
+from treesnap.core.fs.posix import core_count, shared_with_children
 from treesnap.core.fs.ticker import running_count
 from treesnap.core.model.type_names import Any, Generic, Self, TypeVar
 
@@ -51,12 +52,12 @@ def helper_count() -> int:
     A lock that another thread holds at the moment of a fork stays locked in the child. Threads of
     tickers do not count: they end before each fork.
     """
-    if sys.platform != "linux":
+    if not IS_LINUX:
         return 0
     threading = sys.modules.get("threading")
     if threading is not None and threading.active_count() - running_count() > 1:
         return 0
-    return min(HELPERS_MAX, len(os.sched_getaffinity(0)) - 1)
+    return min(HELPERS_MAX, core_count() - 1)
 
 
 class Work(Generic[Item, Result]):
@@ -179,8 +180,9 @@ class Helper:
 
     def __init__(self, work: Callable[[Report], None]) -> None:
         self._read_fd, write_fd = os.pipe()
-        with suppress(OSError):  # the user's pipes take no more memory
-            fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        if sys.platform == "linux":
+            with suppress(OSError):  # the user's pipes take no more memory
+                fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
         os.set_blocking(self._read_fd, False)
         self._received = bytearray()
         self._has_ended = False

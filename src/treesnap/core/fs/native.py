@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
+from treesnap.core.fs import IS_LINUX
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.model.type_names import Protocol, TypeVar, cast
 
@@ -62,6 +63,8 @@ class Native(Protocol):
 
 
 def _imported() -> Native | None:
+    if not IS_LINUX:
+        return None
     if os.environ.get(PURE_VARIABLE, "0") not in {"", "0"}:
         return None
     try:

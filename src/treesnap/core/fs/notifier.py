@@ -19,6 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 
+from treesnap.core.fs import IS_LINUX
+from treesnap.core.fs.base import Unsupported
+from treesnap.core.fs.local import unnamed_file
+from treesnap.core.fs.posix import unsupported
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.type_names import TYPE_CHECKING, cast
 
@@ -69,7 +73,7 @@ _LOST = Report(-1, OVERFLOWED, b"")
 
 
 class Notifier:
-    """A queue of reports. Raises OSError, with ENOSYS where the system has no inotify.
+    """A queue of reports. Raises Unsupported where the system has no inotify, and OSError.
 
     A thread reads the kernel's queue, because watchdog can only wait until there is something.
     After ``fork`` the queue is the parent's: a child must not use it, nor close it.
@@ -197,8 +201,10 @@ def has_inotify() -> bool:
     """Returns whether the system has inotify; a user may still have too many queues."""
     try:
         _kernel_queue().close()
-    except OSError as error:
-        return error.errno != errno.ENOSYS
+    except Unsupported:
+        return False
+    except OSError:
+        return True
     return True
 
 
@@ -206,12 +212,19 @@ def _kernel_queue() -> InotifyFD:
     """Returns a new queue that no other program inherits and that can be closed."""
     from watchdog.utils import UnsupportedLibcError
 
+    if not IS_LINUX:
+        raise unsupported(errno.ENOSYS)
     try:
         from watchdog.observers.inotify_c import InotifyFD
     except UnsupportedLibcError as error:
-        raise OSError(errno.ENOSYS, str(error)) from error
+        raise Unsupported(errno.ENOSYS, str(error)) from error
     others = _queue_descriptors()
-    queue = InotifyFD()
+    try:
+        queue = InotifyFD()
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            raise unsupported(errno.ENOSYS) from error
+        raise
     for fd in _queue_descriptors() - others:  # harmless for one that another thread made
         os.set_inheritable(fd, False)  # noqa: FBT003 - takes no keywords
     _read_once(queue)
@@ -231,7 +244,7 @@ def _queue_descriptors() -> set[int]:
 def _read_once(queue: InotifyFD) -> None:
     """Reads the end of a watch: before its first read, ``close`` would leave descriptors open."""
     callback = cast("CallbackId", 0)
-    fd = os.memfd_create("treesnap-notifier")
+    fd = unnamed_file("treesnap-notifier")
     try:
         path = b"/proc/self/fd/%d" % fd
         watch = queue.add_callback(path, cast("Mask", DELETED), _UNUSED, callback)

@@ -13,11 +13,12 @@ from contextlib import contextmanager, suppress
 from errno import ELOOP, ENOENT
 from stat import S_ISLNK
 
+from treesnap.core.fs import IS_LINUX
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.model.named_tuple import NamedTuple
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-_SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
+_SEARCH = (getattr(os, "O_PATH", os.O_RDONLY) if IS_LINUX else os.O_RDONLY) | os.O_DIRECTORY
 """Opens a directory of which only the names below it are wanted: that takes no right to read it."""
 _LINKS_MAX = 40
 """As of Linux, see path_resolution(7)."""

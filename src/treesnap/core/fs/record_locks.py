@@ -8,7 +8,7 @@ read, and closed when the locks are gone. SQLite does the same with its own file
 
 Asking the kernel about one file takes one call, less than a microsecond. /proc/locks lists all
 files, but can wait 20 milliseconds for each other processor. A process of our own has no other
-code in it that could take such locks, and does not ask: see :mod:`treesnap.core.fs.own_process`.
+code in it that could take such locks, and does not ask: see :mod:`treesnap.core.own_program`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import fcntl
 import os
 import struct
 
-from treesnap.core.fs import own_process
+from treesnap.core import own_program
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.process_files import read_shown
+from treesnap.core.fs.processes import read_shown
 
 _QUERY = getattr(fcntl, "F_OFD_GETLK", None)
 """Asks which lock keeps another open file from being locked; this process's locks do."""
@@ -54,7 +54,7 @@ def close_after_reading(fs: FileSystem, fd: int) -> None:
     """Closes a file, or keeps its descriptor while this process holds locks on it."""
     keeps = False
     try:
-        if not own_process.is_own and has_own_locks(fd):
+        if not own_program.is_own and has_own_locks(fd):
             stat = fs.fstat(fd)
             keeps = True
             _kept.append((stat.st_dev, stat.st_ino, fd))

@@ -9,12 +9,10 @@ from contextlib import suppress
 from contextvars import ContextVar
 from enum import StrEnum
 
+from treesnap.core import own_program
 from treesnap.core.codec.root_files import HoldRecord
-from treesnap.core.fs import own_process
-from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import read_file
 from treesnap.core.fs.os_errors import error_text
-from treesnap.core.fs.process_files import process_namespace
+from treesnap.core.fs.processes import parent_of, process_namespace
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.interruption import pause
 from treesnap.core.model.errors import Busy, HeldByMount, StorageFull, WarningCode, quoted
@@ -169,7 +167,7 @@ def refuse_overlap(session: Session, scope: tuple[bytes, ...] | None) -> None:
     if not others:
         return
     namespace = process_namespace()
-    ancestors = _ancestors(session.fs, namespace)
+    ancestors = _ancestors(namespace)
     for record in others:
         if record is None:
             raise Overlapping("The root is in use by another command that may go back")
@@ -210,24 +208,23 @@ def _common_path(one: tuple[bytes, ...] | None, other: tuple[bytes, ...] | None)
     return None
 
 
-def _ancestors(fs: FileSystem, namespace: str | None) -> set[int]:
+def _ancestors(namespace: str | None) -> set[int]:
     """Returns the ancestors of this process, or of the client for which it does the work.
 
     What a command does inside of another one's block belongs to that block. The first process of
     a namespace is the ancestor of all in it. Where it is not known which namespace that is, it
-    does not count, and neither does what another namespace's /proc shows.
+    does not count, and neither does what is shown of another namespace.
     """
     ancestors: set[int] = set()
-    process_id = own_process.client_id or os.getppid()
+    process_id = own_program.client_id or os.getppid()
     while process_id > (namespace is None) and process_id not in ancestors:
         ancestors.add(process_id)
         if namespace is None:
             break
-        try:
-            text = read_file(fs, f"/proc/{process_id}/stat", 1 << 16)
-            process_id = int(text.rpartition(b")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
+        parent = parent_of(process_id)
+        if parent is None:
             break
+        process_id = parent
     return ancestors
 
 

@@ -6,11 +6,11 @@ The only module that reads the environment, and that imports platformdirs.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from treesnap.core.fs import FOLLOWS_XDG
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import is_there
 from treesnap.core.fs.real_path import Link, resolved
@@ -197,7 +197,7 @@ def _file_system(store_path: str) -> FileSystem:
         from treesnap.core.fs.local import LocalFileSystem
 
         return LocalFileSystem()
-    from treesnap.core.fs.owner import for_store
+    from treesnap.core.fs.local import for_store
 
     return for_store(store_path)
 
@@ -260,11 +260,11 @@ def _user_directory(kind: Literal["config", "data", "state"]) -> str | None:
     asked only where the environment does not tell; see the XDG Base Directory Specification.
     """
     variable, below_home = _USER_DIRECTORIES[kind]
-    directory = os.environ.get(variable, "") if sys.platform == "linux" else ""
+    directory = os.environ.get(variable, "") if FOLLOWS_XDG else ""
     home = os.environ.get("HOME", "")
     if os.path.isabs(directory):
         path = os.path.join(directory, "treesnap")
-    elif sys.platform == "linux" and os.path.isabs(home) and not directory.strip():
+    elif FOLLOWS_XDG and os.path.isabs(home) and not directory.strip():
         path = os.path.join(home, below_home, "treesnap")
     else:
         import platformdirs

@@ -29,6 +29,7 @@ from contextlib import ExitStack, suppress
 from treesnap.core.codec.reader import TreeReader, read_content, read_segments
 from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.fs.durable import read_file, replace_file
+from treesnap.core.fs.mounts import PRECISE_GRANULARITY_NS, Mounts
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind
@@ -61,7 +62,6 @@ from treesnap.core.ops.trust import real_target, refuse_foreign_place
 from treesnap.core.store.roots import Root
 from treesnap.core.store.writer import Writer, retry_overtaken
 from treesnap.core.worktree.apply.clones import CloneSource, ForkBuild, can_share
-from treesnap.core.worktree.mounts import PRECISE_GRANULARITY_NS, Mounts
 from treesnap.core.worktree.scan.hard_links import load_groups, store_groups
 from treesnap.core.worktree.scan.ignore import (
     IGNORE_FILE,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from treesnap.core.codec.message import pack
+from treesnap.core.fs import processes
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import read_file
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.type_names import TYPE_CHECKING
@@ -28,9 +28,6 @@ WALK_EVERY_NS = 3600 * 10**9
 """After this time a walk looks at everything again, for what no kernel reports."""
 CHANGES_MAX = 50_000
 """With more changes a whole walk is as fast."""
-_STATUS_SIZE_MAX = 4 << 20
-_RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
-"""Lines of a process's status that decide what it may read; see proc_pid_status(5)."""
 
 
 def query_watcher(session: Session, cache: StatCache | None) -> KnownChanges:
@@ -110,10 +107,7 @@ def view_of(context: Context) -> bytes:
     watcher may have been kept out of what this process can read. Raises OSError.
     """
     stat = context.fs.lstat(context.root)
-    namespaces = [context.fs.read_link(b"/proc/self/ns/" + kind) for kind in (b"mnt", b"user")]
-    status = read_file(context.fs, "/proc/self/status", _STATUS_SIZE_MAX).splitlines()
-    rights = [line for line in status if line.startswith(_RIGHTS)]
-    return checksum(pack((stat.st_dev, stat.st_ino, *namespaces, tuple(rights))), 16)
+    return checksum(pack((stat.st_dev, stat.st_ino, *processes.view())), 16)
 
 
 def ask(directory: str, question: bytes, patience_s: float | None = None) -> bytes:
@@ -123,7 +117,7 @@ def ask(directory: str, question: bytes, patience_s: float | None = None) -> byt
     suspended.
     """
     from treesnap.core.codec.watch import ANSWER_SIZE_MAX
-    from treesnap.core.companion.channel import connected, received
+    from treesnap.core.fs.peers import connected, received
 
     connection, _ = connected(directory, patience_s=patience_s, question=question)
     try:
@@ -144,7 +138,7 @@ def remove_dead_sockets(fs: FileSystem, directory: str) -> None:
 
 
 def _is_dead(directory: str, name: str) -> bool:
-    from treesnap.core.companion.channel import connected
+    from treesnap.core.fs.peers import connected
 
     try:
         connection, _ = connected(directory, name, patience_s=0)  # a suspended one is not dead

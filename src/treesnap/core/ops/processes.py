@@ -1,12 +1,7 @@
 """The processes of a command: how they are found, and how all of them are ended.
 
-What a command started is found by two marks, even if process ids were reused:
-
-- a variable of its environment, which names the command. It survives closing all files.
-- a file that all of them inherit, open for writing. It survives clearing the environment.
-
-A process that changes its program, by execve(2), shows no environment for a moment; it is
-looked at again.
+What a command started is found by its mark, in a variable of the environment and as a file that all
+of them inherit; see :mod:`treesnap.core.fs.children`.
 """
 
 from __future__ import annotations
@@ -15,13 +10,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 
-from treesnap.core.fs import process_files
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import read_file
-from treesnap.core.fs.local import open_file_identity
+from treesnap.core.fs.children import marked_processes
+from treesnap.core.fs.local import unnamed_file
 from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import (
     Busy,
@@ -42,10 +36,6 @@ ENDING_MIN_S = 10.0
 _GRACE_S = 5.0
 """How long a command that is asked to end may take to clean up."""
 _PAUSE_S = 0.05
-_PROC_FILE_SIZE_MAX = 1 << 24
-_EXEC_LOOKS_MAX = 100
-_EXEC_PAUSE_S = 0.002
-_ACCESS_MODE = 0o3
 _LAST_LINE_BYTES = 4096
 
 
@@ -131,7 +121,7 @@ class Command:
         if self._mark_path is not None:
             with suppress(OSError):
                 mark_file = fs.lstat(self._mark_path)
-        left = _killed(fs, self._mark, mark_file, max(context.wait_s, ENDING_MIN_S))
+        left = _killed(self._mark, mark_file, max(context.wait_s, ENDING_MIN_S))
         if own is not None:
             with suppress(subprocess.TimeoutExpired):
                 own.wait(ENDING_MIN_S)
@@ -142,12 +132,10 @@ class Command:
             )
 
 
-def _killed(
-    fs: FileSystem, mark: str, mark_file: os.stat_result | None, wait_s: float
-) -> list[int]:
+def _killed(mark: str, mark_file: os.stat_result | None, wait_s: float) -> list[int]:
     """Kills all processes with a mark, and what they start meanwhile; returns those that remain."""
     deadline = time.monotonic() + wait_s
-    while process_ids := list(processes_of(fs, mark, mark_file)):
+    while process_ids := list(marked_processes(MARKS_VARIABLE, mark, mark_file)):
         for process_id in process_ids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process_id, signal.SIGKILL)
@@ -176,7 +164,7 @@ def _end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> N
         deadline = time.monotonic() + wait_s
         while True:
             is_free = fs.lock(fd, exclusive=True)
-            process_ids = list(processes_of(fs, mark, fs.fstat(fd)))
+            process_ids = list(marked_processes(MARKS_VARIABLE, mark, fs.fstat(fd)))
             if is_free and not process_ids:
                 return
             for process_id in process_ids:
@@ -189,104 +177,13 @@ def _end_leftovers(fs: FileSystem, log_path: str, mark: str, wait_s: float) -> N
         fs.close(fd)
 
 
-def processes_of(fs: FileSystem, mark: str, mark_file: os.stat_result | None) -> Iterator[int]:
-    """Yields the other processes of a command, as Linux lists them."""
-    with suppress(OSError):
-        for name in process_files.process_names():
-            if int(name) != os.getpid():
-                directory = _live_task(fs, f"/proc/{name}")
-                if _has_mark(fs, directory, mark) or (
-                    mark_file is not None and _writes(fs, directory, mark_file)
-                ):
-                    yield int(name)
-
-
-def _live_task(fs: FileSystem, process: str) -> str:
-    """Returns the directory in /proc that shows what a process has.
-
-    That is a thread's where the first one has ended and others go on.
-    """
-    with suppress(OSError):
-        if not _memory_bytes(_status(fs, process)):
-            for thread in fs.list_names(f"{process}/task"):
-                task = f"{process}/task/{thread}"
-                if _memory_bytes(_status(fs, task)):
-                    return task
-    return process
-
-
-def _status(fs: FileSystem, directory: str) -> list[bytes]:
-    """Returns the fields of proc_pid_stat(5), from the third one on."""
-    return read_file(fs, f"{directory}/stat", _PROC_FILE_SIZE_MAX).rpartition(b")")[2].split()
-
-
-def _memory_bytes(status: Sequence[bytes]) -> int:
-    return int(status[20])
-
-
-def _has_mark(fs: FileSystem, directory: str, mark: str) -> bool:
-    start = f"{MARKS_VARIABLE}=".encode()
-    variables = _environment(fs, directory).split(b"\0")
-    return any(
-        item.startswith(start) and mark.encode() in item.removeprefix(start).split()
-        for item in variables
-    )
-
-
-def _environment(fs: FileSystem, directory: str) -> bytes:
-    """Returns a process's environment; waits up to 0.2 seconds while it changes its program."""
-    with suppress(OSError):
-        for _ in range(_EXEC_LOOKS_MAX):
-            shown = read_file(fs, f"{directory}/environ", _PROC_FILE_SIZE_MAX)
-            if shown or not _changes_program(fs, directory):
-                return shown
-            time.sleep(_EXEC_PAUSE_S)
-    return b""
-
-
-def _changes_program(fs: FileSystem, directory: str) -> bool:
-    """Returns whether a process that showed no environment has one, or will, by proc_pid_stat(5).
-
-    Its memory is replaced first; where the environment lies in it is known only later.
-    """
-    status = _status(fs, directory)
-    start, end = int(status[47]), int(status[48])
-    return _memory_bytes(status) > 0 and (end == 0 or start < end)
-
-
-def _writes(fs: FileSystem, directory: str, wanted: os.stat_result) -> bool:
-    """Returns whether a process can write to a file; having it open for reading is not enough."""
-    with suppress(OSError):
-        for name in fs.list_names(f"{directory}/fd"):
-            with suppress(OSError):
-                _, device, inode = open_file_identity(f"{directory}/fd/{name}")
-                if (device, inode) != (wanted.st_dev, wanted.st_ino):
-                    continue
-                if _may_write(fs, f"{directory}/fdinfo/{name}"):
-                    return True
-    return False
-
-
-def _may_write(fs: FileSystem, path: str) -> bool:
-    lines = _content(fs, path).decode().splitlines()
-    flags = next((line.split()[1] for line in lines if line.startswith("flags")), "0")
-    return int(flags, 8) & _ACCESS_MODE != os.O_RDONLY
-
-
-def _content(fs: FileSystem, path: str) -> bytes:
-    """Returns a file in /proc, or nothing where it cannot be read."""
-    with suppress(OSError):
-        return read_file(fs, path, _PROC_FILE_SIZE_MAX)
-    return b""
-
-
 def check_line(context: Context, line: str) -> tuple[int, str]:
     """Runs a line of the shell in the root; returns its exit code and its last line of output.
 
     The line gets no standard input. What it leaves running in the background is not waited for.
     Blank lines do not count.
     """
-    output = os.memfd_create("output")  # a pipe would be open as long as the background is
+    output = unnamed_file("output")  # a pipe would be open as long as the background is
     try:
         result = subprocess.run(  # noqa: S602 - the caller's own line
             line,

@@ -22,8 +22,9 @@ from errno import ELOOP
 from stat import S_IMODE, S_ISDIR, S_ISVTX, S_IWOTH
 
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.local import OwnerFileSystem
 from treesnap.core.fs.os_errors import is_full
-from treesnap.core.fs.owner import OwnerFileSystem, unmapped_owner_id
+from treesnap.core.fs.processes import unmapped_owner_id
 from treesnap.core.fs.real_path import Link, PathLookup, ensure_real, looked_up
 from treesnap.core.model.errors import ErrorCode, Refused, StoreMissing, quoted
 from treesnap.core.ops.context import Context, sudo_caller_id

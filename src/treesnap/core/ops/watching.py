@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from treesnap.core.codec.reader import TreeCache
+from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
 from treesnap.core.model.type_names import TYPE_CHECKING
@@ -20,10 +21,8 @@ from treesnap.core.store.snapshots import RecordCache
 if TYPE_CHECKING:
     from treesnap.core.worktree.watcher import Watcher
 
-_NO_QUEUE = {
-    errno.EMFILE: "the kernel gives this user no more queues (fs.inotify.max_user_instances)",
-    errno.ENOSYS: "the system has no inotify",
-}
+_NO_MORE = "the kernel gives this user no more queues (fs.inotify.max_user_instances)"
+_NO_QUEUE = "the system has no inotify"
 
 
 def watch_directory(context: Context) -> str:
@@ -67,10 +66,12 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
             watcher.__enter__()
         except OSError as error:
             # Of too few queues the kernel says that too many files are open.
-            if error.errno not in _NO_QUEUE or error.filename is not None:
+            is_missing = isinstance(error, Unsupported)
+            if not is_missing and (error.errno != errno.EMFILE or error.filename is not None):
                 raise
+            reason = _NO_QUEUE if is_missing else _NO_MORE
             raise Refused(
-                f"{quoted(context.root)} cannot be watched: {_NO_QUEUE[error.errno]}",
+                f"{quoted(context.root)} cannot be watched: {reason}",
                 code=ErrorCode.NOT_WATCHABLE,
                 path=context.root,
             ) from error

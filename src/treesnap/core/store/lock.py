@@ -25,7 +25,7 @@ from _thread import get_ident  # as in threading, which takes longer to import
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from treesnap.core.fs.base import FileSystem, ReadingFileSystem
+from treesnap.core.fs.base import FileSystem, ReadingFileSystem, Unsupported
 from treesnap.core.fs.durable import has_other_names, open_lock, open_regular, read_file
 from treesnap.core.interruption import pause
 from treesnap.core.model.errors import Busy, Corrupt, OperationFailed
@@ -37,8 +37,6 @@ _MOVES = f": {MOVE}".encode()
 _NOTE_SIZE_MAX = 200
 _PAUSE_S = 0.02
 _LIST_WAIT_MIN_S = 5.0
-_NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLCK, errno.ENOSYS})
-"""What ``flock`` raises for a directory of a file system that cannot lock one."""
 _MOVED = "The store is being moved by another process"
 _AT_WORK = "Other processes are at work in the store"
 _AT_WORK_ITSELF = "This process is at work in the store itself, and would wait for its own end"
@@ -162,8 +160,10 @@ def _gate(fs: FileSystem, store_path: str, wait_s: float, *, exclusive: bool) ->
                     if not time.monotonic() < deadline:
                         raise Busy(_AT_WORK if exclusive else _MOVED, path=store_path)
                     pause(_PAUSE_S)
+            except Unsupported:
+                pass
             except OSError as error:
-                if error.errno not in _NO_LOCKS:
+                if error.errno != errno.EBADF:  # of a network file system, for a directory
                     raise
             if _is_at(fs, here, path):
                 _entered.append(entry)

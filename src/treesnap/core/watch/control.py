@@ -7,7 +7,7 @@ import os
 import subprocess
 
 from treesnap.core.codec.watch import Asked, Question, decode_status, encode_question
-from treesnap.core.companion.channel import PATIENCE_S
+from treesnap.core.fs.peers import PATIENCE_S
 from treesnap.core.model.errors import (
     Busy,
     Corrupt,

@@ -8,7 +8,6 @@ killed, its command goes on alone and keeps a lock, and the next watcher runs no
 from __future__ import annotations
 
 import os
-import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
 
 from treesnap.core.ending_signals import ending_text
+from treesnap.core.fs.children import exit_code_of, pause_for
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.results import FollowFailure, FollowStatus
@@ -213,29 +213,15 @@ class Follower:
 
         Gives back the room of its output but for the end, which often lies in memory.
         """
-        ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
         try:
-            while os.waitid(os.P_PID, process_id, ended) is None:
-                self._pause_for(process_id)
+            while exit_code_of(process_id) is None:
+                pause_for(process_id, _SHORTEN_EVERY_S)
                 self._shorten(output_fd)
         finally:
             with self._news:
                 self._process_id = None
                 _, status = os.waitpid(process_id, 0)
         return os.waitstatus_to_exitcode(status)
-
-    @staticmethod
-    def _pause_for(process_id: int) -> None:
-        """Waits a moment, or until the process has ended where the system tells that."""
-        try:
-            fd = os.pidfd_open(process_id)
-        except (AttributeError, OSError):  # some sandboxes forbid it
-            threading.Event().wait(_SHORTEN_EVERY_S)
-            return
-        try:
-            select.select([fd], [], [], _SHORTEN_EVERY_S)
-        finally:
-            os.close(fd)
 
     def _shorten(self, output_fd: int) -> None:
         """Makes a hole of old output, where that is possible; the command writes on behind it."""

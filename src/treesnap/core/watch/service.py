@@ -24,11 +24,11 @@ from treesnap.core.codec.watch import (
     encode_answer,
     encode_status,
 )
-from treesnap.core.companion import channel
-from treesnap.core.companion.channel import received, send
-from treesnap.core.companion.listener import Listener
+from treesnap.core.fs import peers
+from treesnap.core.fs.listener import Listener
 from treesnap.core.fs.notifier import change_hints, has_inotify
 from treesnap.core.fs.os_errors import translating_os_errors
+from treesnap.core.fs.peers import received, send
 from treesnap.core.model.errors import Corrupt, TreesnapError, printable, quoted
 from treesnap.core.model.requests import CaptureRequest, WatchRequest
 from treesnap.core.model.results import CreateResult, WatchStatus
@@ -317,8 +317,8 @@ class WatchService:
         stack.callback(is_over.set)
 
     def _carry_out(self, watching: Context, function: CarriesOut, connection: socket) -> None:
-        request, client, _ = received(connection, channel.CALL_SIZE_MAX)
-        os.close(channel.opened_peer(client))
+        request, client, _ = received(connection, peers.CALL_SIZE_MAX)
+        os.close(peers.opened_peer(client))
         self._asked_s = time.monotonic()
         send(connection, function(watching, request))
 
@@ -360,5 +360,5 @@ def _serve(listening: socket, answer: _Answer, is_over: threading.Event) -> None
         with connection, suppress(OSError, Corrupt):
             connection.settimeout(_TIMEOUT_S)
             with suppress(OSError):  # it may have left its question, and gone
-                channel.greet(connection)
+                peers.greet(connection)
             answer(connection)

@@ -14,47 +14,36 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
+from contextlib import suppress
 
-from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.base import FileSystem, NoAttribute, Place, Unsupported
 from treesnap.core.model.entries import Entry, EntryKind, Xattrs
 
-_UNSUPPORTED = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-_VANISHED = errno.ENODATA
 _ROOM_BYTES = 1 << 20
 """A disk on which so much is free has room for an attribute, which has 64 KiB at most."""
 PRIVILEGED = (b"security.", b"trusted.", b"system.")
 """What the names of attributes begin with that privileged programs set, or that name users."""
 
 
-def path_of(dir_fd: int, name: bytes) -> str:
-    """Returns a path for calls that take no directory descriptor."""
-    return f"/proc/self/fd/{dir_fd}/{os.fsdecode(name)}"
-
-
-def read_xattrs(fs: FileSystem, where: str | int) -> Xattrs | None:
+def read_xattrs(fs: FileSystem, where: Place) -> Xattrs | None:
     """Returns all extended attributes that may be read, sorted by name, or None.
 
     Costs one call for a file without any.
     """
     try:
         names = fs.list_xattrs(where)
-    except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            return None
-        raise
+    except Unsupported:
+        return None
     if not names:
         return None
     pairs = []
     for name in names:
-        try:
+        with suppress(NoAttribute, Unsupported):
             pairs.append((os.fsencode(name), fs.get_xattr(where, name)))
-        except OSError as error:
-            if error.errno != _VANISHED and error.errno not in _UNSUPPORTED:
-                raise
     return tuple(sorted(pairs)) or None
 
 
-def apply_xattrs(fs: FileSystem, where: str | int, wanted: Xattrs | None) -> bool:
+def apply_xattrs(fs: FileSystem, where: Place, wanted: Xattrs | None) -> bool:
     """Makes the extended attributes as wanted; returns whether all were permitted."""
     current = dict(read_xattrs(fs, where) or ())
     target = dict(wanted or ())
@@ -67,7 +56,7 @@ def apply_xattrs(fs: FileSystem, where: str | int, wanted: Xattrs | None) -> boo
     return permitted
 
 
-def _attempt(fs: FileSystem, where: str | int, name: bytes, value: bytes | None) -> bool:
+def _attempt(fs: FileSystem, where: Place, name: bytes, value: bytes | None) -> bool:
     """Sets one attribute, or removes it; returns whether that was permitted."""
     text = os.fsdecode(name)
     try:
@@ -77,20 +66,20 @@ def _attempt(fs: FileSystem, where: str | int, name: bytes, value: bytes | None)
             if not text.startswith("user.") or not isinstance(where, int):
                 raise
             _change_writable(fs, where, text, value)
+    except NoAttribute:
+        return True
+    except Unsupported:
+        return False
     except OSError as error:
-        if error.errno == _VANISHED:
-            return True
         if (
-            error.errno in _UNSUPPORTED
-            or (error.errno in (errno.EPERM, errno.EACCES) and name.startswith(PRIVILEGED))
-            or _is_too_large(fs, where, error)
-        ):
+            error.errno in (errno.EPERM, errno.EACCES) and name.startswith(PRIVILEGED)
+        ) or _is_too_large(fs, where, error):
             return False
         raise
     return True
 
 
-def _is_too_large(fs: FileSystem, where: str | int, error: OSError) -> bool:
+def _is_too_large(fs: FileSystem, where: Place, error: OSError) -> bool:
     """Returns whether no attribute of this size can be there: setxattr(2) has two errors for that.
 
     One of them is also that of a full disk. Ext4 keeps the attributes of a file in one block.
@@ -100,7 +89,7 @@ def _is_too_large(fs: FileSystem, where: str | int, error: OSError) -> bool:
     return isinstance(where, int) and fs.free_bytes(where) > _ROOM_BYTES
 
 
-def _change(fs: FileSystem, where: str | int, name: str, value: bytes | None) -> None:
+def _change(fs: FileSystem, where: Place, name: str, value: bytes | None) -> None:
     if value is None:
         fs.remove_xattr(where, name)
     else:
@@ -145,6 +134,27 @@ def unlent_mode(entry: Entry, stat: os.stat_result) -> int:
         if stat.st_gid != entry.gid:
             mode &= ~stat_module.S_ISGID
     return mode
+
+
+def apply_by_name(
+    fs: FileSystem,
+    place: tuple[int, bytes],
+    entry: Entry,
+    xattrs: Xattrs | None,
+    *,
+    touch: bool = False,
+) -> bool:
+    """Like :func:`apply_metadata`, without the mode: for a link, and for what cannot be opened.
+
+    None of these calls follows a link. Attributes that are None stay.
+    """
+    dir_fd, name = place
+    permitted = apply_owner(fs, name, entry.uid, entry.gid, dir_fd=dir_fd)
+    if xattrs is not None:
+        permitted &= apply_xattrs(fs, place, xattrs)
+    if not touch:
+        fs.change_times(name, entry.mtime_ns, dir_fd=dir_fd)
+    return permitted
 
 
 def apply_metadata(

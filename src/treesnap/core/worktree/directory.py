@@ -111,7 +111,7 @@ def path_of_root(fs: FileSystem, root_fd: int, path: str) -> str:
     own = fs.fstat(root_fd)
     if _leads_to(fs, path, own):
         return path
-    moved = current_path(fs, root_fd)
+    moved = fs.current_path(root_fd)
     return moved if moved and _leads_to(fs, moved, own) else path
 
 
@@ -119,14 +119,6 @@ def _leads_to(fs: FileSystem, path: str, own: os.stat_result) -> bool:
     with suppress(OSError):
         return os.path.samestat(fs.lstat(path), own)
     return False
-
-
-def current_path(fs: FileSystem, fd: int) -> str | None:
-    """Returns the path of an open directory, for messages; None where the system does not say."""
-    try:
-        return os.fsdecode(fs.read_link(b"/proc/self/fd/%d" % fd))
-    except OSError:
-        return None
 
 
 class DirectoryChain:

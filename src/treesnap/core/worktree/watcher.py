@@ -30,6 +30,7 @@ from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.watch import Answer, Mark
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import create_locked, sweep_abandoned, sweep_temporary
+from treesnap.core.fs.mounts import Mounts
 from treesnap.core.fs.notifier import (
     CLOSED,
     CREATED,
@@ -51,7 +52,6 @@ from treesnap.core.model import treepath
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
 from treesnap.core.model.type_names import Self
 from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
-from treesnap.core.worktree.mounts import Mounts
 from treesnap.core.worktree.scan.mapped_files import MappedFiles
 
 REPORTING = frozenset(

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.base import FileSystem, Unsupported
 from treesnap.core.fs.durable import ensure_directories, read_all, unlink_if_present, write_all
 from treesnap.core.fs.os_errors import is_full
 from treesnap.core.fs.real_path import opened_real
@@ -62,14 +62,9 @@ _UNFINISHED = ".unfinished-"
 _UNFINISHED_NAME = re.compile(rf"{re.escape(_UNFINISHED)}[0-9a-f]{{16}}")
 _KIND = re.compile(r"[a-z]{1,32}")
 
-_NO_HARD_LINKS = frozenset(
-    {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK, errno.EXDEV}
-)
-"""What link(2) raises where there are none. EPERM may also be a directory that is immutable: then
-the rename says so."""
-_NO_SUCH_RENAME = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-"""What flock(2) raises on file systems without locks, such as NFS without its lock service."""
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EINVAL, errno.EMLINK, errno.EXDEV})
+"""What link(2) raises where there are none, beside Unsupported. EPERM may also be a directory that
+is immutable: then the rename says so."""
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _GONE = frozenset(
     {
@@ -182,9 +177,9 @@ class DirectoryBlobs:
     def _add(self, file: _Unfinished, base: str) -> bool:
         """Gives a file the name of its blob; returns False if another file has it."""
         error = file.give_name(self._fs.link, base)
-        if error is not None and error.errno in _NO_HARD_LINKS:
+        if isinstance(error, Unsupported) or (error and error.errno in _NO_HARD_LINKS):
             error = file.give_name(partial(self._fs.rename_to_absent, or_fail=True), base)
-            if error is not None and error.errno in _NO_SUCH_RENAME:
+            if isinstance(error, Unsupported):
                 raise self._failed(
                     "its file system has neither hard links nor a rename that replaces nothing, "
                     "so no blob can be created there atomically",
@@ -364,10 +359,8 @@ class DirectoryBlobs:
                 return unlink_if_present(self._fs, name, dir_fd=directory)
             finally:
                 self._fs.unlock(fd)
-        except OSError as error:
-            if error.errno in _NO_LOCKS | {errno.EACCES, errno.EPERM}:
-                return False
-            raise
+        except (Unsupported, PermissionError):
+            return False
         finally:
             _close(self._fs, fd)
 
@@ -454,10 +447,11 @@ class _Unfinished:
         self._is_locked = False
         try:
             self._is_locked = fs.lock(self.fd, exclusive=True)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                self.discard()
-                raise
+        except Unsupported:
+            pass  # without locks, a sweep leaves it
+        except OSError:
+            self.discard()
+            raise
 
     def give_name(self, call: Callable[..., None], base: str) -> OSError | None:
         """Publishes the file with one call; returns the error of the call, if it had no effect.

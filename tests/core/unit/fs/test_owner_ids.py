@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.core.fs.owner import unmapped_owner_id
+from treesnap.core.fs.processes import unmapped_owner_id
 
 OVERFLOW_ID = Path("/proc/sys/kernel/overflowuid")
 
 
 @pytest.mark.skipif(not OVERFLOW_ID.exists(), reason="Linux tells which id that is")
 def test_a_sandbox_in_which_one_user_is_mapped_shows_all_others_as_one():
-    program = "from treesnap.core.fs.owner import unmapped_owner_id as f; print(f())"
+    program = "from treesnap.core.fs.processes import unmapped_owner_id as f; print(f())"
     words = ["unshare", "--user", "--map-root-user", sys.executable, "-c", program]
 
     ended = subprocess.run(words, capture_output=True, text=True, check=False)

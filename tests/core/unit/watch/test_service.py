@@ -29,7 +29,7 @@ from treesnap.core.codec.watch import (
     encode_answer,
     encode_question,
 )
-from treesnap.core.companion.channel import HELLO, greet, received, send
+from treesnap.core.fs.peers import HELLO, greet, received, send
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, OperationFailed, Refused
 from treesnap.core.model.requests import WatchRequest

@@ -26,8 +26,7 @@ from mounting import mounting
 from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.statcache import Row, decode_observations, encode_observations
 from treesnap.core.fs import native
-from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.fs.owner import OwnerFileSystem
+from treesnap.core.fs.local import LocalFileSystem, OwnerFileSystem
 from treesnap.core.model.entries import ObjectId, Totals
 from treesnap.core.worktree.scan import listing as listings
 from treesnap.core.worktree.scan.ignore import IGNORE_FILE, Exclusions

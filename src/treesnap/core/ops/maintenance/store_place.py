@@ -34,11 +34,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from errno import EEXIST, EINVAL, ENOSYS, ENOTDIR, ENOTEMPTY, ENOTSUP, EOPNOTSUPP, EXDEV
+from errno import EEXIST, ENOTDIR, ENOTEMPTY, EXDEV
 from itertools import chain
 
 from treesnap.core.codec.pack import PACK_ID_SIZE
-from treesnap.core.fs.base import FileSystem, ReadingFileSystem
+from treesnap.core.fs.base import FileSystem, ReadingFileSystem, Unsupported
 from treesnap.core.fs.durable import (
     Temporary,
     ensure_directories,
@@ -98,8 +98,6 @@ _ROOT_FILES = frozenset({"root", "config.toml", "history", "elsewhere", "gaps", 
 _SMALL_FILES = ("snapshots", "states", "roots", "index")
 """Directories of which a move copies everything again when the store is closed."""
 _COPIES_OF_RECORDS = ("path-", "inode-")
-_NO_EXCHANGE = frozenset({ENOSYS, EINVAL, EOPNOTSUPP, ENOTSUP})
-"""What an exchange of two names raises where the kernel or the file system has none."""
 _COPIED = frozenset(
     {*DIRECTORIES, "format", "made-here", "moving", "links", "config.toml", "remotes"}
 )
@@ -510,15 +508,13 @@ def _exchange_with_link(fs: FileSystem, old: str, *, link: str, target: str) -> 
 def _no_exchange_told(old: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        if error.errno in _NO_EXCHANGE:
-            raise OperationFailed(
-                f"The file system of {quoted(old)} cannot exchange two names, and the store was "
-                "not moved",
-                path=old,
-                errno=error.errno,
-            ) from error
-        raise
+    except Unsupported as error:
+        raise OperationFailed(
+            f"The file system of {quoted(old)} cannot exchange two names, and the store was "
+            "not moved",
+            path=old,
+            errno=error.errno,
+        ) from error
 
 
 def _refuse_mounted(fs: FileSystem, path: str) -> None:

@@ -31,6 +31,7 @@ from treesnap.core.codec.journal import Commit, Journal
 from treesnap.core.codec.root_files import HISTORY, Moment
 from treesnap.core.codec.snapshot import state_hash
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.mounts import Mounts
 from treesnap.core.fs.os_errors import error_text, is_full
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import treepath
@@ -73,7 +74,6 @@ from treesnap.core.worktree.apply.preconditions import Observed, conflict
 from treesnap.core.worktree.apply.protection import refuse_flags, unlock_paths
 from treesnap.core.worktree.apply.step import key_of
 from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
-from treesnap.core.worktree.mounts import Mounts
 from treesnap.core.worktree.scan.hard_links import find_names
 from treesnap.core.worktree.scan.ignore import Exclusions
 

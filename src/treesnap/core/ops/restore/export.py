@@ -36,7 +36,8 @@ from treesnap.core.codec.root_files import (
     Move,
 )
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import opened_file, read_all, write_all
+from treesnap.core.fs.durable import opened_any, opened_file, read_all, write_all
+from treesnap.core.fs.mounts import Mounts
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import OPEN_DIRECTORY, opened_real
 from treesnap.core.model import treepath
@@ -82,7 +83,6 @@ from treesnap.core.worktree.apply.stage import (
 )
 from treesnap.core.worktree.attributes import apply_metadata, apply_owner
 from treesnap.core.worktree.directory import DirectoryChain, open_directory
-from treesnap.core.worktree.mounts import Mounts
 
 if TYPE_CHECKING:
     from treesnap.core.ops.restore.plan import Goal
@@ -95,7 +95,6 @@ _UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, e
 _OCCUPIED = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 """What renaming a directory to what another process has put there raises."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 
 
 def export(session: Session, goal: Goal, target_path: str, *, dry_run: bool) -> RestoreResult:
@@ -455,7 +454,7 @@ def _put_below(fs: FileSystem, stage_fd: int, tree: bytes, names: Sequence[bytes
 
 def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, inode: int, *, touch: bool) -> None:
     """Sets mode and time of a directory again, which got write permission to be moved."""
-    with opened_file(fs, entry.name, _LOOK, place_fd) as fd:
+    with opened_any(fs, entry.name, place_fd, is_directory=True) as fd:
         found = fs.fstat(fd)
         if found.st_ino != inode:
             raise conflict(entry.name)
@@ -587,7 +586,7 @@ def _opened_if_wanted(
     Yields None where the name is absent, is not a directory (a link is not), or is not wanted.
     """
     try:
-        place_fd = fs.open(name, _LOOK, dir_fd=parent_fd)
+        place_fd = fs.open_any(name, dir_fd=parent_fd, is_directory=True)
     except (FileNotFoundError, NotADirectoryError):
         yield None
         return

@@ -11,7 +11,7 @@ from enum import Enum
 from stat import S_ISGID, S_ISUID
 
 from treesnap.core.diff.trees import differing, kind_of_change
-from treesnap.core.fs.owner import may_give_owners
+from treesnap.core.fs.processes import may_give_owners
 from treesnap.core.model.entries import ChangeKind, Entry, SkipReason, Xattrs
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.ops.tree_state import State

@@ -34,7 +34,7 @@ from treesnap.core.diff.trees import (
     is_time_alone,
     kind_of_change,
 )
-from treesnap.core.fs.owner import may_give_owners
+from treesnap.core.fs.processes import may_give_owners
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Change, ChangeKind, Entry, Skipped, SkipReason
 from treesnap.core.model.errors import (

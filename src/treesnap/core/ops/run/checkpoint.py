@@ -20,6 +20,7 @@ from itertools import count
 from stat import S_ISDIR
 from types import TracebackType
 
+from treesnap.core.fs.mounts import mount_of
 from treesnap.core.fs.os_errors import error_text, translating_os_errors
 from treesnap.core.fs.real_path import opened_real, path_beside
 from treesnap.core.interruption import (
@@ -55,7 +56,6 @@ from treesnap.core.ops.checkpoint_locks import (
 )
 from treesnap.core.ops.context import Context
 from treesnap.core.worktree.apply.protection import unlock_root
-from treesnap.core.worktree.mounts import mount_of
 
 if TYPE_CHECKING:
     from treesnap.core.model.events import Monitor, Phase

@@ -23,13 +23,13 @@ takes what is garbage by then.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 
 from treesnap.core.codec.pack import Block, IndexEntry
 from treesnap.core.codec.snapshot import RECORD_SIZE_MAX
+from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.durable import read_file, sweep_temporary
 from treesnap.core.fs.os_errors import is_full
 from treesnap.core.model.entries import ObjectId
@@ -46,8 +46,6 @@ from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Writer
 from treesnap.core.store.writer_slot import is_slot_name, sweep_pending
 
-_NO_HOLES = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-"""What making a hole raises on a file system that has none."""
 _COPY_OVERHEAD_SIZE = 64 << 10
 _ENTRY_OVERHEAD_SIZE = 128
 """What a copied object takes at most in the table and in the index."""
@@ -332,8 +330,10 @@ class _Collection:
             self._emptied_bytes = self._maintaining.empty(
                 frozenset(pack.id for pack in packs), settle
             )
+        except Unsupported:  # the file system has no holes
+            pass
         except OSError as error:
-            if not is_full(error) and error.errno not in _NO_HOLES:
+            if not is_full(error):
                 raise
         for pack in packs:
             pack.emptied = frozenset(block.offset for block in dead.get(pack.id, ()))

@@ -19,10 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 
 from treesnap.core.codec.journal import Finish
-from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import opened_file
-from treesnap.core.fs.local import open_file_identity
-from treesnap.core.fs.process_files import descriptors, program_of
+from treesnap.core.fs.base import FileSystem, Unsupported
+from treesnap.core.fs.durable import opened_any
+from treesnap.core.fs.processes import descriptors, open_file_identity, program_of
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry, EntryKind, Xattrs
 from treesnap.core.model.errors import Conflict
@@ -35,12 +34,16 @@ from treesnap.core.worktree.apply.preconditions import (
     conflict,
 )
 from treesnap.core.worktree.apply.step import Action, FileIdentity, RestoreStep, aside_name
-from treesnap.core.worktree.attributes import apply_metadata, apply_owner, apply_xattrs, read_xattrs
+from treesnap.core.worktree.attributes import (
+    apply_by_name,
+    apply_metadata,
+    apply_owner,
+    apply_xattrs,
+    read_xattrs,
+)
 from treesnap.core.worktree.directory import DirectoryChain
 
-_OPEN_ANY = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 """Opens anything, permissions or not."""
-_CANNOT_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 
@@ -193,9 +196,7 @@ class Applier:
     def _replace(self, step: RestoreStep, fd: int, name: bytes) -> None:
         try:
             self._exchange(step, fd, name)
-        except OSError as error:
-            if error.errno not in _CANNOT_EXCHANGE:
-                raise
+        except Unsupported:
             self._rename_out(step, fd, name, aside_name(step.staged))
             self._rename_in(step, fd, name)
 
@@ -302,10 +303,16 @@ class Applier:
         if status is None or status.st_ino != inode:
             return
         touch = self._touch and wanted is step.new
-        with opened_file(self._fs, name, _OPEN_ANY, fd) as opened:
+        xattrs = self._xattrs(wanted)
+        try:
+            opened = self._fs.open_any(name, dir_fd=fd)
+        except Unsupported:  # a link or a device, where only its name leads to it
+            if not apply_by_name(self._fs, (fd, name), wanted, xattrs, touch=touch):
+                self._degraded.append(step.path)
+            return
+        try:
             if self._fs.fstat(opened).st_ino != inode:
                 return
-            xattrs = self._xattrs(wanted)
             if wanted.kind == EntryKind.SYMLINK:
                 permitted = apply_owner(self._fs, opened, wanted.uid, wanted.gid)
                 permitted &= apply_xattrs(self._fs, opened, xattrs)
@@ -321,6 +328,8 @@ class Applier:
                     # An overlay copies a file of a lower layer up when it is changed.
                     now = self._fs.fstat(opened).st_ino
                     self._changed_files[step.before.identity] = now
+        finally:
+            self._fs.close(opened)
 
     def _finish(self, *, forward: bool) -> None:
         """Gives all directories but the root their final metadata."""
@@ -344,7 +353,7 @@ class Applier:
         self, path: bytes, fd: int, name: bytes, found: os.stat_result
     ) -> Iterator[int]:
         """Opens what was found under a name; raises Conflict if something else is there by now."""
-        with opened_file(self._fs, name, _OPEN_ANY, fd) as opened:
+        with opened_any(self._fs, name, fd) as opened:
             if not os.path.samestat(self._fs.fstat(opened), found):
                 raise conflict(path)
             yield opened

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from stat import S_ISREG
 
 from treesnap.core.codec.reader import TreeReader
@@ -26,8 +26,7 @@ from treesnap.core.codec.statcache import (
     decode_observations,
     encode_observations,
 )
-from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import opened_file
+from treesnap.core.fs.base import FileSystem, Unsupported
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry
@@ -39,8 +38,6 @@ from treesnap.core.worktree.scan.ignore import Exclusions
 from treesnap.core.worktree.scan.listing import list_directory
 from treesnap.core.worktree.scan.statcache import RowGatherer, StatCache, StatCacheBuilder
 
-UNSUPPORTED = frozenset({errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS})
-"""What no file can do between two places."""
 _OURS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that would stop the copy that replaces a clone as well."""
 _OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOCTTY", 0)
@@ -53,16 +50,24 @@ def can_share(fs: FileSystem, source: str, target: str) -> bool:
 
     Asks with two files that have no name. True where that cannot be asked: each file is tried.
     """
-    flags = os.O_RDWR | getattr(os, "O_TMPFILE", os.O_DIRECTORY)
     try:
-        with opened_file(fs, target, flags) as fd, opened_file(fs, source, flags) as source_fd:
+        with _unnamed(fs, target) as fd, _unnamed(fs, source) as source_fd:
             try:
                 fs.share_content(fd, source_fd)
-            except OSError as error:
-                return error.errno not in UNSUPPORTED
+            except Unsupported:
+                return False
     except OSError:
         return True
     return True
+
+
+@contextmanager
+def _unnamed(fs: FileSystem, directory: str) -> Iterator[int]:
+    fd = fs.open_unnamed(directory)
+    try:
+        yield fd
+    finally:
+        fs.close(fd)
 
 
 class CloneSource:
@@ -123,7 +128,7 @@ class CloneSource:
         except OSError as error:
             if error.errno in _OURS:
                 raise
-            self._is_possible = error.errno not in UNSUPPORTED
+            self._is_possible = not isinstance(error, Unsupported)
             return False
         finally:
             close_after_reading(self._fs, source_fd)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from stat import S_ISDIR, S_ISREG
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import opened_file
+from treesnap.core.fs.durable import opened_any
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import OperationFailed, quoted
 from treesnap.core.worktree.directory import DirectoryChain, open_chain, open_directory
@@ -105,7 +105,7 @@ def _unlock_below(fs: FileSystem, chain: DirectoryChain, path: bytes) -> bool:
 
 def _unlock(fs: FileSystem, name: str | bytes, dir_fd: int | None) -> tuple[int, bool]:
     """Adds the owner's bits to a file or directory; returns its mode before, and whether it did."""
-    with opened_file(fs, name, os.O_PATH, dir_fd) as fd:
+    with opened_any(fs, name, dir_fd) as fd:
         status = fs.fstat(fd)
         mode = status.st_mode
         bits = _DIRECTORY_BITS if S_ISDIR(mode) else _FILE_BITS if S_ISREG(mode) else 0

@@ -12,20 +12,18 @@ from contextlib import suppress
 from errno import EBUSY
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import opened_file
+from treesnap.core.fs.durable import opened_any
 from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.model import treepath
 from treesnap.core.worktree.apply.preconditions import blaming
 from treesnap.core.worktree.directory import (
     NO_DIRECTORY,
     DirectoryChain,
-    current_path,
     open_directory,
 )
 
 HELPED_REMOVALS_MIN = 1024
 """One process removes fewer files of a directory by itself."""
-_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 _UNLINKED_AT_ONCE = 64
 """How many files are removed as one item of work."""
 
@@ -75,7 +73,7 @@ def remove_below(fs: FileSystem, fd: int) -> None:
             if names:
                 mount_id = fs.mount_id(fd) if mount_id is None else mount_id
                 if fs.mount_id(here) != mount_id:
-                    raise OSError(EBUSY, "A file system is mounted there", current_path(fs, here))
+                    raise OSError(EBUSY, "A file system is mounted there", fs.current_path(here))
                 pending.append((names, True))
             below = _remove_files(fs, here)
             pending.extend(([*names, name], False) for name in below)
@@ -113,7 +111,7 @@ def _opened_writable(fs: FileSystem, chain: DirectoryChain, names: Sequence[byte
         fd = chain.open_names(names)
     except PermissionError:
         parent = chain.open_names(names[:-1])
-        with opened_file(fs, names[-1], _LOOK, parent) as closed:
+        with opened_any(fs, names[-1], parent, is_directory=True) as closed:
             if not _make_writable(fs, closed):
                 raise
         return chain.open_names(names)

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 
 from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.reader import Get, TreeReader, read_segments
-from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.base import FileSystem, Unsupported
 from treesnap.core.fs.durable import opened_file, sync_directory, write_all_at
 from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.fs.real_path import OPEN_DIRECTORY
@@ -36,14 +36,14 @@ from treesnap.core.model.type_names import Any, Protocol
 from treesnap.core.worktree.apply.preconditions import conflict
 from treesnap.core.worktree.apply.removal import remove_below
 from treesnap.core.worktree.attributes import (
+    apply_by_name,
     apply_owner,
     apply_xattrs,
-    path_of,
     read_xattrs,
     unlent_mode,
 )
 from treesnap.core.worktree.case_folding import collision, spelled
-from treesnap.core.worktree.directory import DirectoryChain, current_path, is_left_by_others
+from treesnap.core.worktree.directory import DirectoryChain, is_left_by_others
 from treesnap.core.worktree.scan.hard_links import Groups
 
 HELPED_FILES_MIN = 4096
@@ -56,9 +56,9 @@ Where they lie scattered over a tree, reading each costs 0.3 ms, because its blo
 _PARTS_EACH = 8
 _RUN_COUNT = 64
 """How many files that are built one by one make one part of the work."""
+_NEW_NODE_MODE = 0o600
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _SET_IDS = stat_module.S_ISUID | stat_module.S_ISGID
-_LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 """Opens a FIFO or a device without an effect on it."""
 _NODES = {
     EntryKind.FIFO: stat_module.S_IFIFO,
@@ -375,19 +375,15 @@ class Stager:
         """
         fs, name = self._fs, entry.name
         fs.make_symlink(entry.target, name, dir_fd=dir_fd)
-        permitted = apply_owner(fs, name, entry.uid, entry.gid, dir_fd=dir_fd)
-        if entry.xattrs is not None:
-            permitted &= apply_xattrs(fs, path_of(dir_fd, name), self._trees.xattrs(entry))
-        if not self._touch:
-            fs.change_times(name, entry.mtime_ns, dir_fd=dir_fd)
-        return permitted
+        xattrs = self._trees.xattrs(entry) if entry.xattrs is not None else None
+        return apply_by_name(fs, (dir_fd, name), entry, xattrs, touch=self._touch)
 
     def _make_node(self, dir_fd: int, entry: Entry, path: bytes) -> bool:
         """Makes a FIFO or a device; returns whether all its metadata was permitted."""
         fs, kind = self._fs, _NODES[EntryKind(entry.kind)]
         device = 0 if entry.kind == EntryKind.FIFO else os.makedev(*entry.device)
         try:
-            fs.make_node(entry.name, kind | 0o600, device, dir_fd=dir_fd)
+            fs.make_node(entry.name, kind | _NEW_NODE_MODE, device, dir_fd=dir_fd)
         except PermissionError as error:
             if entry.kind == EntryKind.FIFO:
                 raise
@@ -397,16 +393,25 @@ class Stager:
                 path=path,
                 errno=error.errno,
             ) from error
-        with opened_file(fs, entry.name, _LOOK, dir_fd) as fd:
+        xattrs = self._trees.xattrs(entry) if entry.xattrs is not None else None
+        try:
+            fd = fs.open_any(entry.name, dir_fd=dir_fd)
+        except Unsupported:  # a device: it keeps the permissions that it was made with
+            place = dir_fd, entry.name
+            permitted = apply_by_name(fs, place, entry, xattrs, touch=self._touch)
+            return permitted and entry.mode == _NEW_NODE_MODE
+        try:
             made = fs.fstat(fd)
             if (stat_module.S_IFMT(made.st_mode), made.st_rdev) != (kind, device):
                 raise conflict(path)
             permitted = apply_owner(fs, fd, entry.uid, entry.gid)
             fs.change_mode(fd, entry.mode)
-            if entry.xattrs is not None:
-                permitted &= apply_xattrs(fs, fd, self._trees.xattrs(entry))
+            if xattrs is not None:
+                permitted &= apply_xattrs(fs, fd, xattrs)
             if not self._touch:
                 fs.change_times(fd, entry.mtime_ns)
+        finally:
+            fs.close(fd)
         return permitted
 
     def _note_degraded(self, path: bytes) -> None:
@@ -638,7 +643,7 @@ def _foreign(fs: FileSystem, fd: int, refused: PermissionError) -> PermissionErr
     reason = "the directory belongs to another user, and cannot be written to"
     if fs.fstat(fd).st_uid == os.geteuid():
         reason = os.strerror(refused.errno or 0)
-    return PermissionError(refused.errno, reason, current_path(fs, fd))
+    return PermissionError(refused.errno, reason, fs.current_path(fd))
 
 
 def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
@@ -681,7 +686,7 @@ def _is_made_by_us(fs: FileSystem, fd: int) -> bool:
 
 
 def _replaced(fs: FileSystem, parent_fd: int, name: bytes) -> Conflict:
-    path = os.path.join(current_path(fs, parent_fd) or "", os.fsdecode(name))
+    path = os.path.join(fs.current_path(parent_fd) or "", os.fsdecode(name))
     return Conflict(f"Another process replaced {quoted(path)}, which was just made", path=path)
 
 

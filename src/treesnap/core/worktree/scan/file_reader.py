@@ -26,7 +26,7 @@ from treesnap.core.codec.compress import OBJECT_SIZE_MAX
 from treesnap.core.codec.message import pack
 from treesnap.core.codec.statcache import Observation
 from treesnap.core.codec.tree import INLINE_XATTRS_SIZE_MAX, decode_xattrs
-from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.base import FileSystem, Place
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model.entries import (
     Entry,
@@ -41,7 +41,7 @@ from treesnap.core.model.entries import (
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.type_names import Protocol
-from treesnap.core.worktree.attributes import path_of, read_xattrs
+from treesnap.core.worktree.attributes import read_xattrs
 from treesnap.core.worktree.scan.chunking import SINGLE_SIZE_MAX, cut
 
 _OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOCTTY", 0)
@@ -92,7 +92,7 @@ def blames_file(error: OSError) -> bool:
     return error.errno not in _OURS
 
 
-def capture_xattrs(fs: FileSystem, sink: ObjectSink, where: str | int) -> Xattrs | ObjectId | None:
+def capture_xattrs(fs: FileSystem, sink: ObjectSink, where: Place) -> Xattrs | ObjectId | None:
     """Returns extended attributes as an entry holds them: in place, or as a chunk's id.
 
     Raises OSError for more than an object holds: one path is unreadable then, not the root.
@@ -162,7 +162,7 @@ def capture(
         stat = fs.lstat(name, dir_fd=dir_fd)
         if stat_module.S_IFMT(stat.st_mode) != kind:
             raise OSError(errno.ESTALE, "It changed its type while it was captured")
-        xattrs = capture_xattrs(fs, sink, path_of(dir_fd, name))
+        xattrs = capture_xattrs(fs, sink, (dir_fd, name))
         if kind == stat_module.S_IFLNK:
             entry_kind = EntryKind.SYMLINK
             content: object = fs.read_link(name, dir_fd=dir_fd)

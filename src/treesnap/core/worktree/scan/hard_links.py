@@ -16,12 +16,12 @@ from treesnap.core.codec.chunklist import Put
 from treesnap.core.codec.message import pack, pack_items, require, unpack_groups
 from treesnap.core.codec.reader import Get, read_segments
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.mounts import Mounts
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import FileContent, ObjectKind
 from treesnap.core.model.errors import Corrupt, InvalidArgument
 from treesnap.core.model.ids import checksum
 from treesnap.core.worktree.directory import open_chain
-from treesnap.core.worktree.mounts import Mounts
 from treesnap.core.worktree.scan.file_reader import store_bytes, store_stream
 
 GROUP_LENGTH_MAX = 1 << 31

@@ -14,9 +14,9 @@ from contextlib import suppress
 
 from treesnap.core.codec.statcache import Observation
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.process_files import KernelThreads, writable_mappings
+from treesnap.core.fs.mounts import Mounts
+from treesnap.core.fs.processes import KernelThreads, writable_mappings
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.worktree.mounts import Mounts
 
 _DELETED = b" (deleted)"
 _SEEN_MAX = 1 << 16

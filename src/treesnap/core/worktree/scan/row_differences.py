@@ -11,7 +11,6 @@ links. What is reported may be more than what differs, and is never less.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable, Iterator
 from stat import S_ISDIR
@@ -26,6 +25,7 @@ from treesnap.core.codec.statcache import (
 )
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.native import Native, accelerator
+from treesnap.core.fs.posix import core_count
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.worktree.directory import DirectoryChain
@@ -120,7 +120,7 @@ def _looked_natively(
         (b"", 0, 0) if cache.recent is None else cache.recent.table,
         cache.base.table,
         struct.pack(f"<{len(mapped)}Q", *sorted(mapped)),
-        min(THREADS_MAX, len(os.sched_getaffinity(0))) if is_large else 1,
+        min(THREADS_MAX, core_count()) if is_large else 1,
     )
     for path in cache.removed:  # their rows are void, which the module does not know
         yield _WHOLE, path

@@ -33,6 +33,7 @@ from treesnap.core.codec.reader import TreeCache, TreeReader
 from treesnap.core.codec.statcache import Row, decode_observations, encode_observations
 from treesnap.core.codec.tree import is_storable, put_tree, put_with_subtrees
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.mounts import Mounts
 from treesnap.core.fs.record_locks import close_unlocked
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import (
@@ -55,7 +56,6 @@ from treesnap.core.model.requests import WHOLE_ROOT, CaptureRequest
 from treesnap.core.model.snapshots import IgnoreRules
 from treesnap.core.model.type_names import TYPE_CHECKING, Any
 from treesnap.core.worktree.directory import DirectoryChain, open_root
-from treesnap.core.worktree.mounts import Mounts
 from treesnap.core.worktree.scan.file_reader import (
     ObjectSink,
     blames_file,

@@ -1,6 +1,7 @@
-"""Which files processes have open, or mapped and may write to, by proc(5).
+"""The processes of this machine, by proc(5): who they are, and which files they use.
 
-Shown are the processes of the user, for root those of all users, and in some sandboxes none.
+Shown are the processes of the user, for root those of all users, in some sandboxes none, and none
+where the system is not Linux: then nothing is known, which is what all callers expect.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import struct
 from array import array
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 
-from treesnap.core.fs.local import open_whole
+from treesnap.core.fs import IS_LINUX
+from treesnap.core.fs.posix import open_whole, unsupported
 from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.type_names import TypeVar
+from treesnap.core.model.type_names import TYPE_CHECKING, TypeVar
 
 _DESCRIPTORS_MAX = 50_000
 _QUERY = 0xC0686611
@@ -48,7 +50,24 @@ _THREADS_STAY = (5, 19)
 """The first Linux in which no thread of the kernel can run a program, by execve(2)."""
 _LINKS_OF_ONE_THREAD = 3
 """Of the directory of a process's threads: one per thread, and two more."""
+_CHANGE_OWNER = 1 << 0
+"""CAP_CHOWN, see capabilities(7)."""
+_ALL_IDS = 1 << 32
+_RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
+"""Lines of a process's status that decide what it may read; see proc_pid_status(5)."""
 _Shown = TypeVar("_Shown")
+
+
+if TYPE_CHECKING or not IS_LINUX:
+
+    def open_file_identity(link: str) -> tuple[int, int, int]:
+        """Returns type and permissions, device and inode of what a link in /proc leads to."""
+        raise unsupported(errno.ENOSYS, link)
+
+else:
+    from treesnap.core.fs import linux
+
+    open_file_identity = linux.open_file_identity
 
 
 class Descriptor(NamedTuple):
@@ -61,7 +80,7 @@ class Descriptor(NamedTuple):
 
 def process_names() -> list[str]:
     """Returns the ids of the processes that are shown, as they are named in /proc."""
-    return [name for name in os.listdir("/proc") if name.isdigit()]
+    return [] if not IS_LINUX else [name for name in os.listdir("/proc") if name.isdigit()]
 
 
 def descriptors() -> Iterator[Descriptor]:
@@ -85,6 +104,8 @@ def process_namespace() -> str | None:
 
     That is a boot of a machine and, in it, a namespace; see pid_namespaces(7). Costs four calls.
     """
+    if not IS_LINUX:
+        return None
     try:
         if os.readlink("/proc/self") != f"{os.getpid()}":
             return None  # this is the /proc of another namespace
@@ -103,12 +124,77 @@ def program_of(process_id: int) -> str:
 
 
 def read_shown(path: str) -> bytes:
-    """Returns what a file in /proc shows."""
+    """Returns what a file in /proc shows; raises OSError."""
+    if not IS_LINUX:
+        raise unsupported(errno.ENOSYS, path)
     fd = open_whole(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _all_of(fd)
     finally:
         os.close(fd)
+
+
+def parent_of(process_id: int) -> int | None:
+    """Returns the parent of a process, or None where that is not shown."""
+    try:
+        return int(read_shown(f"/proc/{process_id}/stat").rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def view() -> tuple[object, ...]:
+    """Returns what decides which files this process sees and may read; raises OSError.
+
+    In another mount namespace another directory may have the same path, and in another user
+    namespace the same rights mean less.
+    """
+    if not IS_LINUX:
+        return os.geteuid(), os.getegid(), *sorted(os.getgroups())
+    namespaces = [os.readlink(b"/proc/self/ns/" + kind) for kind in (b"mnt", b"user")]
+    status = read_shown("/proc/self/status").splitlines()
+    return *namespaces, tuple(line for line in status if line.startswith(_RIGHTS))
+
+
+def may_give_owners() -> bool:
+    """Returns whether this process may give a file to any user.
+
+    This takes a capability that root may lack. In a user namespace in which most users are not
+    mapped, the capability is not enough. Read once per process and user.
+    """
+    return _may_give_owners(os.getpid(), os.geteuid())
+
+
+def unmapped_owner_id() -> int | None:
+    """Returns who owns the files of users that this process's user namespace does not map.
+
+    None where it maps all users. In a sandbox, that is often the owner of all directories but
+    those of the user, root's too. Costs two small reads.
+    """
+    try:
+        table = read_shown("/proc/self/uid_map")
+        if _mapped(table) >= _ALL_IDS - 1:
+            return None
+        return int(read_shown("/proc/sys/kernel/overflowuid"))
+    except (OSError, ValueError, IndexError):  # nothing is shown
+        return None
+
+
+def _mapped(table: bytes) -> int:
+    """Returns how many ids a table of a user namespace maps."""
+    return sum(int(row.split()[2]) for row in table.splitlines())
+
+
+@lru_cache(maxsize=4)
+def _may_give_owners(process_id: int, user_id: int) -> bool:
+    try:
+        status = read_shown(f"/proc/{process_id}/status")
+        maps = [read_shown(f"/proc/{process_id}/{name}") for name in ("uid_map", "gid_map")]
+        (line,) = [line for line in status.splitlines() if line.startswith(b"CapEff:")]
+        capabilities = int(line.split()[1], 16)
+        counts = list(map(_mapped, maps))
+    except (OSError, ValueError, IndexError):  # nothing is shown
+        return user_id == 0
+    return bool(capabilities & _CHANGE_OWNER) and min(counts) >= _ALL_IDS - 1
 
 
 class Mapping(NamedTuple):
@@ -132,7 +218,7 @@ class KernelThreads:
 
     def __init__(self) -> None:
         major, minor, *_ = _VERSION.compiled.findall(os.uname().release)
-        self._stay = (int(major), int(minor)) >= _THREADS_STAY
+        self._stay = IS_LINUX and (int(major), int(minor)) >= _THREADS_STAY
         self._inodes: dict[str, int] = {}
         """By name in /proc. Another process of that name would have another inode number."""
 

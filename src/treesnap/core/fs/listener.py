@@ -7,6 +7,7 @@ import socket
 from contextlib import suppress
 
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.peers import address_in
 
 
 class Listener:
@@ -52,8 +53,7 @@ class Listener:
             fs.unlink(name, dir_fd=directory_fd)
         old_mask = os.umask(0o177)
         try:
-            # Addresses of sockets have at most 107 bytes, and stores may lie deep.
-            self.socket.bind(f"/proc/self/fd/{directory_fd}/{name}")
+            self.socket.bind(address_in(directory_fd, name))
         finally:
             os.umask(old_mask)
         owner = fs.fstat(directory_fd)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from treesnap.core.fs import IS_LINUX
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import read_file
 from treesnap.core.model.late_regex import LateRegex
@@ -39,7 +40,7 @@ def mount_of(fs: FileSystem, path: str) -> int | None:
     """
     while True:
         try:
-            fd = fs.open(path, getattr(os, "O_PATH", os.O_RDONLY))
+            fd = fs.open_any(path)
         except (FileNotFoundError, NotADirectoryError):
             if path == (above := os.path.dirname(path)):
                 return None
@@ -59,8 +60,11 @@ class Mounts:
     """The mounts of this process, as they were when the object was made."""
 
     def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
         self._kinds: dict[bytes, str] = {}
         self._devices: dict[bytes, tuple[int, int]] = {}
+        if not IS_LINUX:
+            return
         try:
             lines = read_file(fs, MOUNT_LIST, 64 << 20).splitlines()
         except OSError:
@@ -84,7 +88,13 @@ class Mounts:
 
     def is_point(self, path: bytes) -> bool:
         """Returns whether something is mounted at a real path, as far as it is known."""
-        return path in self._kinds
+        if self._kinds:
+            return path in self._kinds
+        try:
+            above = self._fs.lstat(os.path.dirname(path))
+            return self._fs.lstat(path).st_dev != above.st_dev
+        except OSError:
+            return False
 
     def crosses(self, path: bytes, points: frozenset[bytes], *, other_device: bool) -> bool:
         """Returns whether a directory of the tree is a mount point."""

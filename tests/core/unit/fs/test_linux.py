@@ -8,7 +8,8 @@ import os
 
 import pytest
 
-from treesnap.core.fs import local, native
+from treesnap.core.fs import linux, native
+from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.local import LocalFileSystem
 
 
@@ -32,7 +33,7 @@ def old_kernel(monkeypatch):
     def missing(name: str, *arguments: object) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    monkeypatch.setattr(local, "_call", missing)
+    monkeypatch.setattr(linux, "_call", missing)
 
 
 def rename(fs, directory_fd) -> None:
@@ -59,7 +60,7 @@ def test_renaming_replaces_nothing_without_the_kernels_help(fs, directory_fd, tm
 
 
 def test_renaming_or_failing_looks_for_nothing_first(fs, directory_fd, tmp_path, old_kernel):
-    with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
+    with pytest.raises(Unsupported, match=os.strerror(errno.ENOSYS)):
         fs.rename_to_absent(
             b"source",
             b"target",
@@ -96,9 +97,9 @@ def test_other_errors_of_the_kernel_are_raised(fs, directory_fd, tmp_path):
 
 
 def test_both_ways_to_call_the_kernel_fill_the_same(tmp_path, monkeypatch):
-    facts = [local._statx(os.fsencode(tmp_path), None, 0xFFF)]
+    facts = [linux._statx(os.fsencode(tmp_path), None, 0xFFF)]
     monkeypatch.setattr(native, "module", None)
-    facts.append(local._statx(os.fsencode(tmp_path), None, 0xFFF))
+    facts.append(linux._statx(os.fsencode(tmp_path), None, 0xFFF))
 
     assert facts[0] == facts[1]
     assert facts[0] is not None
@@ -114,7 +115,7 @@ def test_a_call_takes_no_other_values():
 
 def test_a_function_that_the_c_library_lacks_is_not_implemented():
     with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
-        local._call("no_such_function")
+        linux._call("no_such_function")
 
 
 def test_attributes_of_a_closed_descriptor_cannot_be_read(fs):
@@ -137,7 +138,7 @@ def test_a_page_that_the_disk_does_not_give_back_is_an_error_when_it_is_loaded(t
         os.truncate(fd, mmap.PAGESIZE)
 
         with pytest.raises(OSError, match="Input/output error") as unreadable:
-            local.load_pages(mapping)
+            linux.load_pages(mapping)
 
         assert unreadable.value.errno == errno.EIO
         assert len(mapping[: mmap.PAGESIZE]) == mmap.PAGESIZE
@@ -146,7 +147,7 @@ def test_a_page_that_the_disk_does_not_give_back_is_an_error_when_it_is_loaded(t
 
 def test_the_pages_of_a_mapping_are_loaded(tmp_path, fs, monkeypatch):
     loaded = []
-    monkeypatch.setattr(local, "load_pages", loaded.append)
+    monkeypatch.setattr(linux, "load_pages", loaded.append)
     (tmp_path / "file").write_bytes(b"content")
     fd = os.open(tmp_path / "file", os.O_RDONLY)
 

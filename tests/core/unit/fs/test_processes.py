@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.core.fs.local import open_whole
-from treesnap.core.fs.process_files import KernelThreads, writable_mappings
+from treesnap.core.fs.posix import open_whole
+from treesnap.core.fs.processes import KernelThreads, writable_mappings
 
 pytestmark = pytest.mark.usefixtures("every_process")
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from treesnap.core.companion import channel
-from treesnap.core.companion.channel import (
+from treesnap.core.fs import peers
+from treesnap.core.fs.listener import Listener
+from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.fs.peers import (
     HELLO,
     connected,
     decode_call,
@@ -21,8 +23,6 @@ from treesnap.core.companion.channel import (
     received,
     send,
 )
-from treesnap.core.companion.listener import Listener
-from treesnap.core.fs.local import LocalFileSystem
 
 
 @pytest.fixture
@@ -112,11 +112,12 @@ def test_a_companion_with_another_hello_counts_as_none(tmp_path):
 
 
 def test_a_system_that_does_not_say_who_sends_has_no_companions(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "O_PATH")
-    monkeypatch.delattr(channel.socket, "SO_PASSCRED")
+    monkeypatch.setattr(peers, "IS_LINUX", False)
 
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OSError, match="does not say here who it is"):
         connected(str(tmp_path))
+    with pytest.raises(OSError, match="does not say here who it is"):
+        Listener(LocalFileSystem(), str(tmp_path))
 
 
 def test_a_process_that_has_ended_is_no_peer():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.core.worktree import mounts
-from treesnap.core.worktree.mounts import COARSE_GRANULARITY_NS, PRECISE_GRANULARITY_NS, Mounts
+from treesnap.core.fs import mounts
+from treesnap.core.fs.mounts import COARSE_GRANULARITY_NS, PRECISE_GRANULARITY_NS, Mounts
 from treesnap.testing.doubles import Call, WrappedFileSystem
 
 LINES = rb"""

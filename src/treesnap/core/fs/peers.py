@@ -15,7 +15,7 @@ A process that carries out a command for another one and that other one look whe
 same rights, because either may be confined. The kernel says of each message which process sent it.
 The directory of that process in ``/proc`` is held open, and a later message of the same process is
 the proof that it was the right one: an ended process cannot send, and its number may belong to
-another.
+another. Where the system is not Linux, no process says that, and there are no companions.
 
 Imports nothing that takes long: ``socket`` takes longer than this module does.
 """
@@ -26,10 +26,14 @@ import _socket as socket
 import os
 import sys
 
+from treesnap.core.fs import IS_LINUX
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+HAS_COMPANIONS = IS_LINUX
+"""Whether there can be any: commands start none elsewhere."""
 HELLO = b"H"
 """The version of the messages: another letter when they change."""
 PATIENCE_S = 1.0
@@ -56,7 +60,9 @@ def connected(
     Raises FileNotFoundError or ConnectionRefusedError where none listens, TimeoutError or
     BlockingIOError when it is suspended or busy, other OSError where it is not to be trusted.
     """
-    flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+    if sys.platform != "linux" or not IS_LINUX:
+        raise _missing()
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     directory_fd = os.open(directory, flags | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -86,6 +92,10 @@ def connected(
     return connection, sender
 
 
+def _missing() -> OSError:
+    return OSError("a process does not say here who it is")
+
+
 def _is_suspended(process_id: int) -> bool:
     """Returns whether a process is stopped, as by Ctrl-Z; False for one that is not shown here.
 
@@ -98,8 +108,20 @@ def _is_suspended(process_id: int) -> bool:
     return facts.rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
 
 
+def address_in(directory_fd: int, name: str) -> str:
+    """Returns the address of a socket in an open directory.
+
+    Addresses of sockets have at most 107 bytes, and stores may lie deep. Raises OSError.
+    """
+    if not IS_LINUX:
+        raise _missing()
+    return f"/proc/self/fd/{directory_fd}/{name}"
+
+
 def greet(connection: socket.socket) -> None:
     """Says hello to a client, which is asked to say with its messages who it is."""
+    if sys.platform != "linux" or not IS_LINUX:
+        raise _missing()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     connection.send(HELLO)
 
@@ -138,6 +160,8 @@ def received(
 def _piece(
     connection: socket.socket, size_bytes: int, fds_max: int = 0
 ) -> tuple[bytes, int, list[int]]:
+    if sys.platform != "linux":
+        raise _missing()
     room = socket.CMSG_SPACE(_CREDENTIALS_SIZE)
     if fds_max:  # the kernel closes those for which there is no room
         room += socket.CMSG_SPACE(fds_max * 4)
@@ -154,6 +178,8 @@ def opened_peer(process_id: int) -> int:
 
     Raises OSError where it has others, or is not shown.
     """
+    if sys.platform != "linux" or not IS_LINUX:
+        raise _missing()
     fd = os.open(f"/proc/{process_id}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if rights_of(f"/proc/self/fd/{fd}") != rights_of("/proc/self"):
@@ -162,6 +188,27 @@ def opened_peer(process_id: int) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def require_running(peer_fd: int) -> None:
+    """Raises OSError where the process of such a descriptor has ended."""
+    os.lstat(f"/proc/self/fd/{peer_fd}/status")  # there is no such process then
+
+
+def opened_process(process_id: int) -> int:
+    """Returns a descriptor that says when a process ends, and by which it is told of signals."""
+    if sys.platform != "linux":
+        raise _missing()
+    return os.pidfd_open(process_id)
+
+
+def tell_process(process_fd: int, number: int) -> None:
+    """Sends a signal by such a descriptor; raises ProcessLookupError for a process that ended."""
+    import _signal  # type: ignore[import-not-found]  # typeshed has only the slow one
+
+    if sys.platform != "linux":
+        raise _missing()
+    _signal.pidfd_send_signal(process_fd, number)
 
 
 def rights_of(directory: str) -> tuple[object, ...]:
