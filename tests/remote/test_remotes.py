@@ -255,7 +255,7 @@ def test_only_what_is_needed_is_kept_of_a_remote(handle, garden, place):
     assert all(folders.count(folder) <= there.count(folder) for folder in folders)
 
 
-def test_a_state_of_the_same_number_with_other_content_is_read(handle, garden, place, tmp_path):
+def test_a_state_of_the_same_number_with_other_content_is_refused(handle, garden, place, tmp_path):
     """As on a server that was set back, and went on with other machines."""
     opened(handle, place).add("backup", "s3://b", encrypted=False)
     handle.create()
@@ -276,6 +276,14 @@ def test_a_state_of_the_same_number_with_other_content_is_read(handle, garden, p
         opened(other, place).push()
         opened(other, place).collect()
 
+    with pytest.raises(Refused) as refused:
+        opened(handle, place).histories()
+
+    number = max(int(name.partition("/")[2], 16) for name in states)
+    assert refused.value.code == ErrorCode.REMOTE_SET_BACK
+    assert f"at state {number}, and was at another state {number} before" in str(refused.value)
+    accepting = Remotes(handle, secret_of, place, accepts_rollback=True)
+    assert accepting.histories() == opened(other, place).histories()
     assert opened(handle, place).histories() == opened(other, place).histories()
 
 
@@ -421,8 +429,12 @@ def test_a_remote_that_was_set_back_is_refused(handle, garden, place, tmp_path, 
     with pytest.raises(Refused) as not_cloned:
         cloned(tmp_path / "again", handle.store_path, place, url="backup")
 
-    assert refused.value.code == not_cloned.value.code == ErrorCode.REMOTE_REPLACED
+    assert refused.value.code == not_cloned.value.code == ErrorCode.REMOTE_SET_BACK
     assert not (tmp_path / "again").exists()
+    assert place.content == kept
+    accepting = Remotes(handle, secret_of, place, accepts_rollback=True)
+    assert accepting.push().snapshots == ()
+    assert remotes.push().snapshots == ()
 
 
 def test_a_copy_of_a_machine_begins_a_history_of_its_own(handle, garden, place, tmp_path):

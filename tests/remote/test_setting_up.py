@@ -15,7 +15,7 @@ from treesnap.remote import Remotes
 from treesnap.remote.connection import set_up
 from treesnap.remote.format import RemoteFormat, decode_format, encode_format
 from treesnap.remote.keys import SLOTS_MAX, Secret
-from treesnap.remote.records import Collection, KnownRemote
+from treesnap.remote.records import Collection, KnownRemote, Marks
 from treesnap.remote.registry import Registry
 
 RAW_KEY = "5a" * 32
@@ -103,13 +103,13 @@ def registry(tmp_path) -> Registry:
     return Registry(LocalFileSystem(), Layout(str(tmp_path / "store")))
 
 
-KNOWN = KnownRemote("s3://b", b"r" * 16, is_encrypted=True, state_number=7)
+KNOWN = KnownRemote("s3://b", b"r" * 16, is_encrypted=True, marks=Marks(7, b"7" * 16, 2))
 
 
 def test_adding_a_remote_again_forgets_no_state_that_was_seen(registry):
     registry.add("backup", KNOWN)
 
-    registry.add("backup", KNOWN._replace(url="s3://c", state_number=3))
+    registry.add("backup", KNOWN._replace(url="s3://c", marks=Marks(3, b"3" * 16, 1)))
 
     assert registry.get("backup") == KNOWN._replace(url="s3://c")
 

@@ -55,13 +55,16 @@ def push(handle: treesnap.Handle, remotes: Remotes, text: str) -> None:
     assert len(remotes.push().snapshots) == 1
 
 
-def test_a_server_that_hides_the_newest_push_is_noticed_by_its_pusher_alone(
+def test_a_server_that_hides_the_newest_push_is_noticed_by_each_store_that_saw_it(
     handle, remotes, content, opener, tmp_path
 ):
     """Each file is authentic, and so is the state; a push is listed beside it."""
     push(handle, remotes, "roses")
     older = dict(content)
     push(handle, remotes, "tulips")
+    seen = Remotes(treesnap.open(handle.root, tmp_path / "reader"), secret_of, opener)
+    seen.add("backup", URL)
+    assert seen.histories()[0].snapshots == 2
     content.clear()
     content.update(older)
     given = treesnap.open(tmp_path / "again", tmp_path / "other")
@@ -69,8 +72,57 @@ def test_a_server_that_hides_the_newest_push_is_noticed_by_its_pusher_alone(
     Remotes(given, secret_of, opener).clone(URL)
 
     assert (tmp_path / "again" / "plants").read_text() == "roses"
-    assert len(remotes.push().snapshots) == 1
+    for machine in (remotes, remotes, seen):
+        for work in (machine.push, machine.fetch, machine.histories):
+            with pytest.raises(Refused, match="does not list 1 push that it had") as refused:
+                work()
+            assert refused.value.code is ErrorCode.REMOTE_SET_BACK
+    assert content == older
+    accepting = Remotes(handle, secret_of, opener, accepts_rollback=True)
+    assert len(accepting.push().snapshots) == 1
     assert remotes.push().snapshots == ()
+
+
+def test_a_rotation_that_a_server_undid_gets_no_push_in_the_old_generation(
+    handle, remotes, content, opener, tmp_path
+):
+    """As when the user shut a secret out whose slot the server had kept."""
+    other = treesnap.open(tmp_path / "garden", tmp_path / "other")
+    seen = Remotes(other, secret_of, opener)
+    seen.add("backup", URL)
+    old = {name: data for name, data in content.items() if name.startswith("keys/")}
+    remotes.rotate_keys()
+    push(handle, remotes, "roses")
+    assert len(seen.histories()) == 1
+    Path(handle.root, "plants").write_text("tulips")
+    handle.create()
+    for name in [name for name in content if name.startswith(("keys/", "commits/", "packs/"))]:
+        del content[name]
+    content |= old
+    before = dict(content)
+
+    for machine in (remotes, seen):
+        for work in (machine.push, machine.fetch, machine.collect, machine.verify):
+            with pytest.raises(
+                Refused, match="at key generation 1, and was at generation 2 before"
+            ):
+                work()
+
+    assert content == before
+    accepting = Remotes(handle, secret_of, opener, accepts_rollback=True)
+    assert accepting.push().snapshots
+    assert remotes.push().snapshots == ()
+
+
+def test_a_rotation_is_remembered_by_the_machine_that_made_it(remotes, content):
+    old = {name: data for name, data in content.items() if name.startswith("keys/")}
+    remotes.rotate_keys()
+    for name in [name for name in content if name.startswith("keys/")]:
+        del content[name]
+    content |= old
+
+    with pytest.raises(Refused, match="key generation 1"):
+        remotes.push()
 
 
 class _Watched(WrappedBlobs):

@@ -67,6 +67,14 @@ class FileCache:
                 durable=False,
             )
 
+    def names(self, folder: str) -> list[str]:
+        """Returns the names of the files of a folder that are kept."""
+        found: list[str] = []
+        with suppress(*_FAILURES):
+            parts = (name.partition("_") for name in self._fs.list_names(self._directory))
+            found = [f"{first}/{rest}" for first, separator, rest in parts if separator]
+        return [name for name in found if name.startswith(f"{folder}/")]
+
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
         """Removes the files of some folders whose names are not among these."""
         kept = {os.path.basename(self._path(name)) for name in names}

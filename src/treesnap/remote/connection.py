@@ -52,8 +52,16 @@ from treesnap.remote.keys import (
     open_slots,
     slot_header,
 )
+from treesnap.remote.marks import marks_of, require_not_set_back
 from treesnap.remote.protocol import Remote
-from treesnap.remote.records import FILE_ID_SIZE, Collection, Folder, KnownRemote, RemoteState
+from treesnap.remote.records import (
+    FILE_ID_SIZE,
+    Collection,
+    Folder,
+    KnownRemote,
+    Marks,
+    RemoteState,
+)
 from treesnap.remote.sealing import Encrypted, Plain
 
 SecretSource = Callable[[], Secret]
@@ -245,6 +253,30 @@ class Connection:
                         return True
         return False
 
+    @property
+    def generation(self) -> int:
+        """The newest keys that the secret opens; 0 for a remote that is not encrypted."""
+        return 0 if self._opened is None else self._opened.keys.newest
+
+    def marks(self, number: int, state: RemoteState) -> Marks:
+        """Returns what is to be remembered of the remote, with a state that was read there."""
+        return marks_of(number, state, self.generation)
+
+    def require_newest_keys(self, known: Marks) -> None:
+        """Raises Refused where the secret opens only older keys than were seen before.
+
+        What is pushed with them could be read with a secret that was shut out. Raises KeysRotated
+        where another slot has newer ones.
+        """
+        if self.generation < known.generation:
+            if self._is_in_a_slot(known.generation):
+                raise KeysRotated(
+                    "This secret opens only what was stored before the keys of the remote were "
+                    f"rotated: generation {self.generation}, and {known.generation} is in use"
+                )
+            seen = known._replace(generation=self.generation)
+            require_not_set_back(self.url, known, seen)
+
     def check_format(self) -> None:
         """Looks whether the remote's format is still the one that is known; costs a request.
 
@@ -388,7 +420,7 @@ def connect(
     try:
         if expected is not None and cache is not None:
             opened = _opened_again(blobs, expected, secret, cache)
-            if opened is not None:
+            if opened is not None and opened.keys.newest >= known.marks.generation:
                 return Connection(
                     url, blobs, expected, opened, cache, secret, may_collect=may_collect
                 )
@@ -401,9 +433,11 @@ def connect(
         elif known.is_encrypted:
             require_encrypted(url, format_)
         opened = _opened(blobs, format_, secret)
+        connection = Connection(url, blobs, format_, opened, cache, secret, may_collect=may_collect)
+        connection.require_newest_keys(known.marks)
         if opened is not None and cache is not None:
             cache.put(_LAST_SLOT, opened.name.encode())
-        return Connection(url, blobs, format_, opened, cache, secret, may_collect=may_collect)
+        return connection
     except BaseException:
         blobs.close()
         raise

@@ -89,6 +89,10 @@ class SealedFiles:
                 self._tags[blob.name] = blob.tag
             yield blob.name
 
+    def kept(self, folder: str) -> Collection[str]:
+        """Returns the names of the files of a folder that were read before, and are needed."""
+        return self._cache.names(folder) if self._cache is not None else []
+
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
         """Lets go of the files of some folders that are not needed again but for these."""
         if self._cache is not None:

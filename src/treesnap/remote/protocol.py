@@ -173,6 +173,9 @@ class RemoteFiles(Protocol):
     def list(self, prefix: str) -> Iterator[str]:
         """Yields the names that begin so, in their order."""
 
+    def kept(self, folder: str) -> Collection[str]:
+        """Returns the names of the files of a folder that were read before, and are needed."""
+
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
         """Lets go of the files of some folders that are not needed again but for these."""
 
@@ -272,6 +275,9 @@ class View:
     damaged: Mapping[RemoteName, Corrupt]
     """Others, which cannot be read or break a rule. What they hold is not visible, and nothing is
     collected while they are there."""
+    hidden: frozenset[RemoteName] = frozenset()
+    """Commits that were read before, that count still, and that are not listed any more. No sweep
+    removes them: the remote was set back, or its server hides them."""
     absent: frozenset[str] = frozenset()
     """Packs and objects that were missing before this was read: what needs them all the same is
     damaged."""
@@ -404,17 +410,19 @@ class Remote:
 
     def _read_once(self, own: Mapping[RemoteName, RemoteCommit] | None) -> View:
         names = self.names(Folder.COMMITS) if own is None else list(own)
+        kept = [] if own is not None else _names(self.files.kept(Folder.COMMITS))
         number, state = self.read_state()
         catalog = {
             entry.name.id: entry for part in self._all(state.catalog_parts) for entry in part
         }
         index = tuple(self._all(state.index_parts))
         removed = frozenset(state.removed)
-        counted = [
-            name
-            for name in names
-            if name.number >= state.floor and name.id not in catalog and name.id not in removed
-        ]
+
+        def counts(name: RemoteName) -> bool:
+            return name.number >= state.floor and name.id not in catalog and name.id not in removed
+
+        counted = list(filter(counts, names))
+        hidden = frozenset(filter(counts, kept)) - frozenset(names)
         commits: dict[RemoteName, tuple[RemoteCommit, IndexedPacks]] = {}
         damaged: dict[RemoteName, Corrupt] = {}
         for name in counted:
@@ -431,10 +439,10 @@ class Remote:
         self._forget_others(needed)
         if own is None:
             folders = (Folder.COMMITS, Folder.INDEX, Folder.CATALOG)
-            self.files.keep_only(folders, list(map(str, needed - damaged.keys())))
+            self.files.keep_only(folders, list(map(str, (needed | hidden) - damaged.keys())))
         for name in commits.keys() & damaged:
             del commits[name]
-        return View(number, state, catalog, index, commits, damaged)
+        return View(number, state, catalog, index, commits, damaged, hidden)
 
     def settled(self, what: str, view: View, read: Callable[[View], _Result]) -> _Result:
         """Returns what is read with a view, or with a newer one while collections go on.
@@ -484,8 +492,7 @@ class Remote:
 
     def names(self, folder: Folder) -> list[RemoteName]:
         """Returns the names of a folder, others left out. Costs a list."""
-        found = (RemoteName.parse(name) for name in self.files.list(f"{folder}/"))
-        return [name for name in found if name is not None]
+        return _names(self.files.list(f"{folder}/"))
 
     def _all(self, names: Iterable[RemoteName]) -> list[Any]:
         """Returns what files say that never change; raises Corrupt."""
@@ -549,6 +556,10 @@ class Remote:
             if is_refused:
                 return False  # it was there, and was swept: others have gone on
         return self._highest() == number
+
+
+def _names(texts: Iterable[str]) -> list[RemoteName]:
+    return [name for text in texts if (name := RemoteName.parse(text)) is not None]
 
 
 def _found(read: Callable[[], _Result]) -> _Result:

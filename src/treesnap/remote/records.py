@@ -21,6 +21,7 @@ from treesnap.core.codec.fields import (
     FieldKind,
     Table,
     array,
+    omitted,
     optional,
     parsed,
     row,
@@ -237,6 +238,21 @@ class Collection(StrEnum):
     """No machine: the server may create a file twice, or show it late."""
 
 
+class Marks(NamedTuple):
+    """The newest that a store saw of a remote: it believes nothing older."""
+
+    state_number: int = 0
+    state_hash: bytes = bytes(FILE_ID_SIZE)
+    """Of what that state says; zeros where none was seen."""
+    generation: int = 0
+    """The newest keys that were opened; 0 for a remote that is not encrypted."""
+
+    def joined(self, other: Self) -> Self:
+        """Returns the newest of both; of two states with one number, its own."""
+        newer = other if other.state_number > self.state_number else self
+        return newer._replace(generation=max(self.generation, other.generation))
+
+
 class KnownRemote(NamedTuple):
     """A remote as a store remembers it."""
 
@@ -246,8 +262,7 @@ class KnownRemote(NamedTuple):
     collection: Collection = Collection.NONE
     may_collect: bool = False
     """Whether this machine may."""
-    state_number: int = 0
-    """The highest state that was seen: an older one is not believed."""
+    marks: Marks = Marks()
     secret_command: str | None = None
     """A command that prints the passphrase."""
     secret_file: str | None = None
@@ -259,6 +274,15 @@ class KnownRemote(NamedTuple):
 
 
 _TEXT_OR_EMPTY = parsed(TEXT, lambda text: text or None, lambda text: text or "")
+_MARKS = Table(
+    Marks,
+    "marks of a remote",
+    version=None,
+    names={"state_number": "state", "state_hash": "hash"},
+    state_number=_NUMBER,
+    state_hash=_FILE_ID,
+    generation=SIZE,
+)
 _KNOWN_REMOTE = Table(
     KnownRemote,
     "remote",
@@ -266,7 +290,6 @@ _KNOWN_REMOTE = Table(
         "remote_id": "id",
         "is_encrypted": "encrypted",
         "may_collect": "collects",
-        "state_number": "state",
         "secret_command": "command",
         "secret_file": "file",
         "appends_only": "appends",
@@ -274,7 +297,7 @@ _KNOWN_REMOTE = Table(
     },
     remote_id=_FILE_ID,
     collection=word(Collection),
-    state_number=_NUMBER,
+    marks=omitted(_MARKS.kind, absent=Marks()),
     secret_command=_TEXT_OR_EMPTY,
     secret_file=_TEXT_OR_EMPTY,
 )

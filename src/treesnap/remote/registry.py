@@ -1,8 +1,8 @@
 """The remotes that a store knows by name, and the histories that its roots have there.
 
-What is remembered of a remote outlives the connection: its id, whether it is encrypted, and the
-highest state that was seen. So a remote that was replaced, or set back to an older state, is
-recognised. Secrets are not kept, only where they come from.
+What is remembered of a remote outlives the connection: its id, whether it is encrypted, and marks
+of the newest state and the newest keys that were seen. So a remote that was replaced, or set back
+to older ones, is recognised. Secrets are not kept, only where they come from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from treesnap.core.store.layout import Layout
 from treesnap.core.store.lock import held
 from treesnap.core.store.records import read_record, write_record
 from treesnap.core.store.roots import Root
-from treesnap.remote.records import PUSHED, REMOTE, KnownRemote, PushedHistory
+from treesnap.remote.marks import require_not_set_back
+from treesnap.remote.records import PUSHED, REMOTE, KnownRemote, Marks, PushedHistory
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _LOCK = ".lock"
@@ -78,7 +79,7 @@ class Registry:
         """Adds a remote, durably; raises Refused where the name is taken by another one.
 
         One that is there already gets another address and another source of its secret. That it
-        is encrypted, and which state was seen, is not forgotten.
+        is encrypted, and what was seen of it, is not forgotten.
         """
         add_directory(self._fs, self._layout.remotes)
         with self._locked():
@@ -94,8 +95,7 @@ class Registry:
                         f"The remote {quoted(name)} says now that it is not encrypted",
                         code=ErrorCode.REMOTE_REPLACED,
                     )
-                seen = max(present.state_number, remote.state_number)
-                remote = remote._replace(state_number=seen)
+                remote = remote._replace(marks=present.marks.joined(remote.marks))
             self._write(name, remote)
 
     def remove(self, name: str) -> None:
@@ -108,26 +108,26 @@ class Registry:
         if not is_removed:
             raise NotFound(f"There is no remote {quoted(name)}", code=ErrorCode.REMOTE_NOT_FOUND)
 
-    def note_state(self, name: str, remote: KnownRemote, number: int) -> None:
-        """Remembers the number of a state that was read.
+    def note(self, name: str, remote: KnownRemote, seen: Marks) -> None:
+        """Remembers what was seen of a remote, unless a command saw something newer meanwhile.
 
-        Raises Refused for one that is lower than what was seen before: the server shows an older
-        remote. Costs a write when the number is new.
+        Raises what :func:`require_not_set_back` does. Costs a write when something is new.
         """
-        if number < remote.state_number:
-            raise Refused(
-                f"The remote {quoted(name)} is at state {number}, and was at "
-                f"{remote.state_number} before: it was set back",
-                code=ErrorCode.REMOTE_REPLACED,
-            )
-        if number == remote.state_number:
+        require_not_set_back(remote.url, remote.marks, seen)
+        if seen == remote.marks:
             return
         with self._locked():
             present = read_record(self._fs, self._path(name), REMOTE)
             if present is None or present.remote_id != remote.remote_id:
                 return  # it was removed meanwhile
-            if number > present.state_number:
-                self._write(name, present._replace(state_number=number))
+            marks = present.marks.joined(seen)
+            if marks != present.marks:
+                self._write(name, present._replace(marks=marks))
+
+    def forget_marks(self, name: str) -> None:
+        """Lets what is on a remote now count, whatever was seen before; durable after return."""
+        with self._locked():
+            self._write(name, self.get(name)._replace(marks=Marks()))
 
     @contextmanager
     def exclusive_use(self, name: str, operation: str, wait_s: float) -> Iterator[None]:

@@ -93,6 +93,7 @@ from treesnap.remote.histories import (
     choose_with_ref,
     without_deleted,
 )
+from treesnap.remote.marks import require_not_hidden
 from treesnap.remote.merge_bases import merge_bases, merges_without_effect
 from treesnap.remote.policy import Role, RolePolicy, role_policies
 from treesnap.remote.protocol import Uploaded, View
@@ -106,7 +107,9 @@ from treesnap.remote.records import (
     Folder,
     HistoryName,
     KnownRemote,
+    Marks,
     PushedHistory,
+    RemoteState,
 )
 from treesnap.remote.registry import Registry, check_remote_name, pushed_history, set_pushed_history
 from treesnap.remote.verify import Verification, VerifiedObjects, repaired
@@ -263,10 +266,15 @@ class _RemoteSession(NamedTuple):
         with _alone(self, "remote gc"):
             collected = Collector(self.connection.protocol).collect()
             self.connection.files.sweep_unfinished()
-            registry = _registry(self.session)
-            number, _ = self.connection.protocol.read_state()
-            registry.note_state(self.name, registry.get(self.name), number)
+            self.note(*self.connection.protocol.read_state())
         return collected
+
+    def note(self, number: int, state: RemoteState, generation: int = 0) -> None:
+        """Remembers a state that was read, and keys, if newer ones were made than were opened."""
+        registry = _registry(self.session)
+        seen = self.connection.marks(number, state)
+        seen = seen._replace(generation=max(seen.generation, generation))
+        registry.note(self.name, registry.get(self.name), seen)
 
     @property
     def _remote_id(self) -> bytes:
@@ -289,7 +297,9 @@ class Remotes:
     sent or received at the same time; each takes about 100 MB of memory. Nothing is read or
     written until a method is called; no method keeps a connection open. Requests to a bucket are
     repeated for five minutes while its server does not answer, unless ``opener`` does otherwise.
-    Local operations never use a remote.
+    A remote that shows an older state, or older keys, than the store saw there before is refused;
+    with ``accepts_rollback`` what it shows when it is contacted counts from then on. Local
+    operations never use a remote.
     """
 
     def __init__(
@@ -299,6 +309,7 @@ class Remotes:
         opener: Opener | None = None,
         *,
         jobs: int = JOBS,
+        accepts_rollback: bool = False,
     ) -> None:
         if jobs < 1:
             raise InvalidArgument(f"There cannot be {jobs} jobs")
@@ -306,6 +317,7 @@ class Remotes:
         self._secret_of = secret_of
         self._opener = opener or patient(handle.context.monitor)
         self._jobs = jobs
+        self._accepts_rollback = accepts_rollback
 
     def add(
         self,
@@ -370,13 +382,13 @@ class Remotes:
                             "collector",
                             code=ErrorCode.REMOTE_NAME_TAKEN,
                         )
-                    number, _ = connection.protocol.read_state()
+                    marks = connection.marks(*connection.protocol.read_state())
             known = known._replace(
                 remote_id=format_.remote_id,
                 is_encrypted=format_.is_encrypted,
                 collection=format_.collection,
                 may_collect=format_.collection is collection is not Collection.NONE,
-                state_number=number,
+                marks=marks,
                 reads_whole=not has_ranges,
             )
             registry.add(name, known)
@@ -410,10 +422,10 @@ class Remotes:
         """
         with opened(self._context, "check a remote", recover=False) as session:
             registry = _registry(session)
-            name, known = _contacted(session, name)
+            name, known = self._contacted(session, name)
             with connect(known, self._secret_of(known), self._opener) as connection:
-                number, _ = connection.protocol.read_state()
-                registry.note_state(name, known, number)
+                seen = connection.marks(*connection.protocol.read_state())
+                registry.note(name, known, seen)
                 format_ = connection.format
                 slots = len(connection.slots()) if format_.is_encrypted else None
             blobs = self._opener(known.url)
@@ -638,7 +650,9 @@ class Remotes:
             self._connected(name, "rotate the keys of a remote") as remote,
             _alone(remote, "remote key rotate"),
         ):
-            return remote.connection.rotate(takes_over=takes_over)
+            rotated = remote.connection.rotate(takes_over=takes_over)
+            remote.note(remote.view.number, remote.view.state, rotated.generation)
+            return rotated
 
     def collect(self, name: str | None = None) -> Collected:
         """Frees the space of everything on a remote that no snapshot needs.
@@ -831,7 +845,7 @@ class Remotes:
         earlier = recovery.completed if recovery is not None else None
         if earlier is None:
             _require_empty(context.root)
-        name, known = _known(context, place)
+        name, known = self._known(place)
         secret = self._secret_of(known)
         if name is None:
             encrypts = expects_encryption(known.url, secret, said=encrypted)
@@ -845,7 +859,8 @@ class Remotes:
                 chosen, inner_ref = choose_with_ref(histories, history, ref)
                 with opened(context, "clone", create=True, recover=False) as session:
                     if name is not None:
-                        _registry(session).note_state(name, known, view.number)
+                        seen = connection.marks(view.number, view.state)
+                        _registry(session).note(name, known, seen)
                     goal = _find(name, chosen, inner_ref)
                     payloads = chosen.payloads
                     if lazy or tree_paths:
@@ -882,6 +897,29 @@ class Remotes:
         conflicts = tuple(item.path for item in restored.conflicts)
         return CloneResult(context.root, history_id, goal, fetched, restored.privileges, conflicts)
 
+    def _contacted(self, session: Session, name: str | None) -> tuple[str, KnownRemote]:
+        """Returns what :func:`_contacted` does, and forgets its marks if the caller says so."""
+        name, known = _contacted(session, name)
+        if self._accepts_rollback:
+            _registry(session).forget_marks(name)
+            known = known._replace(marks=Marks())
+        return name, known
+
+    def _known(self, place: str) -> tuple[str | None, KnownRemote]:
+        """Returns a remote with its name in the store, or, without one, by its address.
+
+        Raises NotFound for what is neither, and RemoteNotNamed.
+        """
+        names: list[str] = []
+        try:
+            with opened(self._context, "look for a remote", recover=False) as session:
+                names = _registry(session).names()
+                if place in names:
+                    return self._contacted(session, place)
+        except StoreMissing:
+            pass
+        return None, _by_address(place, names)
+
     @contextmanager
     def _connected(
         self,
@@ -898,12 +936,12 @@ class Remotes:
         """
         with opened(self._context, doing, recover=False) as session:
             registry = _registry(session)
-            name, known = _contacted(session, name)
+            name, known = self._contacted(session, name)
             directory = directory_of(known.url)
             if changes_history and directory is not None and not known.is_encrypted:
                 refuse_foreign_remote(directory)
             cache = FileCache(session.fs, session.store.layout, known.remote_id)
-            if reads_all:
+            if reads_all or self._accepts_rollback:
                 cache.clear()
             with (
                 _history_lock(session) if changes_history else nullcontext(),
@@ -911,7 +949,9 @@ class Remotes:
             ):
                 view = connection.protocol.read(skips_damaged=True)
                 _warn_of_damage(session.context, view)
-                registry.note_state(name, known, view.number)
+                registry.note(name, known, connection.marks(view.number, view.state))
+                if connection.format.collection is not Collection.NONE:  # else it may list late
+                    require_not_hidden(known.url, view.hidden)
                 yield _RemoteSession(session, name, connection, view)
 
 
@@ -959,19 +999,11 @@ def _tree_paths(context: Context, paths: Iterable[PathLike]) -> tuple[bytes, ...
     return tuple(treepath.from_user(path, root=root, base=root) for path in paths)
 
 
-def _known(context: Context, place: str) -> tuple[str | None, KnownRemote]:
-    """Returns a remote with its name in the store, or, without one, by its address.
+def _by_address(place: str, names: Container[str]) -> KnownRemote:
+    """Returns the remote at an address; ``names`` are those that the store knows.
 
-    Raises NotFound for what is neither, and RemoteNotNamed.
+    Raises NotFound for what is not an address.
     """
-    names: list[str] = []
-    try:
-        with opened(context, "look for a remote", recover=False) as session:
-            names = _registry(session).names()
-            if place in names:
-                return _contacted(session, place)
-    except StoreMissing:
-        pass
     directory = directory_of(place)
     url = place if directory is None else os.path.abspath(directory)
     is_path = "://" in place or place.startswith(("/", "."))  # its disk may not be mounted
@@ -982,7 +1014,7 @@ def _known(context: Context, place: str) -> tuple[str | None, KnownRemote]:
             f"There is neither a remote nor a directory {quoted(place)}{words}",
             code=ErrorCode.REMOTE_NOT_FOUND,
         )
-    return None, KnownRemote(url, bytes(FILE_ID_SIZE), is_encrypted=False)
+    return KnownRemote(url, bytes(FILE_ID_SIZE), is_encrypted=False)
 
 
 def _suited_for(

@@ -110,6 +110,8 @@ class Client:
     def __init__(self, server: Server) -> None:
         self._server = server
         self.machine: Machine | None = None
+        self._kept: set[str] = set()
+        """Names of commits that were read or written, as a cache keeps them."""
 
     def _turn(self) -> None:
         self._server.requests += 1
@@ -133,6 +135,7 @@ class Client:
         while True:
             self._turn()
             if self._change(lambda: files.__setitem__(str(name), content)):
+                self._note(str(name))
                 return name
 
     def create(self, name: str, content: bytes) -> bool:
@@ -149,7 +152,14 @@ class Client:
     def get(self, name: str) -> bytes | None:
         """Returns a file, or None."""
         self._turn()
-        return self._server.files.get(name)
+        content = self._server.files.get(name)
+        if content is not None:
+            self._note(name)
+        return content
+
+    def _note(self, name: str) -> None:
+        if name.startswith(f"{Folder.COMMITS}/"):
+            self._kept.add(name)
 
     def get_ranges(
         self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]
@@ -172,8 +182,14 @@ class Client:
                 return
             after = names[self._server.page_size - 1]
 
+    def kept(self, folder: str) -> list[str]:
+        """Returns what was read of a folder, and was not let go of."""
+        return [name for name in self._kept if name.startswith(f"{folder}/")]
+
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
-        """Keeps nothing of what was read."""
+        """Lets go of names."""
+        if Folder.COMMITS in folders:
+            self._kept &= set(names)
 
     def give_up(self) -> None:
         """Repeats for ever: a machine that dies is killed."""

@@ -113,6 +113,7 @@ class ErrorCode(StrEnum):
     REMOTE_FULL = "remote-full"
     REMOTE_LOCKED = "remote-locked"
     REMOTE_REPLACED = "remote-replaced"
+    REMOTE_SET_BACK = "remote-set-back"
     REMOTE_NAME_TAKEN = "remote-name-taken"
     REMOTE_NOT_FOUND = "remote-not-found"
     REMOTE_UNRELIABLE = "remote-unreliable"

@@ -102,6 +102,10 @@ HINTS: dict[str, str | None] = {
     "remote-replaced": (
         "'snap remote remove NAME' and 'snap remote add NAME URL' accept what is there now"
     ),
+    "remote-set-back": (
+        "find out whether a backup of it was put back; 'snap fetch REMOTE --accept-rollback' takes "
+        "what is there now"
+    ),
     "remote-name-taken": "choose another name, or 'snap remote remove NAME' first",
     "remote-unreliable": (
         "delete nothing there by hand; 'snap remote check' says which machines can collect"

@@ -61,6 +61,11 @@ _transfer_options = several_options(
         metavar="SECONDS",
         help=f"Wait so long for a bucket's server that does not answer [{RETRY_FOR_S:.0f}].",
     ),
+    option(
+        "--accept-rollback",
+        is_flag=True,
+        help="Take a remote that was set back as it is now.",
+    ),
 )
 """For commands that send or receive packs."""
 
@@ -87,6 +92,7 @@ def push(
     limit_rate: int | None,
     jobs: int,
     retry_for: float,
+    accept_rollback: bool,
 ) -> None:
     """Store snapshots of the root on a remote.
 
@@ -97,7 +103,9 @@ def push(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     with invocation.open() as handle:
         ids = [invocation.resolve(handle, ref) for ref in refs]
-        result = _remotes(handle, limit_rate, jobs, retry_for).push(
+        result = _remotes(
+            handle, limit_rate, jobs, retry_for, accept_rollback=accept_rollback
+        ).push(
             name,
             ids,
             since=invocation.resolve(handle, since) if since is not None else None,
@@ -165,6 +173,7 @@ def clone(
     limit_rate: int | None,
     jobs: int,
     retry_for: float,
+    accept_rollback: bool,
 ) -> None:
     """Make a directory of a history on a remote.
 
@@ -191,7 +200,7 @@ def clone(
             monitor=given.monitor,
             wait_s=given.wait_s,
         )
-        remotes = _remotes(cloned, limit_rate, jobs, retry_for)
+        remotes = _remotes(cloned, limit_rate, jobs, retry_for, accept_rollback=accept_rollback)
         result = remotes.clone(
             where,
             fragment or None,
@@ -255,6 +264,7 @@ def fetch(
     limit_rate: int | None,
     jobs: int,
     retry_for: float,
+    accept_rollback: bool,
 ) -> None:
     """Bring a history of another machine into the store.
 
@@ -264,7 +274,9 @@ def fetch(
     out where there is only one. A fetch that was interrupted goes on where it was.
     """
     with invocation.open() as handle:
-        result = _remotes(handle, limit_rate, jobs, retry_for).fetch(name, history, paths=paths)
+        result = _remotes(
+            handle, limit_rate, jobs, retry_for, accept_rollback=accept_rollback
+        ).fetch(name, history, paths=paths)
     invocation.output.result("fetch", lambda: _fetch_fields(result), [_fetch_line(result)])
 
 
@@ -312,6 +324,7 @@ def pull(
     limit_rate: int | None,
     jobs: int,
     retry_for: float,
+    accept_rollback: bool,
 ) -> None:
     """Bring what another machine changed into the root.
 
@@ -320,9 +333,9 @@ def pull(
     HISTORY may be left out where there is only one that is not the root's own.
     """
     with invocation.open(ends_restored=True) as handle:
-        result = _remotes(handle, limit_rate, jobs, retry_for).pull(
-            name, history, overwrite=theirs, privileged=privileged
-        )
+        result = _remotes(
+            handle, limit_rate, jobs, retry_for, accept_rollback=accept_rollback
+        ).pull(name, history, overwrite=theirs, privileged=privileged)
     restored = result.restore
     invocation.output.result(
         "pull",
@@ -405,6 +418,8 @@ def _remotes(
     limit_rate: int | None = None,
     jobs: int = JOBS,
     retry_for: float = RETRY_FOR_S,
+    *,
+    accept_rollback: bool = False,
 ) -> Remotes:
     from treesnap.remote import Remotes
     from treesnap.remote.connection import limited, patient
@@ -412,4 +427,4 @@ def _remotes(
     opener = patient(handle.context.monitor, retry_for)
     if limit_rate is not None:
         opener = limited(opener, limit_rate)
-    return Remotes(handle, secret_of(handle), opener, jobs=jobs)
+    return Remotes(handle, secret_of(handle), opener, jobs=jobs, accepts_rollback=accept_rollback)
