@@ -482,6 +482,16 @@ def test_a_background_task_whose_first_end_was_not_captured_goes_on(place):
     assert verdicts(place.rewind()) == {b"x": "unknown"}
 
 
+def test_a_background_task_whose_end_was_not_captured_may_go_on(place):
+    place.tell(TURN)
+    place.tell(PRE, "a", "k")
+    place.tell(POST, "a", "k", is_background=True)
+    place.miss("a", "", WAKE, settled=("k",))
+    place.write("x", "the task, or the user")
+
+    assert verdicts(place.rewind()) == {b"x": "unknown"}
+
+
 def test_a_call_that_changed_nothing_has_ended_all_the_same(place):
     place.tell(TURN)
     place.call()
@@ -724,6 +734,14 @@ class TestMarks:
         assert self.marks(place) == []
         assert verdicts(place.rewind()) == {b"x": "undone"}  # the snapshots stand for them
 
+    def test_a_line_that_was_changed_counts_for_nothing(self, place):
+        place.tell(TURN)
+        place.call(x="a")
+        path = next(Path(place.context.store_path).glob(f"roots/*/{MARKS_FILE}"))
+        path.write_bytes(path.read_bytes().replace(b'"pre"', b'"end"'))
+
+        assert [mark.phase for mark in self.marks(place)] == [MarkPhase.TURN, MarkPhase.POST]
+
     def test_many_are_cut_to_the_newest(self, place, monkeypatch):
         monkeypatch.setattr("treesnap.agents.marks.MARKS_SIZE_MAX", 2000)
         place.tell(TURN)
@@ -734,6 +752,23 @@ class TestMarks:
         assert 5 < len(marks) < 30
         assert marks[-1].phase is MarkPhase.POST
         assert marks == sorted(marks, key=lambda mark: mark.time_ns)
+        newest = place.handle.list()[0].sequence
+        assert {mark.at for mark in marks} == set(range(marks[0].at, newest + 1))
+
+    def test_a_call_of_many_paths_counts_as_one_of_any(self, place):
+        place.tell(PRE, "a", "k", names=tuple(map(str, range(100))))
+        place.tell(PRE, "a", "l", names=tuple(map(str, range(101))))
+
+        first, second = self.marks(place)
+        assert (len(first.paths), second.paths) == (100, None)
+
+    def test_a_file_that_a_link_leads_to_is_one_of_the_call(self, place):
+        place.write("x", "before")
+        (place.root / "link").symlink_to("x")
+        place.tell(TURN)
+        place.call(names=("link",), x="a")
+
+        assert verdicts(place.rewind()) == {b"x": "undone"}
 
     def test_an_event_that_is_told_again_leaves_no_second_mark(self, place):
         for _ in range(2):
