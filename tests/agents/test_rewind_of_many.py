@@ -700,6 +700,19 @@ def test_work_outside_of_the_root_is_named(place, tmp_path):
     assert verdicts(result) == {b"x": "undone"}
 
 
+def test_work_outside_of_another_session_or_prompt_is_not_named(place, tmp_path):
+    place.tell(TURN)
+    place.tell(PRE, "a", "k", names=["../elsewhere/f"])
+    place.tell(POST, "a", "k")
+    place.tell(TURN)
+    place.tell(PRE, "b", "k", names=["../another/f"])
+    place.tell(POST, "b", "k")
+    place.call(x="a")
+
+    assert place.rewind().outside == ()
+    assert place.rewind("2").outside == (os.fsencode(tmp_path / "elsewhere"),)
+
+
 def test_only_states_of_the_whole_root_are_gone_back_to(place):
     place.write("x", "0")
     place.tell(TURN)
