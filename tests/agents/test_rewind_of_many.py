@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -123,6 +124,25 @@ class FullFileSystem(WrappedFileSystem):
         if call.kind in MUTATING and any(".treesnap-restore-" in path for path in call.paths):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return call.proceed()
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_what_others_put_into_a_directory_of_the_agent_that_it_removed_comes_back(place, replaces):
+    place.write("file", "old")
+    place.tell(TURN)
+    place.call(inner__deep__mine="agent")
+    place.tell(TURN, "b")
+    place.call("b", inner__deep__theirs="other")
+    place.tell(PRE, call="k2")
+    shutil.rmtree(place.root / "inner")
+    if replaces:
+        place.write("inner", "agent")
+    place.tell(POST, call="k2")
+
+    result = place.rewind()
+
+    assert place.files() == {"file": "old", "inner/deep/theirs": "other"}
+    assert verdicts(result)[b"inner/deep/theirs"] == "back-to-others"
 
 
 class TestOnAFullDisk:

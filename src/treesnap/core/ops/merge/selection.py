@@ -1,7 +1,7 @@
 """A tree of which each path is as in one of several snapshots.
 
-A directory is where anything is left in it. What should be put below a path that is not a directory
-any more is left out.
+A directory is where anything is left in it, or put into it where there is nothing else. What should
+be put below a path that is something else is left out.
 """
 
 from __future__ import annotations
@@ -132,10 +132,13 @@ def _rebuilt(
                 entries[name] = entry._replace(name=name)
         if not is_goal_directory:
             stays = live is not None and live.is_directory and bool(entries)
-            if not stays:  # below it is nothing, or what has no directory to be in
+            directory = live if stays else None
+            if goal is None and entries and directory is None:
+                directory = _directory_in_sources(path, picks, trees)
+            if directory is None:  # below it is nothing, or what has no directory to be in
                 made[path] = goal
                 continue
-            goal = live
+            goal = directory
         assert goal is not None
         totals = Totals()
         for entry in entries.values():
@@ -145,6 +148,18 @@ def _rebuilt(
     top = made[treepath.ROOT]
     assert top is not None
     return top, totals
+
+
+def _directory_in_sources(
+    path: bytes, picks: Mapping[bytes, Pick], trees: TreeReader
+) -> Entry | None:
+    """Returns a directory as it was where something below it is picked from, or None."""
+    for below, pick in picks.items():
+        if pick.entry is not None and pick.source is not None and treepath.is_within(below, path):
+            found = trees.find(pick.source.record.root, path)
+            if found is not None and found.is_directory:
+                return found
+    return None
 
 
 def _sources(picks: Mapping[bytes, Pick]) -> dict[SnapshotId, Snapshot]:
