@@ -1,24 +1,33 @@
 """``%load_ext treesnap.notebook``: magics that make a cell undo what it did to files.
 
 ``%%snap`` captures the root before its cell, and rolls the cell's changes back when it raises.
-``%snap`` calls a method of the handle, and shows the result as a table. The root is that of the
-command line: the nearest directory from the current one upwards that was captured before, else
-the current one.
+``%snap`` calls a method of the handle, and shows the result as a table; commands that have none,
+and options, go to the command line. The root is that of the command line: the nearest directory
+from the current one upwards that was captured before, else the current one. An error is one line.
 
 Not here: how a result is shown (``presentation``).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from treesnap.core.features import brought_by
+from treesnap.core.fs.durable import read_file
+from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.handle import open as open_handle
+from treesnap.core.model.errors import TreesnapError
 from treesnap.core.ops.context import current_directory, default_store_path, find_root
+from treesnap.core.own_program import module_words
 
 with brought_by("notebook"):
     from IPython.core.error import UsageError
@@ -40,7 +49,24 @@ _CALLS: dict[str, Callable[[Handle, _Words], object]] = {
 }
 """What ``%snap`` takes, and what it does."""
 _WORDS_MAX = {"create": None, "diff": 2, "restore": None, "show": 1}
+_PAGE_SIZE_MAX = 64 << 20
 _WORDS_MIN = {"restore": 1}
+
+
+class HistoryFrame:
+    """The page of ``timeline --html``, in a frame of a notebook; nothing in it can run."""
+
+    def __init__(self, page: str) -> None:
+        self._page = page
+
+    def __repr__(self) -> str:
+        return "<HistoryFrame: a notebook shows it>"
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe sandbox="" srcdoc="{escape(self._page)}" title="History" '
+            'style="width: 100%; height: 40em; border: 1px solid"></iframe>'
+        )
 
 
 class CellFailed(UsageError):
@@ -59,7 +85,10 @@ class SnapMagics(Magics):
         '%snap restore latest' goes back.
 
         %snap [list | status | create [LABEL] | diff [A [B]] | show [REF] | restore REF [PATH]... |
-        undo | redo]: calls that, and shows the result.
+        undo | redo]: calls that, and shows the result as a table.
+
+        %snap COMMAND [OPTIONS]: any other command, or one of these with options, as in a terminal;
+        --json returns what it prints. %snap timeline shows the page.
         """
         try:
             words = shlex.split(line)
@@ -72,24 +101,28 @@ class SnapMagics(Magics):
 
     def _line(self, words: _Words) -> object:
         name, *rest = words or ["list"]
-        if name not in _CALLS:
-            raise UsageError(f"%snap takes one of: {', '.join(_CALLS)}")
+        if name not in _CALLS or any(word.startswith("-") for word in rest):
+            return _typed([name, *rest])
         most = _WORDS_MAX.get(name, 0)
         if len(rest) < _WORDS_MIN.get(name, 0) or (most is not None and len(rest) > most):
             raise UsageError(f"%snap {name} does not take {len(rest)} words; see %snap?")
-        return _CALLS[name](_handle(), rest)
+        with _in_one_line():
+            return _CALLS[name](_handle(), rest)
 
     def _cell(self, words: _Words, cell: str) -> None:
         keeps = "--keep" in words
         label = " ".join(word for word in words if word != "--keep")
         if label.startswith("-"):
             raise UsageError("%%snap takes --keep and a label")
-        handle, label = _handle(), label or _first_line(cell)
+        label = label or _first_line(cell)
+        with _in_one_line():
+            handle = _handle()
+            if keeps:
+                handle.create(label=label)
         if keeps:
-            handle.create(label=label)
             self._run(cell, "its changes to files stay, and '%snap restore latest' undoes them")
             return
-        with handle.rollback_on_error(label):
+        with _in_one_line(), handle.rollback_on_error(label):
             self._run(cell, "its changes to files were undone, and '%snap undo' brings them back")
 
     def _run(self, cell: str, what_then: str) -> None:
@@ -97,6 +130,47 @@ class SnapMagics(Magics):
         result = self.shell.run_cell(cell)  # type: ignore[no-untyped-call]  # IPython states none
         if not result.success:
             raise CellFailed(f"The cell failed; {what_then}")
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Raises an error of treesnap as one that IPython shows without a traceback."""
+    try:
+        yield
+    except TreesnapError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        raise UsageError(f"{error}{hint}") from error
+
+
+def _typed(words: _Words) -> object:
+    """Runs a command as in a terminal; returns the object that it prints, or the page."""
+    if words[0] == "timeline" and "--html" not in words:
+        with TemporaryDirectory(prefix="treesnap-") as directory:
+            path = os.path.join(directory, "page.html")
+            _output([*words, "--html", path])
+            page = read_file(LocalFileSystem(), path, _PAGE_SIZE_MAX)
+            return HistoryFrame(page.decode())
+    said = _output(words)
+    if "--json" in words and said.startswith("{"):
+        return json.loads(said)
+    print(said, end="")  # noqa: T201 - as in a terminal
+    return None
+
+
+def _output(words: _Words) -> str:
+    """Returns what a command prints; raises UsageError with what it says where it fails."""
+    done = subprocess.run(  # noqa: S603 - our own program, without a shell
+        [*module_words(), *words], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    said, told = (text.decode(errors="backslashreplace") for text in (done.stdout, done.stderr))
+    if done.returncode and "--json" in words and said.startswith("{"):
+        error = json.loads(said)
+        told = f"{error.get('message', '')} ({error.get('hint')})"
+    if done.returncode and (told or not said):
+        raise UsageError(" ".join(told.split("\n")).strip() or f"It exited with {done.returncode}")
+    if told:
+        print(told, end="")  # noqa: T201 - as in a terminal
+    return said
 
 
 def _first_line(cell: str) -> str:

@@ -102,6 +102,7 @@ def test_the_root_is_that_of_the_command_line(shell, root, handle, monkeypatch):
     "lines",
     [
         ["%snap clean"],
+        ["%snap show --jsn"],
         ["%snap restore"],
         ["%snap undo now"],
         ["%snap diff a b c"],
@@ -114,3 +115,44 @@ def test_what_it_does_not_take_is_an_error(shell, handle, lines, capsys):
     assert not run(shell, *lines).success
     assert "UsageError" in capsys.readouterr().err
     assert handle.list() == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("%snap restore nothing", "This root has no snapshot 'nothing' ('snap list' shows"),
+        ("%snap show nothing --json", "This root has no snapshot 'nothing' ("),
+        ("%snap cat nothing data.csv", "This root has no snapshot 'nothing'"),
+        ("%snap undo", "There is nothing to undo"),
+    ],
+)
+def test_an_error_is_one_line(shell, handle, line, said, capsys):
+    handle.create()
+
+    assert not run(shell, line).success
+    captured = capsys.readouterr()
+    shown = captured.out + captured.err
+    assert said in shown
+    assert "Traceback" not in shown
+    assert len(shown.strip().splitlines()) == 1
+
+
+def test_other_commands_and_options_are_those_of_the_command_line(shell, root, handle, capsys):
+    run(shell, "%snap create one")
+    (root / "data.csv").write_text("1,3\n")
+
+    assert run(shell, "%snap list --json").result["snapshots"][0]["label"] == "one"
+    assert run(shell, "%snap diff latest --stat").result is None
+    assert "1 path changed, 1 line added, 1 line removed" in capsys.readouterr().out
+    run(shell, "%snap du")
+    assert "data.csv" in capsys.readouterr().out
+    assert not run(shell, "%snap status --exit-code --quiet").success
+
+
+def test_the_timeline_is_a_page_in_which_nothing_runs(shell, root):
+    run(shell, "%snap create before <b>cleaning</b>")
+
+    shown = table(shell, "%snap timeline")
+    assert shown.startswith('<iframe sandbox="" srcdoc="')
+    assert "before &amp;lt;b&amp;gt;cleaning" in shown
+    assert list(root.iterdir()) == [root / "data.csv"]

@@ -63,6 +63,7 @@ HOMES = {
         "core/ops/history/text_conversion.py",  # a copy for a program that the user named
         "core/fs/posix.py",  # a file without a name
         "core/watch/follower.py",  # what a command prints
+        "notebook.py",  # a page that is shown in place
         "testing/*",
     ],
     "sqlite3.*": [
@@ -101,7 +102,7 @@ HOMES = {
         "core/watch/follower.py",  # a program that the user named gets it
     ],
     "os.getenv": [],
-    "print": COMMANDS,
+    "print": [*COMMANDS, "notebook.py"],
     # What runs this interpreter, which has to be told to import nothing from where it stands.
     "sys.executable": ["core/own_program.py"],
     "sys.stdout": [*COMMANDS, "core/ops/history/sqlite_text.py"],
