@@ -131,9 +131,11 @@ def test_an_event_without_a_key_repeats_no_other(context):
     assert len(Handle(context).list()) == 3
 
 
-def test_one_key_means_different_things_in_two_sessions_and_phases(context):
+def test_one_key_means_different_things_in_two_sessions_phases_and_hosts(context):
     for phase, session in [(PRE, "s1"), (TURN, "s1"), (PRE, "s2")]:
         assert not record(context, event(context, phase, "same", session)).result.unchanged
+    of_another = event(context, PRE, "same", "s2")._replace(host="codex")
+    assert not record(context, of_another).result.unchanged
 
 
 def test_records_are_read_to_the_newest_prompt_and_not_without_end(context, monkeypatch):
