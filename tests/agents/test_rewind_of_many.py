@@ -145,6 +145,23 @@ def test_what_others_put_into_a_directory_of_the_agent_that_it_removed_comes_bac
     assert verdicts(result)[b"inner/deep/theirs"] == "back-to-others"
 
 
+def test_what_cannot_come_back_because_its_directory_is_something_else_is_said(place):
+    place.write("file", "old")
+    place.tell(TURN)
+    place.call(inner__mine="agent")
+    place.tell(TURN, "b")
+    place.call("b", inner__theirs="other")
+    place.tell(PRE, call="k2")
+    shutil.rmtree(place.root / "inner")
+    place.tell(POST, call="k2")
+    place.write("inner", "user")
+
+    result = place.rewind()
+
+    assert place.files() == {"file": "old", "inner": "user"}
+    assert verdicts(result)[b"inner/theirs"] == "blocked"
+
+
 class TestOnAFullDisk:
     """What a way back was made from stays, although others are given up for room, in vain."""
 

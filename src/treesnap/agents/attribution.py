@@ -56,6 +56,8 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
     """It is as it was left by what may be the agent's in the background, or others'; or it changed
     while it was excluded."""
+    BLOCKED = "blocked"
+    """It would come back, and something else that is kept is in the place of its directory."""
     EXCLUDED = "excluded"
     """It would be undone, and is left alone because it is excluded by now."""
 

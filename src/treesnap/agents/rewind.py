@@ -229,6 +229,10 @@ def _undone(
             selection = select(
                 opened_session, mine, picks, label=label, tags=tags, dry_run=request.dry_run
             )
+    blocked = frozenset(selection.left_out)
+    judged = tuple(
+        item._replace(verdict=Verdict.BLOCKED) if item.path in blocked else item for item in judged
+    )
     if request.overwrites:
         result = restore(context, all_of_it._replace(spared=history.ids))
         left = [item.path for item in result.untouched]  # as what is excluded by now

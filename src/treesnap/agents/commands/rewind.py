@@ -147,7 +147,7 @@ def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator
         yield f"Undone, though it may be the work of others, because {reason}: {_named(paths)}"
     groups: dict[tuple[Verdict, tuple[str, ...]], list[bytes]] = {}
     for item in result.paths:
-        if item.path in differ:
+        if item.path in differ and item.verdict is not Verdict.BLOCKED:
             is_kept = item.verdict is Verdict.CONFLICT
             shown = Verdict.KEPT if is_kept else item.verdict
             groups.setdefault((shown, item.sessions), []).append(item.path)
@@ -165,6 +165,9 @@ def _notes(result: RewindResult, again: str, *, is_everything: bool) -> Iterator
             yield f"As {who} left it before the agent changed it: {_named(paths)}"
         else:
             yield f"Kept, changed by {who}: {_named(paths)}"
+    blocked = [item.path for item in result.paths if item.verdict is Verdict.BLOCKED]
+    if blocked:
+        yield f"Not put back, because something else is where its directory was: {_named(blocked)}"
     excluded = [item.path for item in result.paths if item.verdict is Verdict.EXCLUDED]
     if excluded:
         yield f"Left alone, because it is excluded by now: {_named(excluded)}"

@@ -41,6 +41,8 @@ class PathSelection(NamedTuple):
     """None where nothing differs, or in a dry run."""
     changes: ChangeList
     """What differs from the tree that is there."""
+    left_out: tuple[bytes, ...] = ()
+    """What should be put below a path that is something else."""
 
 
 def select(
@@ -70,9 +72,14 @@ def select(
             }
             groups = _groups(trees, root, own, picks, others)
             old, new = State(before.root, trees, own), State(root, trees, groups)
+            left_out = tuple(
+                path
+                for path, pick in picks.items()
+                if pick.entry is not None and trees.find(root, path) is None
+            )
             changes = compared(old, new, None, session.path_budget())
             if dry_run or not changes:
-                return PathSelection(None, changes)
+                return PathSelection(None, changes, left_out)
             sources = [mine, *_sources(picks).values()]
             record = before._replace(
                 root=root,
@@ -93,7 +100,7 @@ def select(
             )
             sequence = store.snapshots.listing(session.root.id).next_sequence
             _, name = writer.publish(record, session.root.id, sequence, sources)
-        return PathSelection(store.snapshots.load(session.root.id, name), changes)
+        return PathSelection(store.snapshots.load(session.root.id, name), changes, left_out)
 
     return retry_overtaken("the rewind", publish)
 
