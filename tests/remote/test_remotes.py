@@ -45,6 +45,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.events import NullMonitor, Phase
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.snapshots import SnapshotKind
+from treesnap.core.ops.maintenance.roots import list_roots
 from treesnap.core.store.maintenance.retention import Policy
 from treesnap.remote import Remotes
 from treesnap.remote.blobs.base import Blobs
@@ -1716,6 +1717,120 @@ def test_one_damaged_commit_is_a_warning_and_the_rest_goes_on(handle, garden, pl
     assert WarningCode.REMOTE_FILE_DAMAGED in cloning.codes
     with pytest.raises(Corrupt):
         opened(other, place).collect()
+
+
+def pushed_in_turn(handle, garden, place, count_of: int = 4) -> list[str]:
+    """Pushes snapshots with a file of its own each, of which the last one has only its own.
+
+    Returns the packs, oldest first.
+    """
+    opened(handle, place).add("backup", "s3://b")
+    for number in range(count_of):
+        if number == count_of - 1:
+            shutil.rmtree(garden)
+            garden.mkdir()
+        (garden / f"bed {number}").write_bytes(os.urandom(5000))
+        handle.create()
+        opened(handle, place).push()
+    return [name for name in place.content if name.startswith("packs/")]
+
+
+def spoiled(place, name: str) -> None:
+    content = bytearray(place.content[name])
+    content[len(content) // 2] ^= 1
+    place.content[name] = bytes(content)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_damage_of_older_snapshots_does_not_keep_the_newest_from_being_cloned_or_fetched(
+    handle, garden, place, tmp_path, which, is_lost
+):
+    packs = pushed_in_turn(handle, garden, place)
+    kept = dict(place.content)
+    if is_lost:
+        del place.content[packs[which]]
+    else:
+        spoiled(place, packs[which])
+    again = tmp_path / "again"
+    reader = treesnap.open(again, tmp_path / "third", monitor=(cloning := Warned()))
+
+    done = opened(reader, place).clone("s3://b")
+
+    assert difference(record(garden), record(again)) == []
+    snapshots = ids(garden, tmp_path / "store")
+    left_out = {item.snapshot_id for item in done.fetched.left_out}
+    assert left_out == set(snapshots[1 : 4 - which])  # each needs what it took over
+    assert all(packs[which] in item.message for item in done.fetched.left_out)
+    assert WarningCode.REMOTE_SNAPSHOT_DAMAGED in cloning.codes
+    assert ids(again, tmp_path / "third") == [each for each in snapshots if each not in left_out]
+    assert treesnap.open(again, tmp_path / "third").verify().problems == ()
+    other = treesnap.open(tmp_path / "empty", tmp_path / "fourth")
+    Path(other.root).mkdir()
+    opened(other, place).add("backup", "s3://b")
+    assert opened(other, place).fetch().newest_id == snapshots[0]
+    place.content.update(kept)  # as after a repair: the order is that of the history
+    cloned(again, tmp_path / "third", place)
+    assert ids(again, tmp_path / "third") == snapshots
+    again_fetched = opened(other, place).fetch()
+    assert (again_fetched.newest_id, again_fetched.fetched.left_out) == (snapshots[0], ())
+    root = next(item for item in list_roots(other.context) if item.fetched is not None)
+    listed = treesnap.open(os.fsdecode(root.path), tmp_path / "fourth").list()
+    assert [item.id for item in listed] == snapshots
+
+
+def test_a_snapshot_that_was_asked_for_and_is_damaged_is_not_replaced_by_another(
+    handle, garden, place, tmp_path
+):
+    spoiled(place, pushed_in_turn(handle, garden, place)[-1])
+
+    with pytest.raises(Corrupt):
+        cloned(tmp_path / "again", tmp_path / "third", place)
+
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_server_that_fails_after_the_newest_snapshot_leaves_a_whole_directory(
+    handle, garden, place, tmp_path
+):
+    """The clone goes on when it is called again, and brings the rest."""
+    packs = pushed_in_turn(handle, garden, place)
+    snapshots = ids(garden, tmp_path / "store")
+    again, store = tmp_path / "again", tmp_path / "third"
+    place.faults = (
+        BlobFault(
+            kind=BlobFaultKind.FAIL_BEFORE,
+            names=lambda name: name in packs[:-1],
+            is_lasting=True,
+        ),
+    )
+
+    with pytest.raises(RemoteFailed):
+        cloned(again, store, place)
+
+    assert difference(record(garden), record(again)) == []
+    assert ids(again, store) == snapshots[:1]
+    (again / "mine").write_text("mine")
+    place.faults = ()
+    cloned(again, store, place)
+    assert (again / "mine").read_text() == "mine"
+    assert ids(again, store) == snapshots
+    with pytest.raises(Refused) as refused:
+        cloned(again, store, place)
+    assert refused.value.code == ErrorCode.TARGET_NOT_EMPTY
+
+
+def test_a_commit_that_cannot_be_read_and_may_be_newer_is_named(handle, garden, place, tmp_path):
+    pushed_in_turn(handle, garden, place)
+    snapshots = ids(garden, tmp_path / "store")
+    newest = [name for name in place.content if name.startswith("commits/")][-1]
+    spoiled(place, newest)
+
+    silent = cloned(tmp_path / "again", tmp_path / "third", place)
+    named = cloned(tmp_path / "named", tmp_path / "third", place, "garden", snapshots[1])
+
+    assert (silent.snapshot_id, silent.unreadable) == (snapshots[1], (newest,))
+    assert (named.snapshot_id, named.unreadable) == (snapshots[1], ())
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])

@@ -103,7 +103,7 @@ class SealedFiles:
         self._blobs.delete(list(names))
 
     def give_up(self) -> None:
-        """Lets no request be repeated any more, in other threads too."""
+        """Lets the requests that other threads repeat fail now."""
         self._blobs.give_up()
 
     def sweep_unfinished(self) -> None:

@@ -139,9 +139,11 @@ class RemoteObjects:
         objects: Iterable[ObjectId],
         jobs: int = 1,
         tell_totals: Callable[[int, int], None] | None = None,
+        takes_whole: Callable[[BlockTable], bool] = lambda _: False,
     ) -> Iterator[FoundBlock]:
         """Yields the blocks that hold objects, each with those of the objects.
 
+        Of a block of which a part was asked for, ``takes_whole`` tells whether all of it is taken.
         So many requests as ``jobs`` says are under way at the same time, each for 8 MiB or one
         block. If all objects are known before the first block is read, as it is with fewer than
         ``OBJECTS_AT_ONCE``, ``tell_totals`` gets their number and bytes.
@@ -159,10 +161,13 @@ class RemoteObjects:
             if number == 0 and are_all_known and tell_totals is not None:
                 ids = [object_id for of_block in wanted.values() for object_id in of_block]
                 tell_totals(len(ids), sum(self.place(item)[1].raw_size for item in ids))
-            yield from self._blocks_of(wanted, jobs)
+            yield from self._blocks_of(wanted, jobs, takes_whole)
 
     def _blocks_of(
-        self, wanted: Mapping[tuple[RemoteName, Block], Mapping[ObjectId, int]], jobs: int
+        self,
+        wanted: Mapping[tuple[RemoteName, Block], Mapping[ObjectId, int]],
+        jobs: int,
+        takes_whole: Callable[[BlockTable], bool],
     ) -> Iterator[FoundBlock]:
         parts = (
             (name, blocks)
@@ -177,7 +182,7 @@ class RemoteObjects:
                 stored = self._stored(name, blocks)
             # Verified when it is asked for: in several threads hashing takes a fifth longer.
             pairs = zip(blocks, stored, strict=True)
-            return (_found(wanted[name, block].keys(), each) for block, each in pairs)
+            return (_found(wanted[name, block].keys(), each, takes_whole) for block, each in pairs)
 
         for pairs in _ahead(read, parts, jobs, self._files.give_up):
             yield from pairs
@@ -309,21 +314,26 @@ class FoundBlock(NamedTuple):
 
     ids: AbstractSet[ObjectId]
     whole: CheckedBlock | None = None
-    """The block, where all of it was asked for and nothing is wrong with it."""
+    """The block, where all of it was asked for or is taken, and nothing is wrong with it."""
     opened: OpenBlock | None = None
     """The block, where a part of it was asked for. Where there is neither, it could not be read:
     :meth:`RemoteObjects.get` says why, or finds the objects elsewhere."""
 
 
-def _found(ids: AbstractSet[ObjectId], stored: tuple[BlockTable, bytes] | None) -> FoundBlock:
+def _found(
+    ids: AbstractSet[ObjectId],
+    stored: tuple[BlockTable, bytes] | None,
+    takes_whole: Callable[[BlockTable], bool],
+) -> FoundBlock:
     if stored is None:
         return FoundBlock(ids)
-    if ids != set(stored[0].ids):
-        return FoundBlock(ids, opened=OpenBlock(*stored))
-    try:
-        return FoundBlock(ids, whole=checked_block(*stored))
-    except Corrupt:
-        return FoundBlock(ids)
+    is_asked_for = ids == set(stored[0].ids)
+    if is_asked_for or takes_whole(stored[0]):
+        with suppress(Corrupt):
+            return FoundBlock(ids, whole=checked_block(*stored))
+        if is_asked_for:
+            return FoundBlock(ids)
+    return FoundBlock(ids, opened=OpenBlock(*stored))
 
 
 class Seen:

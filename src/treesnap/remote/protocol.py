@@ -183,7 +183,7 @@ class RemoteFiles(Protocol):
         """Removes files; one that is gone is not a failure."""
 
     def give_up(self) -> None:
-        """Lets no request be repeated any more, in other threads too."""
+        """Lets the requests that other threads repeat fail now."""
 
 
 class IndexedPacks:

@@ -15,6 +15,7 @@ import re
 import stat
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id
@@ -63,7 +64,7 @@ from treesnap.core.ops.undo import restore
 from treesnap.core.ops.user_settings import is_safe_remote
 from treesnap.core.store.lock import held
 from treesnap.core.store.maintenance.retention import Decision, Policy, decide
-from treesnap.core.store.roots import registered_roots
+from treesnap.core.store.roots import load_history, registered_roots
 from treesnap.remote.cache import FileCache
 from treesnap.remote.check import RemoteCheck, try_out
 from treesnap.remote.collector import Collected, Collector
@@ -82,7 +83,7 @@ from treesnap.remote.connection import (
     require_encrypted,
     set_up,
 )
-from treesnap.remote.fetch import Fetched, fetch
+from treesnap.remote.fetch import Fetched, LeftOut, Wanted, fetch
 from treesnap.remote.fetched import fetched_root
 from treesnap.remote.format import RemoteFormat
 from treesnap.remote.histories import (
@@ -123,6 +124,8 @@ JOBS = 2
 """How many packs are sent or received at the same time by default."""
 _COMMITS_KNOWN_MAX = 1 << 16
 """Commits of a history that are remembered as the root's own."""
+_WARNED_MAX = 5
+"""So many snapshots that are left out are named by warnings."""
 _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 SecretOf = Callable[[KnownRemote], SecretSource]
@@ -192,6 +195,8 @@ class FetchResult(Record):
     newest_id: SnapshotId
     """The newest one of those that were asked for, as it is in the store."""
     fetched: Fetched
+    unreadable: tuple[str, ...] = ()
+    """Commits that cannot be read, and that may hold a newer one; empty if a REF was given."""
 
     @property
     def ref(self) -> str:
@@ -223,6 +228,8 @@ class CloneResult(Record):
     """Set-user-ID bits and the like that were left out, or given if the caller wanted that."""
     conflicts: tuple[bytes, ...] = ()
     """What others changed or made there since the clone was interrupted: it stays as it is."""
+    unreadable: tuple[str, ...] = ()
+    """Commits that cannot be read, and that may hold a newer snapshot; empty if a REF was given."""
 
 
 def _no_secret(known: KnownRemote) -> SecretSource:
@@ -233,6 +240,14 @@ def _no_secret(known: KnownRemote) -> SecretSource:
         )
 
     return PossibleSecret(refuse)
+
+
+class _Cloned(NamedTuple):
+    """What one view of a remote brought of a clone."""
+
+    history: RemoteHistory
+    fetched: Fetched
+    unreadable: tuple[str, ...]
 
 
 class _RemoteSession(NamedTuple):
@@ -698,12 +713,13 @@ class Remotes:
         """Brings snapshots of a history on a remote into the store; durable after return.
 
         They are looked at and restored as ``REMOTE/HISTORY@REF`` from then on, without the remote.
-        Without ``ref`` all of the history comes; with it that snapshot alone; with ``paths``,
-        which are relative to the root, a snapshot of these paths. Nothing else is read, and the
-        root is left alone. ``history`` is a name, the beginning of an id, or one of these with
-        ``@REF``; without it, it is the only history that is not the root's own. An interrupted
-        fetch goes on when it is called again. Raises NotFound, InvalidArgument, Busy, Corrupt,
-        Refused, RemoteFailed, RemoteLocked, StorageFull.
+        Without ``ref`` all of the history comes, the newest snapshot first; one that needs
+        something damaged is left out, and is a warning. With ``ref`` that snapshot comes alone;
+        with ``paths``, which are relative to the root, a snapshot of these paths. Nothing else is
+        read, and the root is left alone. ``history`` is a name, the beginning of an id, or one of
+        these with ``@REF``; without it, it is the only history that is not the root's own. An
+        interrupted fetch goes on when it is called again. Raises NotFound, InvalidArgument, Busy,
+        Corrupt, Refused, RemoteFailed, RemoteLocked, StorageFull.
         """
         return self._fetch(name, history, ref, paths)
 
@@ -748,9 +764,6 @@ class Remotes:
         candidates = (others or histories) if history is None else histories
         chosen, ref = choose_with_ref(candidates, history, ref)
         goal = _find(remote.name, chosen, ref)
-        payloads = chosen.payloads
-        if ref is not None or wanted:
-            payloads = {goal: payloads[goal]}
         root = fetched_root(session.store, remote.name, chosen.name, chosen.id)
         root.register()
         with root.locked("fetch", session.context.wait_s):
@@ -758,12 +771,18 @@ class Remotes:
                 session._replace(root=root),
                 remote.connection.protocol,
                 remote.view,
-                list(payloads.values()),
-                wanted,
+                Wanted(
+                    chosen.payloads,
+                    goal,
+                    with_others=ref is None,
+                    others_follow=ref is None and not wanted,
+                    paths=wanted,
+                ),
                 self._jobs,
             )
-        newest = fetched.ids[list(payloads).index(goal)]
-        return FetchResult(remote.name, chosen.id, chosen.name, newest, fetched)
+        _warn_of_left_out(session.context, remote.name, fetched.left_out)
+        unread = _maybe_newer(remote.view, chosen) if ref is None else ()
+        return FetchResult(remote.name, chosen.id, chosen.name, fetched.asked_id, fetched, unread)
 
     def pull(
         self,
@@ -833,17 +852,20 @@ class Remotes:
         which are relative to the root, nothing else is read, and there is one snapshot of these
         paths. Set-user-ID bits, devices, privileged attributes and owners are left out unless it is
         ``privileged``. At the address of a bucket, or where a secret is set for it, the remote has
-        to be encrypted, unless ``encrypted`` says otherwise. The directory is made once everything
-        is fetched; a clone that was killed goes on when it is called again, and leaves alone what
-        others put there meanwhile. Raises NotFound, InvalidArgument, Refused, Busy, Corrupt,
-        RemoteFailed, RemoteLocked, StorageFull.
+        to be encrypted, unless ``encrypted`` says otherwise. The directory is made once that
+        snapshot is fetched, before the others are; one of these that needs something damaged is
+        left out, and is a warning. A clone that was killed goes on when it is called again, and
+        leaves alone what others put there meanwhile. Raises NotFound, InvalidArgument, Refused,
+        Busy, Corrupt, RemoteFailed, RemoteLocked, StorageFull.
         """
         context = self._context
         tree_paths = _tree_paths(context, paths)
         refuse_dangerous(context.root, context.store_path)
         recovery = recover(context)
         earlier = recovery.completed if recovery is not None else None
-        if earlier is None:
+        is_whole = not lazy and not tree_paths
+        goes_on = earlier is None and is_whole and _is_cloned(context)
+        if earlier is None and not goes_on:
             _require_empty(context.root)
         name, known = self._known(place)
         secret = self._secret_of(known)
@@ -854,7 +876,7 @@ class Remotes:
             view = connection.protocol.read(skips_damaged=True)
             _warn_of_damage(context, view)
 
-            def fetched_with(view: View) -> tuple[str, SnapshotId, Fetched]:
+            def brought(view: View, *, with_others: bool) -> _Cloned:
                 histories = _histories(context, connection, view)
                 chosen, inner_ref = choose_with_ref(histories, history, ref)
                 with opened(context, "clone", create=True, recover=False) as session:
@@ -862,40 +884,68 @@ class Remotes:
                         seen = connection.marks(view.number, view.state)
                         _registry(session).note(name, known, seen)
                     goal = _find(name, chosen, inner_ref)
-                    payloads = chosen.payloads
-                    if lazy or tree_paths:
-                        payloads = {goal: payloads[goal]}
+                    if goes_on:
+                        goal = _newest_here(session, chosen)
                     session.root.register()
                     with locked_root(session, "clone"):
-                        if not tree_paths:
-                            _require_only(session, payloads)
+                        if not tree_paths and not goes_on:
+                            _require_only(session, chosen.records)
                         fetched = fetch(
                             session,
                             connection.protocol,
                             view,
-                            list(payloads.values()),
-                            tree_paths,
+                            Wanted(
+                                chosen.payloads,
+                                goal,
+                                with_others,
+                                others_follow=is_whole,
+                                paths=tree_paths,
+                            ),
                             self._jobs,
                         )
-                    goal = fetched.ids[list(payloads).index(goal)]
                     if tree_paths:
-                        _require_only(session, [goal])
-                return chosen.id, goal, fetched
+                        _require_only(session, [fetched.asked_id])
+                return _Cloned(
+                    chosen, fetched, _maybe_newer(view, chosen) if inner_ref is None else ()
+                )
 
-            history_id, goal, fetched = connection.protocol.settled("the clone", view, fetched_with)
-        restored = restore(
-            context,
-            RestoreRequest(
-                ref=goal,
-                list_changes=False,
-                privileged=privileged,
-                bases=() if earlier is None else (earlier,),
-                # What appeared during the fetch is in no snapshot; what appears later, no plan has.
-                approve=None if earlier is not None else lambda _: _require_empty(context.root),
-            ),
+            settled = connection.protocol.settled
+            first = settled("the clone", view, partial(brought, with_others=False))
+            restored = None
+            if not goes_on:
+                restored = restore(
+                    context,
+                    RestoreRequest(
+                        ref=first.fetched.asked_id,
+                        list_changes=False,
+                        privileged=privileged,
+                        bases=() if earlier is None else (earlier,),
+                        # What appeared during the fetch is in no snapshot; what appears later, no
+                        # plan has.
+                        approve=(
+                            None if earlier is not None else lambda _: _require_empty(context.root)
+                        ),
+                    ),
+                )
+            fetched = first.fetched
+            if is_whole and len(first.history.records) > 1:
+                rest = settled("the clone", view, partial(brought, with_others=True)).fetched
+                fetched = rest._replace(
+                    asked_id=fetched.asked_id,
+                    snapshots=fetched.snapshots + rest.snapshots,
+                    objects=fetched.objects + rest.objects,
+                    size_bytes=fetched.size_bytes + rest.size_bytes,
+                )
+        _warn_of_left_out(context, name or known.url, fetched.left_out)
+        return CloneResult(
+            context.root,
+            first.history.id,
+            fetched.asked_id,
+            fetched,
+            restored.privileges if restored is not None else Privileges(),
+            tuple(item.path for item in restored.conflicts) if restored is not None else (),
+            first.unreadable,
         )
-        conflicts = tuple(item.path for item in restored.conflicts)
-        return CloneResult(context.root, history_id, goal, fetched, restored.privileges, conflicts)
 
     def _contacted(self, session: Session, name: str | None) -> tuple[str, KnownRemote]:
         """Returns what :func:`_contacted` does, and forgets its marks if the caller says so."""
@@ -1079,6 +1129,28 @@ def _warn_of_damage(context: Context, view: View) -> None:
         )
 
 
+def _warn_of_left_out(context: Context, where: str, left_out: Sequence[LeftOut]) -> None:
+    for item in left_out[:_WARNED_MAX]:
+        context.monitor.warn(
+            WarningCode.REMOTE_SNAPSHOT_DAMAGED,
+            f"Snapshot {item.snapshot_id[:12]} of {quoted(where)} is left out: {item.message}",
+        )
+    if len(left_out) > _WARNED_MAX:
+        context.monitor.warn(
+            WarningCode.REMOTE_SNAPSHOT_DAMAGED,
+            f"{len(left_out) - _WARNED_MAX} more snapshots of {quoted(where)} are left out",
+        )
+
+
+def _maybe_newer(view: View, history: RemoteHistory) -> tuple[str, ...]:
+    """Returns the commits that cannot be read, and that may hold newer snapshots of a history.
+
+    A machine reads the epoch before each push, and epochs never fall.
+    """
+    epoch = max(commit.name.number for commit in history.commits)
+    return tuple(str(name) for name in sorted(view.damaged) if name.number >= epoch)
+
+
 def _warn_of_readers(context: Context, directory: str) -> None:
     """Warns where other users may read what is pushed to a directory, whatever modes it had."""
     real = real_target(directory)
@@ -1191,6 +1263,30 @@ def _decisions(session: Session, snapshots: Sequence[Snapshot], policy: Policy) 
 def _merge_bases(session: Session, done: FetchResult) -> list[Snapshot]:
     there = fetched_root(session.store, done.remote, done.history_name, done.history_id)
     return merge_bases(session, there, done.history_name)
+
+
+def _is_cloned(context: Context) -> bool:
+    """Tells whether the root is a directory that was cloned, and restored since."""
+    with translating_os_errors("look at the directory"):
+        if not os.path.lexists(context.root) or not os.listdir(context.root):
+            return False
+    try:
+        with opened(context, "clone", recover=False) as session:
+            return session.root.last_from_elsewhere > 0 and bool(load_history(session.root).undo)
+    except StoreMissing:
+        return False
+
+
+def _newest_here(session: Session, history: RemoteHistory) -> SnapshotId:
+    """Returns the newest snapshot of a history that the root has, where it lacks older ones.
+
+    That is what a clone was interrupted at that had restored it. Raises Refused else.
+    """
+    own = {item.id for item in session.store.snapshots.names(session.root.id)}
+    here = [key for key in history.records if key in own]
+    if not here or len(here) == len(history.records):
+        _require_empty(session.context.root)
+    return here[-1] if here else next(reversed(history.records))
 
 
 def _require_empty(directory: str) -> None:

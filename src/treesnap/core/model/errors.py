@@ -166,6 +166,7 @@ class WarningCode(StrEnum):
     GARBAGE_KEPT = "garbage-kept"
     ROOM_MADE = "room-made"
     REMOTE_FILE_DAMAGED = "remote-file-damaged"
+    REMOTE_SNAPSHOT_DAMAGED = "remote-snapshot-damaged"
     NOT_CONVERTED = "not-converted"
     NOT_COMPARED = "not-compared"
     FORKS_MADE = "forks-made"

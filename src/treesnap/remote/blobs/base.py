@@ -109,9 +109,9 @@ class Blobs(Protocol):
         """
 
     def give_up(self) -> None:
-        """Ends the pauses between requests that are being repeated, in other threads too.
+        """Lets the requests that other threads repeat fail now.
 
-        For a caller that fails, and waits for its threads. Nothing is repeated from then on.
+        For a caller that fails, and waits for its threads.
         """
 
     def close(self) -> None:

@@ -43,7 +43,8 @@ class Repeater:
 
     def __init__(self, retries: Retries) -> None:
         self._retries = retries
-        self._is_given_up = Event()
+        self._given_up = Event()
+        """Of the requests that begin now."""
         self._lock = Lock()
         self._is_told = False
 
@@ -53,6 +54,7 @@ class Repeater:
         Raises the last failure where the time is over, and at once any that will not pass by
         itself, such as missing credentials.
         """
+        given_up = self._given_up
         began_s: float | None = None
         longest_s = 2 * PAUSE_MIN_S
         while True:
@@ -64,11 +66,7 @@ class Repeater:
                     began_s = now_s
                 pause_s = self._pause_s(longest_s)
                 waited_s = now_s + pause_s - began_s
-                if (
-                    not error.may_pass
-                    or waited_s > self._retries.for_s
-                    or self._is_given_up.is_set()
-                ):
+                if not error.may_pass or waited_s > self._retries.for_s or given_up.is_set():
                     raise
                 if waited_s >= TOLD_AFTER_S:
                     self._tell(error, self._retries.for_s - (now_s - began_s))
@@ -76,7 +74,7 @@ class Repeater:
                 if began_s is not None:
                     self._is_told = False
                 return result
-            self._retries.wait(self._is_given_up, pause_s)
+            self._retries.wait(given_up, pause_s)
             longest_s = min(2 * longest_s, PAUSE_MAX_S)
 
     def _pause_s(self, longest_s: float) -> float:
@@ -93,5 +91,6 @@ class Repeater:
             self._retries.tell(f"{error.message}; it is tried again for {left_s:.0f} s")
 
     def give_up(self) -> None:
-        """Ends all pauses, in other threads too; from now on nothing is repeated."""
-        self._is_given_up.set()
+        """Lets the requests that other threads repeat fail now; later ones are repeated again."""
+        given_up, self._given_up = self._given_up, Event()
+        given_up.set()

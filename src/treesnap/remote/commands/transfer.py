@@ -13,6 +13,7 @@ import click
 import treesnap
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.declarations import option, several_options
+from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import privileged_option
 from treesnap.cli.output.as_text import (
@@ -25,13 +26,14 @@ from treesnap.cli.output.as_text import (
 )
 from treesnap.cli.parameters import SIZE, Seconds, WholeNumber
 from treesnap.core.model.errors import InvalidArgument, NotFound, RemoteFailed, printable
-from treesnap.core.model.quantities import count_text, first_lines, size_text
+from treesnap.core.model.quantities import count_text, first_few, first_lines, size_text
 from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.secret import secret_of
 
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
     from treesnap.remote import FetchResult, PullResult, Remotes
+    from treesnap.remote.fetch import Fetched
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOWN_MAX = 10
@@ -226,6 +228,7 @@ def clone(
             "size_bytes": result.fetched.size_bytes,
             "privileges": result.privileges,
             "conflicts": result.conflicts,
+            **_damage_fields(result.fetched, result.unreadable),
         },
         [line],
     )
@@ -240,6 +243,7 @@ def clone(
     if not is_known:
         add = invocation.command_text("remote", "add", "NAME", where)
         invocation.output.note(f"To push from there, add the remote first: {add}")
+    _exit_if_older(invocation, result.snapshot_id, result.fetched, result.unreadable)
 
 
 @command(
@@ -278,6 +282,7 @@ def fetch(
             handle, limit_rate, jobs, retry_for, accept_rollback=accept_rollback
         ).fetch(name, history, paths=paths)
     invocation.output.result("fetch", lambda: _fetch_fields(result), [_fetch_line(result)])
+    _exit_if_older(invocation, result.newest_id, result.fetched, result.unreadable)
 
 
 def _is_bucket(address: str) -> bool:
@@ -304,7 +309,25 @@ def _fetch_fields(result: FetchResult) -> dict[str, object]:
         "snapshots": result.fetched.snapshots,
         "objects": result.fetched.objects,
         "size_bytes": result.fetched.size_bytes,
+        **_damage_fields(result.fetched, result.unreadable),
     }
+
+
+def _damage_fields(fetched: Fetched, unreadable: Sequence[str]) -> dict[str, object]:
+    return {"damaged": fetched.left_out, "unreadable": unreadable}
+
+
+def _exit_if_older(
+    invocation: Invocation, newest_id: str, fetched: Fetched, unreadable: Sequence[str]
+) -> None:
+    """Says, and exits with it, that a newer snapshot may be there that cannot be read."""
+    if unreadable:
+        count = count_text(len(fetched.ids), "snapshot")
+        invocation.output.note(
+            f"A newer snapshot may be in what cannot be read: {first_few(unreadable, printable)}",
+            f"This is {short_id(newest_id)}, the newest of {count} that can be read",
+        )
+        click.get_current_context().exit(ExitCode.DAMAGED)
 
 
 @command("pull", examples=["snap pull", "snap pull backup garden", "snap pull backup --theirs"])
