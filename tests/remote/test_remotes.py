@@ -1134,8 +1134,8 @@ def test_rotated_keys_open_everything_and_older_ones_nothing_new(handle, garden,
     for name in [name for name in place.content if name.startswith("keys/")]:
         del place.content[name]
     place.content.update(old_slots)
-    with pytest.raises(TreesnapError):
-        cloned(tmp_path / "third", tmp_path / "fourth", place)
+    assert len(cloned(tmp_path / "third", tmp_path / "fourth", place).unreadable) == 1
+    assert (tmp_path / "third" / "plants").read_bytes() == SECRET_TEXT * 5
 
 
 @pytest.mark.parametrize("is_removed_first", [True, False])
@@ -1169,8 +1169,11 @@ def test_a_file_of_a_generation_that_no_slot_has_is_damaged(handle, place):
     data = place.content[name]
     place.content[name] = data[:12] + b"\x07" + data[13:]
 
-    with pytest.raises(Corrupt, match=name):
-        opened(treesnap.open(handle.root + "2", handle.store_path + "2"), place).clone("s3://b")
+    other = opened(treesnap.open(handle.root, handle.store_path + "2"), place)
+    other.add("backup", "s3://b")
+    (problem,) = other.verify().problems
+    assert (problem.code, problem.where) == ("bad-commit", name)
+    assert "needs key generation 7" in problem.message
 
 
 @pytest.mark.parametrize("kind", [BlobFaultKind.FAIL_BEFORE, BlobFaultKind.FAIL_AFTER])
@@ -1667,7 +1670,8 @@ def test_what_arrives_damaged_once_is_read_again(handle, garden, place, folder, 
     found: object = None
     with suppress(Corrupt):
         found = opened(handle, place).histories()
-    assert found != expected
+    # Readers go on without a state and a part of the index.
+    assert found != expected or folder in {"state", "index"}
     place.faults = ()
 
     assert opened(handle, place).histories() == expected

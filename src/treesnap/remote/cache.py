@@ -39,8 +39,8 @@ class FileCache:
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name.replace("/", "_"))
 
-    def get(self, name: str, tag: str = "") -> bytes | None:
-        """Returns a file that was kept with this tag, or None."""
+    def get(self, name: str, tag: str | None = "") -> bytes | None:
+        """Returns a file that was kept with this tag, or any with None; None if there is none."""
         try:
             data = read_file(self._fs, self._path(name), _SIZE_MAX)
         except _FAILURES:
@@ -49,7 +49,7 @@ class FileCache:
         is_right = (
             len(data) >= start
             and checksum(data[_CHECKSUM_SIZE:], _CHECKSUM_SIZE) == data[:_CHECKSUM_SIZE]
-            and data[_CHECKSUM_SIZE:start] == _head(tag)
+            and (tag is None or data[_CHECKSUM_SIZE:start] == _head(tag))
         )
         return data[start:] if is_right else None
 

@@ -27,6 +27,13 @@ class SealedFiles:
         self._cache = cache
         self._tags: dict[str, str] = {}
         """Tags of the states that were listed."""
+        self._read: tuple[str, bytes, str] | None = None
+        """The file that was read last, as it is on the server, with its tag."""
+        self._takes_kept = True
+
+    def read_anew(self) -> None:
+        """Takes no file that was kept for one that is on the server, from now on."""
+        self._takes_kept = False
 
     def put(self, folder: Folder, number: int, content: bytes) -> RemoteName:
         """Writes a file under a new name; durable and listed when it returns.
@@ -48,8 +55,8 @@ class SealedFiles:
     def get(self, name: str) -> bytes | None:
         """Returns a file, or None when there is none; raises Corrupt and RemoteFailed."""
         tag = self._tags.get(name, "")
-        cache = self._cache if tag or name.startswith(_NEVER_CHANGED) else None
-        kept = cache.get(name, tag) if cache is not None else None
+        is_kept = self._takes_kept and (tag or name.startswith(_NEVER_CHANGED))
+        kept = self._cache.get(name, tag) if self._cache is not None and is_kept else None
         if kept is not None:
             with suppress(Corrupt):  # read it again
                 return self._sealer.open(name, kept)
@@ -57,10 +64,24 @@ class SealedFiles:
             data = self._blobs.get(name)
         except BlobMissing:
             return None
-        content = self._sealer.open(name, data)
-        if cache is not None:
-            cache.put(name, data, tag)
-        return content
+        self._read = name, data, tag
+        return self._sealer.open(name, data)
+
+    def keep(self, name: str) -> None:
+        """Keeps the file that was read last, which proved to be whole."""
+        if self._cache is not None and self._read is not None and self._read[0] == name:
+            _, data, tag = self._read
+            if tag or name.startswith(_NEVER_CHANGED):
+                self._cache.put(name, data, tag)
+        self._read = None
+
+    def get_kept(self, name: str) -> bytes | None:
+        """Returns a file as it was when it was kept, or None."""
+        kept = self._cache.get(name, None) if self._cache is not None else None
+        if kept is not None:
+            with suppress(Corrupt):
+                return self._sealer.open(name, kept)
+        return None
 
     def get_ranges(
         self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]

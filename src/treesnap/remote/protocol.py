@@ -36,6 +36,11 @@ several packs, none goes before the one that stays was read. A commit that break
 be read counts for nothing, and while it is there, nothing is collected. A deletion that cannot be
 read deletes nothing, and while it is there, nothing is collected either.
 
+**Damage.** A state, or a part of the index or of the catalog, that cannot be read stops everything
+that writes. Readers go on: with the state as it was kept, else with one that names all parts which
+are listed and counts every commit; and without the part, where what the index said is read from
+the packs again. Only what a part of the catalog said is not visible meanwhile.
+
 **Repair.** What a server lost or damaged is stored again, in a partial commit: readers take an
 object from any pack that has it. A collection lets go of a pack that is missing when all that
 snapshots need of it lies elsewhere; until then writers may rely on it.
@@ -60,7 +65,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import Any, Protocol, Self, TypeVar
@@ -75,6 +80,7 @@ from treesnap.core.codec.pack import (
     Encoded,
     IndexEntry,
     encode_pack,
+    scan_blocks,
 )
 from treesnap.core.codec.snapshot import decode_snapshot
 from treesnap.core.model.entries import ObjectId
@@ -83,6 +89,7 @@ from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
     GenerationMissing,
+    NewerVersion,
     RemoteFailed,
     UnsupportedFormat,
 )
@@ -113,6 +120,12 @@ _LOOKS_MAX = 3
 """How often a file is looked for that is listed, or that a state names."""
 _VIEWS_MAX = 5
 """How many views a reader tries when collections delete what they name."""
+
+_STATES = "state/"
+_NO_STATE = "state/"
+"""Stands for the name of the state that is not there."""
+_MAY_LACK = (_STATES, f"{Folder.INDEX}/", f"{Folder.CATALOG}/")
+"""What readers go on without."""
 
 _Result = TypeVar("_Result")
 
@@ -172,6 +185,12 @@ class RemoteFiles(Protocol):
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yields the names that begin so, in their order."""
+
+    def keep(self, name: str) -> None:
+        """Takes note that the file that was read last is whole, so that it may be kept."""
+
+    def get_kept(self, name: str) -> bytes | None:
+        """Returns a file that was whole when it was kept, or None."""
 
     def kept(self, folder: str) -> Collection[str]:
         """Returns the names of the files of a folder that were read before, and are needed."""
@@ -275,12 +294,25 @@ class View:
     damaged: Mapping[RemoteName, Corrupt]
     """Others, which cannot be read or break a rule. What they hold is not visible, and nothing is
     collected while they are there."""
+    lacks: Mapping[str, Corrupt] = field(default_factory=dict)
+    """The state and parts of index and catalog that cannot be read, and why. Readers go on without
+    them; nothing is written meanwhile."""
     hidden: frozenset[RemoteName] = frozenset()
     """Commits that were read before, that count still, and that are not listed any more. No sweep
     removes them: the remote was set back, or its server hides them."""
     absent: frozenset[str] = frozenset()
     """Packs and objects that were missing before this was read: what needs them all the same is
     damaged."""
+
+    @property
+    def has_state(self) -> bool:
+        """Tells whether the state was read, from the server or as it was kept."""
+        return self.number >= 0
+
+    def require_whole(self) -> None:
+        """Raises the Corrupt of what a reader can go on without, and a writer cannot."""
+        for error in self.lacks.values():
+            raise error
 
     @cached_property
     def visible(self) -> dict[bytes, CommitEntry]:
@@ -350,10 +382,20 @@ class Deletions(NamedTuple):
 class Remote:
     """Reads the state of a remote, and creates the next one."""
 
-    def __init__(self, files: RemoteFiles, wait: Callable[[int], bool]) -> None:
-        """``wait`` is called before a state is read for the n-th time, and tells whether to."""
+    def __init__(
+        self,
+        files: RemoteFiles,
+        wait: Callable[[int], bool],
+        are_keys_known: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        """``wait`` is called before a state is read for the n-th time, and tells whether to.
+
+        ``are_keys_known`` tells whether the remote has keys of a generation: a file that needs
+        others is damaged.
+        """
         self.files = files
         self._wait = wait
+        self._are_keys_known = are_keys_known
         self._known: dict[RemoteName, Any] = {}
         """What files say that were read; they never change."""
         self._last_state: tuple[int, RemoteState] | None = None
@@ -370,25 +412,50 @@ class Remote:
         try:
             with damage_of_remote():
                 return _found(read)
-        except Corrupt:
-            self.files.keep_only(("state", *Folder), ())
+        except Corrupt as error:
+            if error.path is None:
+                self.files.keep_only(("state", *Folder), ())
             raise
 
     def _read_state_once(self) -> tuple[int, RemoteState]:
         number = self._highest()
+        name = state_name(number)
         if self._last_state is None or self._last_state[0] != number:
-            content = self.files.get(state_name(number))
-            if content is None:
-                raise _FileGone(state_name(number))
-            self._last_state = number, REMOTE_STATE.unseal(content, state_name(number))
-            self.files.keep_only(("state",), (state_name(number),))
+            self._last_state = number, self._decoded(name, REMOTE_STATE.unseal)
+            self.files.keep_only(("state",), (name,))
         return self._last_state
+
+    def _decoded(self, name: str, meaning: Callable[[bytes, str], Any]) -> Any:
+        """Returns what a file says; raises _FileGone, Corrupt, and UnsupportedFormat."""
+        try:
+            content = self.files.get(name)
+            if content is None:
+                raise _FileGone(name)
+            found = meaning(content, name)
+        except NewerVersion:
+            raise
+        except UnsupportedFormat as error:  # of a file that is not whole
+            raise Corrupt(error.message, code=ErrorCode.REMOTE_DAMAGED, path=name) from error
+        except Corrupt as error:
+            if error.path is None:
+                error.path = name
+            raise
+        self.files.keep(name)
+        return found
+
+    def _is_damage(self, error: Corrupt) -> bool:
+        """Tells whether a file is damaged, rather than encrypted with keys that are newer."""
+        return not isinstance(error, GenerationMissing) or not self._are_keys_known(
+            error.generation
+        )
 
     def _highest(self) -> int:
         numbers = (state_number(name) for name in self.files.list("state/"))
         highest = max((number for number in numbers if number is not None), default=None)
         if highest is None:
-            raise Corrupt("The remote has no state: it was emptied, or it is another one")
+            raise Corrupt(
+                "The remote has no state: it was emptied, or it is another one", path=_NO_STATE
+            )
         return highest
 
     def read(
@@ -400,22 +467,76 @@ class Remote:
         """Returns what counts. With ``own`` commits, which were acknowledged, lists no others.
 
         Reads each commit and each part once in its life. Raises RemoteFailed, and Corrupt; with
-        ``skips_damaged`` a damaged commit does not keep others from being read, and the caller says
-        what is in :attr:`View.damaged`.
+        ``skips_damaged`` a damaged file does not keep others from being read, and the caller says
+        what is in :attr:`View.damaged` and :attr:`View.lacks`.
         """
-        view = self._checked(lambda: self._read_once(own))
-        if view.damaged and not skips_damaged:
-            raise next(iter(view.damaged.values()))
+        lacks: dict[str, Corrupt] = {}
+        while True:
+            try:
+                view = self._checked(lambda: self._read_once(own, lacks))
+                break
+            except Corrupt as error:
+                where = error.path if isinstance(error.path, str) else ""
+                if (
+                    not skips_damaged
+                    or where in lacks
+                    or not where.startswith(_MAY_LACK)
+                    or not self._is_damage(error)
+                ):
+                    raise
+                lacks[where] = error
+        if not skips_damaged:
+            view.require_whole()
+            if view.damaged:
+                raise next(iter(view.damaged.values()))
         return view
 
-    def _read_once(self, own: Mapping[RemoteName, RemoteCommit] | None) -> View:
+    def _state_for_readers(self, lacks: Mapping[str, Corrupt]) -> tuple[int, RemoteState]:
+        """Returns the state; where it cannot be read, as it was kept, or one for readers alone.
+
+        That names all parts that are listed, and lets every commit count: it may show what was
+        deleted, or never acknowledged, and hides nothing.
+        """
+        if not any(name.startswith(_STATES) for name in lacks):
+            return self.read_state()
+        for name in lacks:
+            content = self.files.get_kept(name)
+            number = state_number(name)
+            if content is not None and number is not None:
+                with suppress(Corrupt, UnsupportedFormat):
+                    return number, REMOTE_STATE.unseal(content, name)
+        parts = {folder: self.names(folder) for folder in (Folder.INDEX, Folder.CATALOG)}
+        if not any(parts.values()) and not self.names(Folder.COMMITS):
+            raise next(iter(lacks.values()))  # there is nothing else either
+        return -1, RemoteState(
+            index_parts=tuple(parts[Folder.INDEX]), catalog_parts=tuple(parts[Folder.CATALOG])
+        )
+
+    def _unlisted_packs(self, view: View) -> tuple[IndexedPacks, ...]:
+        """Returns what is in the packs that nothing readable lists; reads all of each.
+
+        A pack that cannot be read holds nothing.
+        """
+        found = []
+        for name in self.names(Folder.PACKS):
+            if name not in view.sizes:
+                with suppress(Corrupt, UnsupportedFormat):
+                    content = self.files.get(str(name))
+                    if content is not None:
+                        tables = list(scan_blocks(content, name.id))
+                        found.append(IndexedPacks.of_pack(name, tables, len(content)))
+        return tuple(found)
+
+    def _read_once(
+        self, own: Mapping[RemoteName, RemoteCommit] | None, lacks: Mapping[str, Corrupt]
+    ) -> View:
         names = self.names(Folder.COMMITS) if own is None else list(own)
         kept = [] if own is not None else _names(self.files.kept(Folder.COMMITS))
-        number, state = self.read_state()
-        catalog = {
-            entry.name.id: entry for part in self._all(state.catalog_parts) for entry in part
-        }
-        index = tuple(self._all(state.index_parts))
+        number, state = self._state_for_readers(lacks)
+        catalog_parts = [name for name in state.catalog_parts if str(name) not in lacks]
+        catalog = {entry.name.id: entry for part in self._all(catalog_parts) for entry in part}
+        index_parts = [name for name in state.index_parts if str(name) not in lacks]
+        index = tuple(self._all(index_parts))
         removed = frozenset(state.removed)
 
         def counts(name: RemoteName) -> bool:
@@ -430,11 +551,11 @@ class Remote:
                 with damage_of_remote():
                     (commit,) = self._all([name]) if own is None else [own[name]]
                     commits[name] = commit, IndexedPacks(commit.packs, commit.rows, str(name))
-            except GenerationMissing:
-                raise  # newer keys would read it
             except Corrupt as error:
+                if not self._is_damage(error):
+                    raise  # newer keys would read it
                 damaged[name] = error
-        damaged |= _refused(commits, index)
+        damaged |= _refused(commits, index if not lacks else ())
         needed = {*state.catalog_parts, *state.index_parts, *counted}
         self._forget_others(needed)
         if own is None:
@@ -442,7 +563,12 @@ class Remote:
             self.files.keep_only(folders, list(map(str, (needed | hidden) - damaged.keys())))
         for name in commits.keys() & damaged:
             del commits[name]
-        return View(number, state, catalog, index, commits, damaged, hidden)
+        view = View(number, state, catalog, index, commits, damaged, dict(lacks))
+        if number < 0:
+            return replace(view, index=(*index, *self._unlisted_packs(view)))
+        if len(index_parts) < len(state.index_parts):
+            view = replace(view, index=(*index, *self._unlisted_packs(view)))
+        return replace(view, hidden=hidden)
 
     def settled(self, what: str, view: View, read: Callable[[View], _Result]) -> _Result:
         """Returns what is read with a view, or with a newer one while collections go on.
@@ -479,9 +605,9 @@ class Remote:
         for name in self.names(Folder.DELETIONS):
             try:
                 (listed[name],) = self._all([name])
-            except GenerationMissing:
-                raise  # newer keys would read it
             except Corrupt as error:
+                if not self._is_damage(error):
+                    raise  # newer keys would read it
                 damaged[name] = error
         self.files.keep_only((Folder.DELETIONS,), list(map(str, listed)))
         return Deletions(listed, damaged)
@@ -499,10 +625,7 @@ class Remote:
         found = []
         for name in names:
             if name not in self._known:
-                content = self.files.get(str(name))
-                if content is None:
-                    raise _FileGone(str(name))
-                self._known[name] = _MEANINGS[name.folder](content, str(name))
+                self._known[name] = self._decoded(str(name), _MEANINGS[name.folder])
             found.append(self._known[name])
         return found
 
@@ -686,6 +809,7 @@ class Push:
         """
         self._forget()
         self.view = view if view is not None else self._remote.read(own, skips_damaged=True)
+        self.view.require_whole()
         return self.view
 
     def __enter__(self) -> Self:

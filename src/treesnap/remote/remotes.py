@@ -472,7 +472,7 @@ class Remotes:
 
     def histories(self, name: str | None = None) -> tuple[HistoryInfo, ...]:
         """Returns the histories on a remote, those with the newest snapshots first."""
-        with self._connected(name, "look at a remote") as remote:
+        with self._connected(name, "look at a remote", only_reads=True) as remote:
             listed = [item.info() for item in remote.histories()]
         return tuple(sorted(listed, key=lambda item: item.newest_at_ns, reverse=True))
 
@@ -616,7 +616,9 @@ class Remotes:
         missing collects garbage, if this machine may; durable after return. Without it nothing is
         changed. Raises Busy, RemoteFailed.
         """
-        with self._connected(name, "verify a remote", reads_all=True) as remote:
+        with self._connected(
+            name, "verify a remote", reads_all=True, only_reads=not repair
+        ) as remote:
             protocol, session = remote.connection.protocol, remote.session
             session.monitor.begin(Phase.VERIFY, None, None)
             source = LocalObjects(session.store) if repair else None
@@ -697,7 +699,7 @@ class Remotes:
         ``history`` is a name or the beginning of an id; without it, it is the root's own history,
         or the only one. Raises NotFound.
         """
-        with self._connected(name, "look at a remote") as remote:
+        with self._connected(name, "look at a remote", only_reads=True) as remote:
             own = remote.own_history()
             if history is None and own is not None:
                 history = own.history.id.hex()
@@ -734,7 +736,7 @@ class Remotes:
     ) -> FetchResult:
         """Fetches; with ``from_others`` raises NotFound where only the root's own history is."""
         tree_paths = _tree_paths(self._context, paths)
-        with self._connected(name, "fetch") as remote:
+        with self._connected(name, "fetch", only_reads=True) as remote:
             return remote.connection.protocol.settled(
                 "the fetch",
                 remote.view,
@@ -880,7 +882,7 @@ class Remotes:
                 histories = _histories(context, connection, view)
                 chosen, inner_ref = choose_with_ref(histories, history, ref)
                 with opened(context, "clone", create=True, recover=False) as session:
-                    if name is not None:
+                    if name is not None and view.has_state:
                         seen = connection.marks(view.number, view.state)
                         _registry(session).note(name, known, seen)
                     goal = _find(name, chosen, inner_ref)
@@ -977,12 +979,15 @@ class Remotes:
         doing: str,
         *,
         reads_all: bool = False,
+        only_reads: bool = False,
         changes_history: bool = False,
     ) -> Iterator[_RemoteSession]:
         """Opens the store and a remote, and reads what is visible there.
 
-        With ``reads_all`` nothing is taken from what was kept of the remote. What is remembered of
-        the root's history there changes in one process at a time. A damaged commit is a warning.
+        A command that ``only_reads`` goes on without a state, index or catalog that is damaged,
+        which is a warning; any other one raises Corrupt. With ``reads_all`` nothing is taken from
+        what was kept of the remote. What is remembered of the root's history there changes in one
+        process at a time. A damaged commit is a warning.
         """
         with opened(self._context, doing, recover=False) as session:
             registry = _registry(session)
@@ -991,15 +996,20 @@ class Remotes:
             if changes_history and directory is not None and not known.is_encrypted:
                 refuse_foreign_remote(directory)
             cache = FileCache(session.fs, session.store.layout, known.remote_id)
-            if reads_all or self._accepts_rollback:
+            if self._accepts_rollback:
                 cache.clear()
             with (
                 _history_lock(session) if changes_history else nullcontext(),
                 connect(known, self._secret_of(known), self._opener, cache) as connection,
             ):
+                if reads_all:
+                    connection.files.read_anew()
                 view = connection.protocol.read(skips_damaged=True)
+                if not only_reads:
+                    view.require_whole()
                 _warn_of_damage(session.context, view)
-                registry.note(name, known, connection.marks(view.number, view.state))
+                if view.has_state:
+                    registry.note(name, known, connection.marks(view.number, view.state))
                 if connection.format.collection is not Collection.NONE:  # else it may list late
                     require_not_hidden(known.url, view.hidden)
                 yield _RemoteSession(session, name, connection, view)
@@ -1122,6 +1132,11 @@ def _history_lock(session: Session) -> Iterator[None]:
 
 
 def _warn_of_damage(context: Context, view: View) -> None:
+    for where, error in sorted(view.lacks.items()):
+        context.monitor.warn(
+            WarningCode.REMOTE_FILE_DAMAGED,
+            f"{where} cannot be read, and nothing is stored there meanwhile: {error.message}",
+        )
     for name, error in sorted(view.damaged.items()):
         context.monitor.warn(
             WarningCode.REMOTE_FILE_DAMAGED,
@@ -1148,7 +1163,9 @@ def _maybe_newer(view: View, history: RemoteHistory) -> tuple[str, ...]:
     A machine reads the epoch before each push, and epochs never fall.
     """
     epoch = max(commit.name.number for commit in history.commits)
-    return tuple(str(name) for name in sorted(view.damaged) if name.number >= epoch)
+    names = [str(name) for name in view.damaged if name.number >= epoch]
+    folded = [name for name in view.lacks if name.startswith(f"{Folder.CATALOG}/")]
+    return tuple(sorted([*names, *folded]))
 
 
 def _warn_of_readers(context: Context, directory: str) -> None:

@@ -86,6 +86,9 @@ class Verification:
         for some blocks of each pack. Raises RemoteFailed, and at the end Missing when packs or
         objects are not there that were not looked for before the view was read.
         """
+        for where, error in sorted(self._view.lacks.items(), key=lambda item: item[0]):
+            folder = where.partition("/")[0]
+            self._note(f"bad-{folder}", error.message, where)
         for name, error in sorted(self._view.damaged.items(), key=lambda item: item[0]):
             self._note("bad-commit", error.message, str(name))
         for name, error in sorted(self._deletions.damaged.items(), key=lambda item: item[0]):
@@ -252,6 +255,7 @@ def repaired(
         with suppress(Busy, Corrupt, RemoteFailed):  # what is left says it
             collect()
     view = remote.read(skips_damaged=True)
+    view.require_whole()
     let_go = len(missing - view.sizes.keys())
     if let_go:
         done.append(f"Let go of {count_text(let_go, 'missing pack')}")

@@ -182,6 +182,12 @@ class Client:
                 return
             after = names[self._server.page_size - 1]
 
+    def keep(self, name: str) -> None:
+        """Does nothing."""
+
+    def get_kept(self, name: str) -> None:
+        """Returns nothing."""
+
     def kept(self, folder: str) -> list[str]:
         """Returns what was read of a folder, and was not let go of."""
         return [name for name in self._kept if name.startswith(f"{folder}/")]

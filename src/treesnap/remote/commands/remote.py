@@ -333,7 +333,7 @@ def _advising_on_unreadable(program: str) -> Iterator[None]:
         if error.code is ErrorCode.REMOTE_DAMAGED:
             advised(
                 error,
-                "nothing there can be read without that: put back a copy of it, if there is one; "
+                "nothing can be stored there without that: put back a copy of it, if there is one; "
                 f"or '{program} remote add' another place, and '{program} push' from each machine",
             )
         raise

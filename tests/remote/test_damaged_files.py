@@ -1,0 +1,155 @@
+"""One damaged or missing small file of a remote: readers go on, and nothing is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import treesnap
+from blob_doubles import MemoryBlobs
+from oracle import difference, record
+from sampling import sized
+from treesnap.core.model.errors import Corrupt, ErrorCode, WarningCode
+from treesnap.core.model.events import NullMonitor
+from treesnap.remote import Remotes
+from treesnap.remote.keys import Secret
+
+FOLDERS = ["state", "index", "catalog", "commits"]
+
+
+class Warned(NullMonitor):
+    """Keeps the codes of warnings."""
+
+    def __init__(self) -> None:
+        self.codes: set[WarningCode] = set()
+
+    def warn(self, code: WarningCode, message: str) -> None:
+        self.codes.add(code)
+
+
+class Scene:
+    """A remote in memory, of which a part was folded and a part was not."""
+
+    def __init__(self, base: Path, *, encrypted: bool) -> None:
+        self.base = base
+        self.content: dict[str, bytes] = {}
+        self.garden = base / "garden"
+        self.garden.mkdir()
+        self.handle = treesnap.open(self.garden, base / "store")
+        self.remotes = self.opened(self.handle)
+        self.remotes.add("backup", "s3://b", encrypted=encrypted)
+        for number in range(3):
+            (self.garden / f"bed {number}").write_bytes(os.urandom(3000))
+            self.handle.create()
+            self.remotes.push()
+            if number == 1:
+                self.remotes.collect()
+        self.whole = dict(self.content)
+        self._clones = 0
+
+    def opened(self, handle: treesnap.Handle) -> Remotes:
+        return Remotes(
+            handle,
+            lambda _: lambda: Secret.raw_key("5a" * 32),
+            lambda _url, make=False: MemoryBlobs(self.content),
+        )
+
+    def names(self, folder: str) -> list[str]:
+        return [name for name in self.whole if name.startswith(f"{folder}/")]
+
+    def clone(self, monitor: NullMonitor, ref: str | None = None):
+        """Clones on a machine that knows nothing; returns the directory and the result."""
+        self._clones += 1
+        directory = self.base / f"again {self._clones}"
+        handle = treesnap.open(directory, self.base / f"store {self._clones}", monitor=monitor)
+        return directory, self.opened(handle).clone("s3://b", ref=ref, encrypted=False)
+
+    def spoil(self, name: str, at: int | None) -> None:
+        """Flips a bit of a file, or removes it; all else is whole."""
+        self.content.clear()
+        self.content |= self.whole
+        if at is None:
+            del self.content[name]
+        else:
+            data = bytearray(self.whole[name])
+            data[at // 8] ^= 1 << at % 8
+            self.content[name] = bytes(data)
+
+
+@pytest.fixture(params=[True, False], ids=["encrypted", "plain"])
+def scene(request, tmp_path: Path) -> Scene:
+    return Scene(tmp_path, encrypted=request.param)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_damaged_file_keeps_no_new_machine_from_the_newest_snapshot(scene, folder):
+    """Of what only the damaged file said, all that can be found otherwise is there."""
+    snapshots = [item.id for item in scene.handle.list()]
+    expected = record(scene.garden)
+    for name in scene.names(folder):
+        bits = range(0, 8 * len(scene.whole[name]), sized(1111, 1))
+        for at in (None, *bits):
+            scene.spoil(name, at)
+
+            directory, done = scene.clone(warned := Warned())
+
+            lacks_newest = folder == "commits" and at is not None
+            if folder == "commits":
+                assert done.snapshot_id == snapshots[1], (name, at)
+                assert done.unreadable == ((name,) if lacks_newest else ()), (name, at)
+                continue
+            assert difference(expected, record(directory)) == [], (name, at)
+            assert WarningCode.REMOTE_FILE_DAMAGED in warned.codes
+            assert done.unreadable == ((name,) if folder == "catalog" else ()), (name, at)
+            whole = 1 if folder == "catalog" else 3
+            assert (len(done.fetched.ids), done.fetched.left_out) == (whole, ()), (name, at)
+
+
+@pytest.mark.parametrize("folder", FOLDERS[:3])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_nothing_is_written_while_such_a_file_is_damaged(scene, folder, is_lost):
+    other = scene.opened(treesnap.open(scene.base / "garden", scene.base / "second"))
+    other.add(
+        "backup", "s3://b", encrypted=False if not scene.remotes.list()[0].is_encrypted else None
+    )
+    (name,) = scene.names(folder)
+    scene.spoil(name, None if is_lost else 8 * len(scene.whole[name]) // 2)
+    before = dict(scene.content)
+
+    for work in (other.push, other.collect, lambda: other.delete(None, "garden")):
+        with pytest.raises(Corrupt) as refused:
+            work()
+        assert refused.value.code is ErrorCode.REMOTE_DAMAGED
+    assert f"bad-{folder}" in {problem.code for problem in other.verify().problems}
+
+    assert scene.content == before
+    assert len(other.histories()) == 1
+    scene.content[name] = scene.whole[name]
+    assert other.verify(read_data=True).problems == ()
+    other.collect()
+
+
+def test_a_machine_that_kept_the_state_goes_on_with_that(scene):
+    """Everything that the remote holds is as it was for it."""
+    shown = scene.remotes.snapshots()
+    (name,) = scene.names("state")
+    for at in (8 * 5, 8 * 14, 8 * len(scene.whole[name]) - 1):
+        scene.spoil(name, at)
+
+        assert scene.remotes.snapshots() == shown
+        assert scene.remotes.verify(read_data=True).problems[0].where == name
+        assert scene.remotes.snapshots() == shown
+        with pytest.raises(Corrupt):
+            scene.remotes.collect()
+
+
+def test_what_a_state_left_out_does_not_come_back_where_the_state_was_kept(scene):
+    scene.remotes.prune(policy=None)
+    (history,) = scene.remotes.histories()
+    (name,) = scene.names("state")
+    scene.whole = dict(scene.content)
+    scene.spoil(name, 8 * 14)
+
+    assert scene.remotes.histories() == (history,)
