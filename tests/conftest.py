@@ -19,6 +19,14 @@ import pytest
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
+from capabilities import (
+    CAPABILITIES,
+    counts_of,
+    hide_attributes,
+    is_unexplained,
+    require,
+    require_marked,
+)
 from fenced import watch_takers
 from sampling import IS_FULL, chosen, sized
 from treesnap.core.fs import native, processes
@@ -159,6 +167,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not IS_FULL:
         hide_older_processes()
     watch_takers(_note_taken)
+    hide_attributes()
 
 
 def _note_taken(problem: str) -> None:
@@ -180,6 +189,29 @@ def _note_taken(problem: str) -> None:
     stack = [f"{frame.name}:{frame.lineno}" for frame in frames[-12:-2]]
     with TAKEN.open("a") as file:
         file.write(f"{problem}, by {' '.join(stack)}\n")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leaves out what needs more than is here."""
+    require_marked(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fails a test that was left out and does not say what it needs."""
+    report = yield
+    if is_unexplained(report):
+        report.outcome = "failed"
+        report.longrepr = f"left out without a word of what it needs: {report.longrepr}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how many tests were left out for what is not here."""
+    for name, count in counts_of(terminalreporter.stats.get("skipped", ())).most_common():
+        terminalreporter.write_line(f"{count:6} need {name}: {CAPABILITIES[name]}")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -319,6 +351,7 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if request.param == "in Python":
         monkeypatch.setattr(native, "module", None)
     elif native.module is None:
+        require("native")
         pytest.skip("the module in C is not built, or TREESNAP_PURE is set")
     return str(request.param)
 

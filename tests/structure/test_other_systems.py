@@ -8,6 +8,7 @@ asked for with ``getattr``, numbers of errors that mean another thing elsewhere,
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ EXEMPT = {
     ("core/ops/context.py", "/proc"): "a root that is refused, wherever it is",
     ("mount/adapter.py", "os.SEEK_HOLE"): "the question of a libfuse, which has it then",
 }
+INHERITED = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
 IMPORTS = """
 import importlib, pkgutil, sys, treesnap
 def walk(package):
@@ -62,6 +64,48 @@ def test_every_module_imports_on_another_unix(system):
 
     assert done.returncode == 0, done.stderr
     assert "treesnap.core.handle" in done.stdout.split()
+
+
+COMMANDS = """
+import os, sys
+from treesnap.cli.main import execute
+def run(words):
+    code = execute([*words.split(), "-q"])
+    assert code == 0, words
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+os.chdir(sys.argv[3])
+os.mkdir("directory"); os.symlink("nowhere", "link"); os.mkfifo("pipe")
+write("a", "first"); write("directory/b", "b"); run("create"); run("status")
+write("a", "second"); os.remove("directory/b"); os.mkdir("directory/b"); os.remove("link")
+run("create"); run("restore latest~1")
+assert (open("a").read(), open("directory/b").read()) == ("first", "b")
+assert os.readlink("link") == "nowhere"
+run("undo")
+assert open("a").read() == "second" and os.path.isdir("directory/b")
+run("redo")
+assert open("a").read() == "first"
+for words in ("list", "diff latest~1", "doctor", "verify --read-data", "gc", "root list"):
+    run(words)
+"""
+
+
+@pytest.mark.parametrize("system", UNIX)
+def test_everyday_commands_work_without_anything_of_linux(system, tmp_path):
+    """Also without its calls in the C library, and with nothing below ``/proc``."""
+    root = tmp_path / "elsewhere"
+    root.mkdir()
+
+    done = subprocess.run(
+        [sys.executable, HOOK, system, COMMANDS, root],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HOME": str(tmp_path), "SNAP_STORE": str(tmp_path / "store"), **INHERITED},
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_windows_is_refused_by_a_command_and_by_the_library():

@@ -289,10 +289,10 @@ def test_no_change_follows_a_link():
         and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func.value) == "os"
         and node.func.attr in FOLLOWING
-        and ast.unparse(node.args[0]) not in {"fd", "_path_of(fd)"}
+        and ast.unparse(node.args[0]) not in {"fd", "place"}
         and "follow_symlinks" not in {keyword.arg for keyword in node.keywords}
     ] == []
-    assert list(signature(FileSystem.change_mode).parameters) == ["self", "fd", "mode"]
+    assert list(signature(FileSystem.change_mode).parameters) == ["self", "place", "mode"]
 
 
 def test_what_only_reads_can_change_nothing():

@@ -24,6 +24,7 @@ from trees import (
     write,
     write_sparse,
 )
+from treesnap.core.fs import IS_LINUX
 
 HARMLESS = frozenset({errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENAMETOOLONG})
 """Why a mutation may be impossible; another one is tried then."""
@@ -240,6 +241,8 @@ def change_attribute(top: bytes, random: Random) -> bytes | None:
     """Sets, changes or removes an extended attribute."""
     path = pick(top, random)
     if path is None:
+        return None
+    if not IS_LINUX:
         return None
     name = "user.note" if is_file(path) or is_directory(path) else "trusted.note"
     if name in os.listxattr(path, follow_symlinks=False) and random.random() < 0.5:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
+from capabilities import HAS_DEVICES
+
 LARGE_SIZE = 1_500_000
 """More than one chunk, whatever is in it."""
 STILL = b"still"
@@ -208,6 +210,8 @@ def _build_links(top: bytes) -> None:
 def _build_nodes(top: bytes) -> None:
     os.mkfifo(top + b"/fifo", 0o620)
     os.link(top + b"/fifo", top + b"/linked/fifo")
+    if not HAS_DEVICES:
+        return
     with wanted("device nodes"):
         os.mknod(top + b"/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
         os.mknod(top + b"/loop", stat.S_IFBLK | 0o640, os.makedev(7, 200))

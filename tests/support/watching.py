@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import treesnap
+from capabilities import require
 from oracle import difference, record
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.mounts import PRECISE_GRANULARITY_NS
@@ -65,6 +66,7 @@ class WatchedWorld:
         fs: FileSystem | None = None,
     ) -> Handle:
         """Returns a handle with a new watcher, which has made its first snapshot."""
+        require("notices")
         plain = treesnap.open(self.root, self.store)
         old_enough_ns = time.time_ns() + PRECISE_GRANULARITY_NS
         while plain.create() and time.time_ns() <= old_enough_ns:

@@ -638,6 +638,7 @@ def _with_lists(place: Path, *lists: str) -> Path:
     return place
 
 
+@pytest.mark.needs("attributes")
 def test_access_control_lists_of_gnu_tar_come_with_names_and_numbers(tmp_path, handle):
     lists = "u:daemon:r,u:54321:rwx,u:bin:w,g:daemon:x,g:54321:rw"
     source = _with_lists(tmp_path / "source", "-m", lists)

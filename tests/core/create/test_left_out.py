@@ -354,6 +354,7 @@ def test_other_file_systems_are_listed_and_left_alone(handle, root, mounted):
     assert (root / "new place/file").exists()
 
 
+@pytest.mark.needs("mounts")
 @needs_root
 def test_a_directory_of_the_same_file_system_that_is_mounted_is_left_alone(
     handle, root, tmp_path, mounted
@@ -524,6 +525,7 @@ class TestUnreadableRules:
         assert handle.verify().ok
         handle.restore(result.id)
 
+    @pytest.mark.needs("notices")
     def test_rules_are_looked_at_again_while_watched(self, tmp_path, root):
         monitor = CollectingMonitor()
         handle = treesnap.open(root, tmp_path / "store", monitor=monitor)

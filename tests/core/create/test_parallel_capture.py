@@ -40,6 +40,8 @@ from treesnap.core.store.writer_slot import acquire
 from treesnap.core.worktree.scan import parallel_capture
 from treesnap.testing.doubles import Call, WrappedFileSystem
 
+pytestmark = pytest.mark.needs("helpers")
+
 TIMEOUT_S = 60
 LATER_NS = 3_600_000_000_000
 SEEDS = range(sized(1, 20))

@@ -176,6 +176,7 @@ def test_reads_only_what_changed(root, tmp_path):
     assert handle_of(root, tmp_path / "store").create().stats.files_read == 0
 
 
+@pytest.mark.needs("exact times")
 def test_reads_again_what_was_young_in_directories_that_were_not(root, tmp_path):
     young = root / "top-3" / "inner-1" / "file-9"
     newest_ns = max(path.stat().st_ctime_ns for path in directories(root))

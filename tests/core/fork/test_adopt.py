@@ -45,6 +45,7 @@ def fork(handle, tree, tmp_path):
     return tmp_path / "fork"
 
 
+@pytest.mark.needs("attributes")
 def test_a_fork_that_alone_changed_is_adopted_as_it_is(handle, tree, fork):
     (fork / "texts" / "lines").write_text("other\n")
     (fork / "script").chmod(0o755)
@@ -195,6 +196,7 @@ def test_another_directory_in_the_place_of_a_fork_is_refused(handle, tree, fork,
     assert (tree / "other").read_text() == "changed"
 
 
+@pytest.mark.needs("birth times")
 def test_a_fork_that_was_moved_or_restored_is_the_fork(handle, tree, fork, tmp_path):
     (fork / "script").write_text("fork\n")
     open_handle(fork, handle.store_path).create()

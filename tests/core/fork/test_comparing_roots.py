@@ -73,6 +73,7 @@ def test_both_sides_are_read_from_their_trees(world):
     assert (content.old, content.new) == (b"of the origin", b"of the fork")
 
 
+@pytest.mark.needs("exact times")
 def test_only_what_changed_is_read(world):
     fs = RecordingFileSystem()
     fork = world.root.parent / "fork"

@@ -176,6 +176,7 @@ class TestAFork:
 
         assert refused.value.code is ErrorCode.HISTORY_KEPT
 
+    @pytest.mark.needs("birth times")
     def test_is_recognised_after_a_move(self, world, tmp_path):
         world.handle().fork("latest", [tmp_path / "fork"])
         os.rename(tmp_path / "fork", tmp_path / "moved")
@@ -191,6 +192,7 @@ class TestAFork:
         assert refused.value.code is ErrorCode.PINNED
 
 
+@pytest.mark.needs("exact times")
 class TestTheFirstSnapshot:
     def files_read(self, world: World, place: Path) -> list[str]:
         fs = RecordingFileSystem()
@@ -319,6 +321,7 @@ class TestRefused:
                 "latest", [tmp_path / "fork"]
             )
 
+    @pytest.mark.needs("clones")
     def test_without_room_for_copies(self, world, tmp_path):
         class Full(UnsyncedFileSystem):
             def free_bytes(self, fd: int) -> int:
@@ -467,6 +470,7 @@ class Sharing(WrappedFileSystem):
         return None
 
 
+@pytest.mark.needs("exact times")
 class TestClones:
     def test_are_made_of_what_is_unchanged(self, world, tmp_path):
         world.handle(clock_ns=later).create()

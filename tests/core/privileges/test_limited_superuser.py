@@ -13,6 +13,8 @@ import pytest
 import treesnap
 from state import tree_state
 
+pytestmark = pytest.mark.needs("linux")
+
 OTHER_ID = 1234
 IN_NAMESPACE = ("unshare", "--user", "--map-root-user")
 WITHOUT_CAPABILITY = ("setpriv", "--bounding-set=-chown")

@@ -128,6 +128,7 @@ def test_what_root_does_in_a_store_of_another_user_leaves_that_user_everything(p
     as_nobody(go_on)
 
 
+@pytest.mark.needs("companions")
 @ONLY_ROOT
 def test_the_owner_may_ask_and_stop_a_watcher_of_roots(place):
     words = ["-C", str(place / "root"), "--store", str(place / "store"), "watch", "--detach"]

@@ -65,6 +65,7 @@ WAYS: dict[str, Callable[[treesnap.Handle], object]] = {
 }
 
 
+@pytest.mark.needs("mounts")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("kind", ["directory", "file system"])
@@ -90,6 +91,7 @@ def test_nothing_is_written_into_what_covers_the_root(place: Place, way, kind):
     way(place.handle)
 
 
+@pytest.mark.needs("mounts")
 @pytest.mark.parametrize("way", DRY_WAYS.values(), ids=DRY_WAYS)
 def test_a_dry_run_refuses_what_covers_the_root_too(place: Place, way):
     place.mounter.bind(place.other, place.root)

@@ -76,6 +76,7 @@ class TestMountPoint:
         assert result.created == 8
         assert records(world) == []
 
+    @pytest.mark.needs("mounts")
     def test_and_one_of_the_same_device(self, tmp_path):
         (tmp_path / "world").mkdir()
         world = World(tmp_path / "world")

@@ -20,6 +20,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
+pytestmark = pytest.mark.needs("processes")
+
 NOBODY_ID = 65534
 
 

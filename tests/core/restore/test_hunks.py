@@ -102,6 +102,7 @@ def test_undo_brings_every_byte_back_and_redo_the_hunks(handle, root):
     assert files_of(root) == after
 
 
+@pytest.mark.needs("attributes")
 def test_what_is_no_content_stays(handle, root):
     path = root / "below/text"
     path.chmod(0o610)

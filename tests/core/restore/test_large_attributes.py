@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
+import pytest
+
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import WarningCode
 from treesnap.core.model.events import CollectingMonitor
@@ -12,6 +14,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
 
+@pytest.mark.needs("attributes")
 def test_what_no_file_there_can_hold_is_listed_and_the_rest_restored(tmp_path):
     root = tmp_path / "root"
     root.mkdir()

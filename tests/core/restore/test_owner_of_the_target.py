@@ -218,6 +218,7 @@ def test_nor_does_one_in_a_mount_point(tmp_path, act):
         shutil.rmtree(place.base)
 
 
+@pytest.mark.needs("mounts")
 @pytest.mark.parametrize("way", ["tmpfs", "bind"])
 def test_nothing_of_what_is_mounted_is_removed(tmp_path, way):
     """The directory above a mount point can be moved into one that is about to be removed."""

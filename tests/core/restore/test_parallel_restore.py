@@ -23,6 +23,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.worktree.apply import removal, stage
 from treesnap.testing.doubles import Call, WrappedFileSystem
 
+pytestmark = pytest.mark.needs("helpers")
+
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch):

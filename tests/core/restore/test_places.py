@@ -70,6 +70,7 @@ class TestMountsInside:
         assert (place.root / "file").read_text() == "file"
         assert difference(inside, record(place.root / "data")) == []
 
+    @pytest.mark.needs("mounts")
     def test_over_a_file_are_left_alone(self, place, mount, tmp_path):
         place.make("settings", "file")
         place.done("create", "--name", "before")

@@ -22,6 +22,8 @@ from treesnap.remote import Remotes
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import kill_at
 
+pytestmark = pytest.mark.needs("attributes")
+
 IS_SUPERUSER = os.geteuid() == 0
 STRANGER = 12345
 CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")

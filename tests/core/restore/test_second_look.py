@@ -40,6 +40,7 @@ def changed_attributes(path: Path, outside: Path) -> None:
             pytest.skip(f"chattr is not possible here: {done.stderr.decode()}")
 
 
+@pytest.mark.needs("notices")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("change", [other_link, link_that_goes, changed_attributes])
 @pytest.mark.parametrize("path", ["d1/other", "d2"])
@@ -67,6 +68,7 @@ class Deaf(Notifier):
         return [report for report in super().take() if report.name != b"other"]
 
 
+@pytest.mark.needs("notices")
 @pytest.mark.parametrize("force", [False, True])
 def test_content_that_no_watcher_reports_is_captured_and_restored(world, force):
     """The look at everything that follows takes it into the safety snapshot."""
@@ -112,6 +114,7 @@ class TestOverlay:
             context_at(root=root, store_path=str(tmp_path / "store"), fs=UnsyncedFileSystem())
         )
 
+    @pytest.mark.needs("linux")
     @pytest.mark.parametrize("change", ["content", "mode", "removed"])
     def test_links_of_a_lower_layer_are_replaced(self, root, handle, tmp_path, change):
         """The snapshot is of a copy of the tree, so that nothing was copied up before."""
@@ -222,6 +225,7 @@ class TestVanishing:
         assert not list(root.parent.rglob(".treesnap*"))
 
 
+@pytest.mark.needs("mappings")
 def test_what_is_written_through_a_mapping_meanwhile_is_a_conflict(tmp_path):
     """The second write into a page moves no time."""
     root = tmp_path / "root"
@@ -247,6 +251,7 @@ def test_what_is_written_through_a_mapping_meanwhile_is_a_conflict(tmp_path):
     assert (root / "file").read_bytes()[:3] == b"220"
 
 
+@pytest.mark.needs("notices")
 class TestAnEditDuringAWatchedRestore:
     """It is a conflict, although the restore of a watched root may begin again."""
 

@@ -421,6 +421,7 @@ def test_links_are_whole_or_as_they_were_after_a_kill(handle, root, two_names, t
     assert outcomes == {False, True}
 
 
+@pytest.mark.needs("notices")
 def test_a_watcher_knows_what_an_undo_takes_back(handle, root, tmp_path):
     make(root, {".snapignore": "*.log\n", "mine": "mine", "in/file": "1"})
     linked(root, "in/file", "beside", "name.log")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from capabilities import require
 from sampling import sized
 from state import tree_state
 from treesnap.agents.event import Event
@@ -91,6 +92,7 @@ class Place:
 def place(tmp_path: Path) -> Place:
     made = Place(tmp_path)
     if LOCAL.birth_time_ns(str(made.old)) is None:
+        require("birth times")
         pytest.skip("the file system tells no birth times")
     return made
 
@@ -312,6 +314,7 @@ def kill_at(number: int) -> FaultyFileSystem:
     return FaultyFileSystem(fault, inner=UnsyncedFileSystem())
 
 
+@pytest.mark.needs("birth times")
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_move_that_is_killed_anywhere_loses_no_history(tmp_path, by_hand):
     number = 0

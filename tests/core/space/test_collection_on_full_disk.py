@@ -216,6 +216,7 @@ def reserved(store: Path) -> list[int]:
     return [path.stat().st_blocks * 512 for path in (store / "collector").glob("reserve-*")]
 
 
+@pytest.mark.needs("holes")
 def test_dead_blocks_of_a_pack_that_cannot_be_rewritten_are_given_back(handle, disk):
     """Six sevenths of the only pack are dead, and there is no room for the rest of it."""
     for number in range(7):
@@ -272,6 +273,7 @@ def disk_bytes_free(disk: Path) -> int:
     return status.f_bfree * status.f_frsize
 
 
+@pytest.mark.needs("holes")
 def test_a_restore_gives_automatic_snapshots_up_before_it_fails(handle, disk):
     """Whatever the policy keeps of them; but not the one that it goes to."""
     ids = []

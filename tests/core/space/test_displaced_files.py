@@ -106,6 +106,7 @@ class TestCommand:
         assert "in the background failed: it could not" in ended.err
 
 
+@pytest.mark.needs("exchange")
 class TestAreRemovedAtOnce:
     @pytest.fixture
     def assert_at_once(self, place):

@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -325,7 +326,8 @@ class Machine(RuleBasedStateMachine):
         elif action == "mode" and path.exists() and not path.is_symlink():
             path.chmod(random.choice((0o700, 0o755, 0o711)))
         elif action == "xattr" and path.exists() and not path.is_symlink():
-            os.setxattr(path, random.choice(("user.one", "user.two")), self.line())
+            with suppress(OSError):  # not every file system has attributes
+                os.setxattr(path, random.choice(("user.one", "user.two")), self.line())
         elif action == "bytes" and (is_file or not os.path.lexists(path)):
             path.write_bytes(b"\0" + self.line())
         elif action == "swap":

@@ -82,6 +82,7 @@ COVERS = {
 }
 
 
+@pytest.mark.needs("mounts")
 @WAYS
 @pytest.mark.parametrize("cover", COVERS.values(), ids=COVERS)
 def test_what_a_step_mounted_over_the_root_is_not_written_to(
@@ -108,6 +109,7 @@ def test_what_a_step_mounted_over_the_root_is_not_written_to(
     assert difference(before, record(root)) == []
 
 
+@pytest.mark.needs("mounts")
 def test_a_plan_that_goes_on_later_does_not_write_there_either(handle, root, other, mounter):
     planner = Planner(handle)
     script = f"echo spoilt > file; mount --bind '{other}' '{root}'; exit 1"

@@ -269,6 +269,7 @@ def test_a_child_of_the_first_process_of_a_container_belongs_to_its_block(
     subprocess.run(words, check=True, timeout=60)
 
 
+@pytest.mark.needs("processes")
 @pytest.mark.parametrize("shells", [0, 1])
 @pytest.mark.parametrize("is_contained", [False, True])
 def test_a_process_does_not_belong_to_a_block_of_another_container(

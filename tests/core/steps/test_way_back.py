@@ -215,6 +215,7 @@ def test_plain_restore_keeps_refusing_what_it_could_not_undo(tmp_path: Path):
 CLOSING = ["no-permissions", "read-only", "root-without-permissions", "closed-and-created"]
 
 
+@pytest.mark.needs("path only")
 @pytest.mark.sampled(8)
 @WAYS
 @pytest.mark.parametrize("damage", [item for item in ALL if item.id in CLOSING])

@@ -16,6 +16,8 @@ from treesnap.core.model.errors import ErrorCode, TreesnapError
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 
+pytestmark = pytest.mark.needs("exchange")
+
 OTHER_FILE_SYSTEM = Fault(errno=errno.EXDEV, methods=frozenset({"exchange"}))
 
 

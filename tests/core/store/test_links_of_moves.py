@@ -27,6 +27,8 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
+pytestmark = pytest.mark.needs("exchange")
+
 
 class World:
     """A store at ``a``, which is moved to ``b``, ``c`` and back."""

@@ -64,6 +64,7 @@ def test_a_link_of_another_user_is_not_that_of_a_killed_move(tmp_path, leads):
     world.assert_own()
 
 
+@pytest.mark.needs("exchange")
 @pytest.mark.parametrize("name", LINKS)
 @pytest.mark.parametrize("leads", ["itself", "elsewhere"])
 def test_a_link_that_appears_meanwhile_is_not_put_in_the_place_of_the_store(tmp_path, name, leads):

@@ -36,6 +36,8 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
+pytestmark = pytest.mark.needs("exchange")
+
 
 def other_file_system() -> FaultyFileSystem:
     """Returns a file system on which the first exchange is one between two."""

@@ -122,7 +122,8 @@ class ReadingFileSystem(Protocol):
     def mount_id(self, fd: int) -> int | None:
         """Returns through which mount a file was opened, or None if that cannot be known.
 
-        Numbers are used again after an unmount. See statx(2).
+        Where the system numbers no mounts, two of one file system have the same number. Numbers
+        are used again after an unmount. See statx(2).
         """
 
     def birth_time_ns(self, name: Name | int) -> int | None:
@@ -246,10 +247,11 @@ class FileSystem(ReadingFileSystem, Protocol):
     def make_node(self, name: bytes, mode: int, device: int = 0, /, *, dir_fd: int) -> None:
         """Makes a FIFO or a device; ``mode`` holds the type."""
 
-    def change_mode(self, fd: int, mode: int, /) -> None:
+    def change_mode(self, place: Place, mode: int, /) -> None:
         """Sets the permission bits of what a descriptor leads to, also one of ``open_any``.
 
-        Takes no name: chmod(2) would follow a link that another process puts there.
+        Raises Unsupported for a name where the system would follow a link that another process
+        puts there. See chmod(2).
         """
 
     def change_owner(

@@ -319,9 +319,15 @@ class LinuxFileSystem(PosixFileSystem):
             error.filename = os.fsdecode(target)
             raise _raised(error, _NO_RENAME) from None
 
-    def change_mode(self, fd: int, mode: int, /) -> None:
-        if not _changed_by_descriptor(os.fchmod, fd, mode):
-            os.chmod(_path_of(fd), mode)
+    def change_mode(self, place: Place, mode: int, /) -> None:
+        if not isinstance(place, int):
+            fd = self.open_any(place[1], dir_fd=place[0])
+            try:
+                self.change_mode(fd, mode)
+            finally:
+                os.close(fd)
+        elif not _changed_by_descriptor(os.fchmod, place, mode):
+            os.chmod(_path_of(place), mode, follow_symlinks=True)
 
     def change_owner(
         self, name: Name | int, uid: int, gid: int, *, dir_fd: int | None = None

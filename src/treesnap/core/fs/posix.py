@@ -204,7 +204,7 @@ class PosixFileSystem:
         return os.statvfs(place).f_fsid or os.stat(place).st_dev
 
     def mount_id(self, fd: int) -> int | None:
-        return None
+        return os.fstat(fd).st_dev  # which tells file systems apart, and not two mounts of one
 
     def birth_time_ns(self, name: Name | int) -> int | None:
         found = os.fstat(name) if isinstance(name, int) else os.lstat(name)
@@ -290,7 +290,14 @@ class PosixFileSystem:
                 raise unsupported(error.errno, target) from error
             raise
 
-    change_mode = staticmethod(os.fchmod)
+    def change_mode(self, place: Place, mode: int, /) -> None:
+        if isinstance(place, int):
+            os.fchmod(place, mode)
+        elif os.chmod in os.supports_follow_symlinks:
+            dir_fd, name = place
+            os.chmod(name, mode, dir_fd=dir_fd, follow_symlinks=False)
+        else:
+            raise unsupported(errno.EOPNOTSUPP, place[1])
 
     def change_owner(
         self, name: Name | int, uid: int, gid: int, *, dir_fd: int | None = None

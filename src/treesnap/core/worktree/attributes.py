@@ -144,12 +144,18 @@ def apply_by_name(
     *,
     touch: bool = False,
 ) -> bool:
-    """Like :func:`apply_metadata`, without the mode: for a link, and for what cannot be opened.
+    """Like :func:`apply_metadata`, for a link, and for what cannot be opened.
 
     None of these calls follows a link. Attributes that are None stay.
     """
     dir_fd, name = place
     permitted = apply_owner(fs, name, entry.uid, entry.gid, dir_fd=dir_fd)
+    if entry.kind != EntryKind.SYMLINK:
+        mode = entry.mode if permitted else unlent_mode(entry, fs.lstat(name, dir_fd=dir_fd))
+        try:
+            fs.change_mode(place, mode)
+        except Unsupported:
+            permitted &= stat_module.S_IMODE(fs.lstat(name, dir_fd=dir_fd).st_mode) == mode
     if xattrs is not None:
         permitted &= apply_xattrs(fs, place, xattrs)
     if not touch:

@@ -56,7 +56,6 @@ Where they lie scattered over a tree, reading each costs 0.3 ms, because its blo
 _PARTS_EACH = 8
 _RUN_COUNT = 64
 """How many files that are built one by one make one part of the work."""
-_NEW_NODE_MODE = 0o600
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _SET_IDS = stat_module.S_ISUID | stat_module.S_ISGID
 """Opens a FIFO or a device without an effect on it."""
@@ -383,7 +382,7 @@ class Stager:
         fs, kind = self._fs, _NODES[EntryKind(entry.kind)]
         device = 0 if entry.kind == EntryKind.FIFO else os.makedev(*entry.device)
         try:
-            fs.make_node(entry.name, kind | _NEW_NODE_MODE, device, dir_fd=dir_fd)
+            fs.make_node(entry.name, kind | 0o600, device, dir_fd=dir_fd)
         except PermissionError as error:
             if entry.kind == EntryKind.FIFO:
                 raise
@@ -396,10 +395,8 @@ class Stager:
         xattrs = self._trees.xattrs(entry) if entry.xattrs is not None else None
         try:
             fd = fs.open_any(entry.name, dir_fd=dir_fd)
-        except Unsupported:  # a device: it keeps the permissions that it was made with
-            place = dir_fd, entry.name
-            permitted = apply_by_name(fs, place, entry, xattrs, touch=self._touch)
-            return permitted and entry.mode == _NEW_NODE_MODE
+        except Unsupported:  # a device, to which only its name leads
+            return apply_by_name(fs, (dir_fd, entry.name), entry, xattrs, touch=self._touch)
         try:
             made = fs.fstat(fd)
             if (stat_module.S_IFMT(made.st_mode), made.st_rdev) != (kind, device):
