@@ -16,6 +16,8 @@ from treesnap.core.model.events import NullMonitor
 from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
 
+GENERATION_AT = 12
+"""Where the header of an encrypted file says which keys it needs."""
 FOLDERS = ["state", "index", "catalog", "commits"]
 
 
@@ -90,7 +92,7 @@ def test_a_damaged_file_keeps_no_new_machine_from_the_newest_snapshot(scene, fol
     expected = record(scene.garden)
     for name in scene.names(folder):
         bits = range(0, 8 * len(scene.whole[name]), sized(1111, 1))
-        for at in (None, *bits):
+        for at in (None, 8 * GENERATION_AT, *bits):
             scene.spoil(name, at)
 
             directory, done = scene.clone(warned := Warned())

@@ -242,10 +242,13 @@ class Connection:
             self._blobs.close()
 
     def _is_in_a_slot(self, generation: int) -> bool:
-        """Tells whether a key slot says that it has keys; else a file is damaged that needs them.
+        """Tells whether a key slot says that it has newer keys than were opened, up to these; else
+        a file is damaged that needs them.
 
         Costs a list of the slots, and a request for each.
         """
+        if generation <= self.generation:
+            return False
         with suppress(Corrupt, RemoteFailed):
             for name, data in _slots(self._blobs).items():
                 with suppress(Corrupt, UnsupportedFormat):
