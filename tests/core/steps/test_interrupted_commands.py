@@ -79,6 +79,7 @@ BACKGROUND = {
 }
 
 
+@pytest.mark.needs("processes")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("script", BACKGROUND.values(), ids=BACKGROUND)
 def test_what_a_failed_command_left_writing_is_ended_before_the_roll_back(tree, script):

@@ -226,6 +226,7 @@ def test_a_roll_back_that_failed_is_told_of_as_such(how, handle, monitor):
     assert handle.doctor().unfinished == ()
 
 
+@pytest.mark.needs("mounts")
 def test_a_roll_back_that_a_mount_of_the_root_on_itself_refused_is_told_of(handle):
     root = Path(handle.root)
     with mounting() as mounter:

@@ -260,6 +260,7 @@ def new_namespace() -> tuple[str, ...]:
     return NEW_NAMESPACE
 
 
+@pytest.mark.needs("processes")
 def test_a_child_of_the_first_process_of_a_container_belongs_to_its_block(
     handle, root, tmp_path, new_namespace
 ):
