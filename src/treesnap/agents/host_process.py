@@ -123,7 +123,7 @@ class HostProcess:
         directory: str = "/",
         ends_by_signal: bool = False,
     ) -> None:
-        self.end_s = time.monotonic() + timeout_s
+        self.end_s: float = time.monotonic() + timeout_s
         self._ends_by_signal = ends_by_signal
         self._process = subprocess.Popen(  # noqa: S603 - the host that the user has installed, without a shell
             words,
@@ -138,7 +138,7 @@ class HostProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdin.fileno(), False)
-        self.said = HostSaid(self._process.stdout.fileno(), self.end_s)
+        self.said: HostSaid = HostSaid(self._process.stdout.fileno(), self.end_s)
         self._guard: subprocess.Popen[bytes] | None = None
         if ends_by_signal:
             try:

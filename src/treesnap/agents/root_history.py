@@ -74,7 +74,7 @@ class RootHistory:
     ) -> None:
         self._session = session
         self._agent = agent
-        self.trees = MemoryObjects(session.store).trees()
+        self.trees: TreeReader = MemoryObjects(session.store).trees()
         all_snapshots = list(session.store.snapshots.readable(session.root.id))
         self._snapshots = [item for item in all_snapshots if item.sequence <= mine.sequence]
         between = [

@@ -9,7 +9,7 @@ imported when the command runs or shows its help.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cache
 from importlib import import_module
 
@@ -21,10 +21,13 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.parameters import OneOf, Seconds, ValueKind, WholeNumber
 from treesnap.core.features import Commands
 from treesnap.core.model.errors import InvalidArgument
-from treesnap.core.model.type_names import TYPE_CHECKING, Any
+from treesnap.core.model.type_names import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
 
 
 SHOWS_ALL = "treesnap.shows_all"
@@ -35,7 +38,10 @@ SENTENCE_LENGTH_MAX = 200
 
 SEPARATOR = "--"
 
-pass_invocation = click.make_pass_decorator(Invocation)
+
+def pass_invocation(function: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
+    """Gives the function of a command its invocation first."""
+    return click.make_pass_decorator(Invocation)(function)
 
 
 def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
@@ -56,17 +62,17 @@ class SnapCommand(click.Command):
         **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
-        self.params = list(map(_parameter_of_click, self.params))
+        self.params: list[click.Parameter] = list(map(_parameter_of_click, self.params))
         self._separates_paths = separates_paths
         """Whether the words behind ``--`` are its ``paths``, which click does not keep apart."""
         self.prints_only = prints_only
         """Whether it does nothing but print, so that it fails when that fails."""
         self.is_paged = is_paged
         """Whether what it prints goes through a pager on a terminal."""
-        self.context_settings = {**HELP_OPTIONS, **self.context_settings}
-        self.examples = tuple(examples)
+        self.context_settings: MutableMapping[str, Any] = {**HELP_OPTIONS, **self.context_settings}
+        self.examples: tuple[str, ...] = tuple(examples)
         """Commands as a person types them."""
-        self.params += global_options()
+        self.params.extend(global_options())
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Returns the parameters; for completion those that offer words."""
@@ -109,13 +115,13 @@ class SnapCommand(click.Command):
 class SnapGroup(click.Group):
     """A group of commands that takes the global options too; alone it shows its help."""
 
-    command_class = SnapCommand
+    command_class: type[click.Command] | None = SnapCommand
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.no_args_is_help = False  # parse_args shows it, on standard error
-        self.context_settings = {**HELP_OPTIONS, **self.context_settings}
-        self.params += global_options()
+        self.context_settings: MutableMapping[str, Any] = {**HELP_OPTIONS, **self.context_settings}
+        self.params.extend(global_options())
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Returns the names, the most usual ones first."""

@@ -15,10 +15,17 @@ from treesnap.cli.invocation import WAIT_DEFAULT_S
 from treesnap.cli.parameters import OneOf, Seconds, ValueKind
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.type_names import TYPE_CHECKING, Any, TypeVar
+from treesnap.core.model.type_names import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Decorator(Protocol):
+    """What adds to the function of a command, and returns it."""
+
+    def __call__(self, function: _Function, /) -> _Function:
+        """Returns the function."""
 
 
 class NotPlain(Exception):
@@ -50,10 +57,10 @@ class Parameter:
         """Whether the invocation keeps it as the tag of its name; a flag as ``true``."""
         self.attributes = attributes
         """As click has them."""
-        self.options = [word for word in words if word.startswith("-")]
+        self.options: list[str] = [word for word in words if word.startswith("-")]
         named = [word for word in words if word not in self.options]
         longest = max(self.options, key=lambda option: option.startswith("--"), default="")
-        self.name = named[0] if named else longest.lstrip("-").replace("-", "_").lower()
+        self.name: str = named[0] if named else longest.lstrip("-").replace("-", "_").lower()
 
     def __call__(self, function: _Function) -> _Function:
         """Adds this to the parameters of a command, which stand in the order of their lines.
@@ -133,9 +140,7 @@ def argument(
     )
 
 
-def several_options(
-    *options: Callable[[_Function], _Function],
-) -> Callable[[_Function], _Function]:
+def several_options(*options: Decorator) -> Decorator:
     """Makes one decorator of those of several options, for commands that share them."""
 
     def add(function: _Function) -> _Function:

@@ -48,16 +48,17 @@ class HookCall:
     def __init__(self, words: Sequence[str]) -> None:
         """Raises ValueError or IndexError for words that a watcher does not understand."""
         position = 1
-        self.directory = self.event_name = ""
-        self.is_strict = False
-        self.timeout_s = TIMEOUT_DEFAULT_S
+        self.directory: str = ""
+        self.event_name: str = ""
+        self.is_strict: bool = False
+        self.timeout_s: float = TIMEOUT_DEFAULT_S
         while words[position] in ("-C", "--store"):
             if words[position] == "-C":
                 self.directory = words[position + 1]
             position += 2
         if words[position] != "hook":
             raise ValueError("another command")
-        self.host_name = words[position + 1]
+        self.host_name: str = words[position + 1]
         rest = iter(words[position + 2 :])
         for word in rest:
             if word == "--strict":

@@ -31,7 +31,7 @@ class Invocation:
         self.program = program
         """The name that the command was called by."""
         self._may_start_server = may_start_server
-        self.output = Output(program)
+        self.output: Output = Output(program)
         self.directory: str | None = None
         """The root given with ``-C``, or None to look for it."""
         self.store: str | None = None

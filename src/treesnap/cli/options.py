@@ -5,11 +5,11 @@ Those that all commands have are in ``declarations``.
 
 from __future__ import annotations
 
-from treesnap.cli.declarations import option, several_options
+from treesnap.cli.declarations import Decorator, Parameter, option, several_options
 from treesnap.cli.parameters import DURATION, TAG, OneOf, WholeNumber, by_key
 from treesnap.core.model.snapshots import SnapshotKind
 
-session_option = option(
+session_option: Parameter = option(
     "--session",
     metavar="ID",
     help="The session that is meant, also by 'step:N'.",
@@ -17,24 +17,24 @@ session_option = option(
 )
 
 
-privileged_option = option(
+privileged_option: Parameter = option(
     "--privileged",
     is_flag=True,
     help="Also give set-user-ID bits, devices, capabilities and owners from elsewhere.",
 )
-text_option = option(
+text_option: Parameter = option(
     "--no-textconv",
     is_flag=True,
     help="Show files as they are, not by the commands of 'diff.PATTERN'.",
 )
-read_data_option = option(
+read_data_option: Parameter = option(
     "--read-data", is_flag=True, help="Read every byte and compare it with its hash."
 )
-dry_run_option = option(
+dry_run_option: Parameter = option(
     "--dry-run", is_flag=True, help="Print what would change, and change nothing."
 )
 
-name_options = several_options(
+name_options: Decorator = several_options(
     option("--name", metavar="NAME", help="A name of your own for the snapshot; a REF."),
     option(
         "--tag",
@@ -48,22 +48,26 @@ name_options = several_options(
 )
 """What a new snapshot is called."""
 
-conflict_options = several_options(
+conflict_options: Decorator = several_options(
     option("--mine", is_flag=True, help="Keep paths in conflict as they are."),
     option("--theirs", is_flag=True, help="Take the other side of conflicts."),
     option("--markers", is_flag=True, help="Write both sides of a conflict into texts."),
 )
 """What becomes of paths that both sides changed."""
 
-only_session_option = option("--session", metavar="ID", help="Only snapshots of this session.")
-limit_option = option("-n", "limit", type=WholeNumber(min=0), metavar="N", help="List at most N.")
-since_option = option(
+only_session_option: Parameter = option(
+    "--session", metavar="ID", help="Only snapshots of this session."
+)
+limit_option: Parameter = option(
+    "-n", "limit", type=WholeNumber(min=0), metavar="N", help="List at most N."
+)
+since_option: Parameter = option(
     "--since", metavar="TIME", help="Only newer ones: 2h, yesterday, 2026-11-20T12:00."
 )
-kind_option = option(
+kind_option: Parameter = option(
     "--kind", type=OneOf([kind.value for kind in SnapshotKind]), help="Only of this kind."
 )
-filter_options = several_options(
+filter_options: Decorator = several_options(
     only_session_option,
     option("--tag", metavar="KEY[=VALUE]", help="Only snapshots with this tag."),
     option("--phase", metavar="PHASE", help="Only snapshots of this phase."),
@@ -77,7 +81,7 @@ filter_options = several_options(
 _COUNT = WholeNumber(min=0)
 
 
-keep_options = several_options(
+keep_options: Decorator = several_options(
     option("--keep-last", type=_COUNT, metavar="N", help="Keep the newest N."),
     option(
         "--keep-within",

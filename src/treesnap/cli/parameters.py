@@ -59,7 +59,7 @@ class OneOf(ValueKind):
     name = "choice"
 
     def __init__(self, words: Iterable[str]) -> None:
-        self.words = tuple(words)
+        self.words: tuple[str, ...] = tuple(words)
 
     def convert(self, text: str) -> str:
         """Returns the word."""
@@ -74,7 +74,8 @@ class WholeNumber(ValueKind):
     name = "whole number"
 
     def __init__(self, min: int | None = None, max: int | None = None) -> None:  # noqa: A002 - as click has them
-        self.min, self.max = min, max
+        self.min: int | None = min
+        self.max: int | None = max
 
     def convert(self, text: str) -> int:
         """Returns the number."""
@@ -92,7 +93,8 @@ class Seconds(ValueKind):
     name = "number of seconds"
 
     def __init__(self, min: float | None = None, max: float | None = None) -> None:  # noqa: A002 - as click has them
-        self.min, self.max = min, max
+        self.min: float | None = min
+        self.max: float | None = max
 
     def convert(self, text: str) -> float:
         """Returns the seconds."""

@@ -191,8 +191,10 @@ class CheckpointManager:
                 repo_root = find_root(current_directory(), store_path, MARKERS)
             handle = library.open(repo_root, store_path)
         self.handle = handle
-        self.repo_root = handle.root
-        self.session_id = None if session_id is None else _checked(session_id, "session")
+        self.repo_root: str = handle.root
+        self.session_id: str | None = (
+            None if session_id is None else _checked(session_id, "session")
+        )
         if test_command is not None and not test_command.strip():
             raise InvalidArgument("The test command is empty, so it would always succeed")
         self.test_command = test_command
@@ -499,5 +501,5 @@ def _status_text(found: StatusResult) -> str:
 
 if __name__ == "__main__":
     # Not imported: the command line knows this module, not the other way round.
-    program = module_words()
-    os.execv(program[0], [*program, "session", *sys.argv[1:]])  # noqa: S606 - our own command
+    _program = module_words()
+    os.execv(_program[0], [*_program, "session", *sys.argv[1:]])  # noqa: S606 - our own command

@@ -45,7 +45,7 @@ class SidecarPlace:
         self._parts = pattern.encode().split(b"/")
         (position,) = (at for at, part in enumerate(self._parts) if part.startswith(b"*"))
         self._writing = [*self._parts[:position], _WRITING]
-        self.excluded = tuple(
+        self.excluded: tuple[str, ...] = tuple(
             "/" + b"/".join(parts).decode() for parts in (self._parts, self._writing)
         )
         """Patterns that keep the files out of captures."""

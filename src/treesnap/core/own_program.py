@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import subprocess
     from importlib.metadata import PackagePath
 
-is_own = False
+is_own: bool = False
 """Whether nothing but our own commands runs in this process, and in those that are forked from it.
 
 Then nothing in it takes record locks, and a capture need not ask for them at each file: 4 % of
 the processor time of a first capture of small files.
 """
-client_id = 0
+client_id: int = 0
 """The process whose command this one carries out, in a child of a fork server; else 0."""
 NAMES = frozenset({"snap", "treesnap"})
 """What this program is called by."""

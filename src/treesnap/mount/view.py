@@ -59,7 +59,7 @@ class BoundedCache(Generic[Key, Value]):
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
         self._items: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
-        self.size_bytes = 0
+        self.size_bytes: int = 0
 
     def get(self, key: Key) -> Value | None:
         """Returns a value, which is then the newest one, or None."""
@@ -327,8 +327,8 @@ class ReadableFile:
         assert node.entry is not None
         self.view = view
         self.path = path
-        self.entry = node.entry
-        self.is_fixed = node.is_fixed
+        self.entry: Entry = node.entry
+        self.is_fixed: bool = node.is_fixed
         self.snapshot = snapshot
 
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 from treesnap.cli.command import SnapGroup, pass_invocation
-from treesnap.cli.declarations import option
+from treesnap.cli.declarations import Decorator, option
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import missing_lines, path_text, short_id, skipped_lines
@@ -39,8 +39,8 @@ from treesnap.plans import (
 from treesnap.plans.document import SIZE_BYTES_MAX, STANDARD_INPUT, invalid_document, parse_document
 from treesnap.plans.plan import PIPELINE_MILESTONES, Leaf
 
-plan_argument = click.argument("plan_ref", metavar="PLAN")
-runner_option = click.option(
+plan_argument: Decorator = click.argument("plan_ref", metavar="PLAN")
+runner_option: Decorator = click.option(
     "--runner", metavar="COMMAND", help="What carries out prompts, with {prompt} in it."
 )
 

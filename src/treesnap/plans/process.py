@@ -175,7 +175,7 @@ class Log:
         """Creates a new file: processes of an earlier attempt may still hold the old one."""
         with translating_os_errors(_DOING):
             unlink_if_present(fs, path)
-            self.fd = fs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            self.fd: int = fs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._fs = fs
         self._head_bytes = 0
         self._tail = bytearray()
@@ -234,6 +234,7 @@ class Pipe:
     def __init__(self, log: Log, listener: Listener) -> None:
         self._log = log
         self._listener = listener
+        self.write_fd: int
         self._read_fd, self.write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         self._is_at_end = False

@@ -222,8 +222,8 @@ class Connection:
         self._cache = cache
         self._secret = secret
         sealer = Encrypted(opened.keys, format_.remote_id) if opened is not None else Plain()
-        self.files = SealedFiles(blobs, sealer, cache)
-        self.protocol = Remote(self.files, _wait, self._is_in_a_slot)
+        self.files: SealedFiles = SealedFiles(blobs, sealer, cache)
+        self.protocol: Remote = Remote(self.files, _wait, self._is_in_a_slot)
 
     def __enter__(self) -> Self:
         return self

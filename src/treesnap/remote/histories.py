@@ -36,8 +36,8 @@ class RemoteHistory:
 
     def __init__(self, commits: Sequence[CommitEntry]) -> None:
         self.commits = commits
-        self.id = commits[0].history.id.hex()
-        self.name = commits[0].history.name
+        self.id: str = commits[0].history.id.hex()
+        self.name: str = commits[0].history.name
         """The first name that it had."""
 
     @cached_property

@@ -193,7 +193,7 @@ class Cipher:
         except library.UnsupportedAlgorithm:
             del key
             raise _unsupported("ChaCha20-Poly1305") from None
-        self.encrypt = made.encrypt
+        self.encrypt: Callable[[bytes, bytes | memoryview, bytes | None], bytes] = made.encrypt
         """Of a nonce, a plaintext and associated data; returns ciphertext and tag."""
         self._decrypt = made.decrypt
         self._mismatch = library.InvalidTag
@@ -234,7 +234,7 @@ class Secret:
     __slots__ = ("_value", "kind")
 
     def __init__(self, kind: SecretKind, value: bytes) -> None:
-        self.kind = kind
+        self.kind: SecretKind = kind
         self._value = value
 
     @classmethod
@@ -323,8 +323,8 @@ class GenerationKeys:
         self, generation: int, algorithm: Algorithm, master: bytes, remote_id: bytes
     ) -> None:
         library = _library()
-        self.generation = generation
-        self.algorithm = algorithm
+        self.generation: int = generation
+        self.algorithm: Algorithm = algorithm
         self._files = _derived(library, master, remote_id, b"treesnap files 1")
         self._contents = _derived(library, master, remote_id, b"treesnap contents 1")
         self._names = _derived(library, master, remote_id, b"treesnap names 1")

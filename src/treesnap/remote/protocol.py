@@ -146,7 +146,7 @@ class Missing(Exception):
 
     def __init__(self, what: str, names: Collection[str]) -> None:
         super().__init__(f"{what} is missing on the remote")
-        self.names = frozenset(names)
+        self.names: frozenset[str] = frozenset(names)
 
     @classmethod
     def pack(cls, name: RemoteName) -> Self:
@@ -209,8 +209,8 @@ class IndexedPacks:
     """Packs, and where objects are in them. Any writer made it, so its rows are checked."""
 
     def __init__(self, packs: Iterable[RemoteName], rows: bytes, where: str) -> None:
-        self.packs = {name.id: name for name in packs}
-        self.rows = IndexPart(memoryview(rows), where)
+        self.packs: dict[bytes, RemoteName] = {name.id: name for name in packs}
+        self.rows: IndexPart = IndexPart(memoryview(rows), where)
         self.rows.verify()
         if not self.rows.covered.keys() <= self.packs.keys():
             raise Corrupt(f"{where} lists objects of a pack that it does not name")
@@ -790,8 +790,9 @@ class Push:
         """Packs of which it is not known yet whether they are stored."""
         self.own: dict[RemoteName, RemoteCommit] = {}
         """The commits of this push that were acknowledged."""
-        self.stored = Uploaded()
-        self.uncommitted_objects = 0
+        self.view: View
+        self.stored: Uploaded = Uploaded()
+        self.uncommitted_objects: int = 0
         """How many objects the next commit lists."""
         self._packs: list[RemoteName] = []
         self._tables: list[tuple[bytes, Sequence[BlockTable]]] = []

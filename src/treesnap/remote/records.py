@@ -323,10 +323,10 @@ _PUSHED = Table(
 )
 
 
-REMOTE = Format.of(FileKind.REMOTE, _KNOWN_REMOTE)
-PUSHED = Format.of(FileKind.PUSHED, _PUSHED)
-REMOTE_STATE = Format.of(FileKind.REMOTE_STATE, _STATE, FILE_SIZE_MAX)
-COMMIT = Format.of(FileKind.COMMIT, _COMMIT, COMMIT_SIZE_MAX)
-DELETION = Format.of(FileKind.DELETION, _DELETION, FILE_SIZE_MAX)
+REMOTE: Format[KnownRemote] = Format.of(FileKind.REMOTE, _KNOWN_REMOTE)
+PUSHED: Format[PushedHistory] = Format.of(FileKind.PUSHED, _PUSHED)
+REMOTE_STATE: Format[RemoteState] = Format.of(FileKind.REMOTE_STATE, _STATE, FILE_SIZE_MAX)
+COMMIT: Format[RemoteCommit] = Format.of(FileKind.COMMIT, _COMMIT, COMMIT_SIZE_MAX)
+DELETION: Format[Deletion] = Format.of(FileKind.DELETION, _DELETION, FILE_SIZE_MAX)
 CATALOG = Format(FileKind.CATALOG, *single("catalog", commits=_CATALOG), FILE_SIZE_MAX)
-REMOTE_INDEX = Format.of(FileKind.REMOTE_INDEX, _INDEX, FILE_SIZE_MAX)
+REMOTE_INDEX: Format[RemoteIndexPart] = Format.of(FileKind.REMOTE_INDEX, _INDEX, FILE_SIZE_MAX)

@@ -30,7 +30,7 @@ class VerifiedObjects:
 
     def __init__(self) -> None:
         self._by_pack: defaultdict[RemoteName, set[ObjectId]] = defaultdict(set)
-        self.size_bytes = 0
+        self.size_bytes: int = 0
 
     def add(self, pack: RemoteName, object_id: ObjectId, size_bytes: int) -> None:
         """Takes note of an object that was read from a pack."""
@@ -67,7 +67,7 @@ class Verification:
         self._objects = RemoteObjects(remote.files, view)
         self._spare = spare
         self._present = frozenset(remote.names(Folder.PACKS))
-        self.missing_packs = view.sizes.keys() - self._present
+        self.missing_packs: set[RemoteName] = view.sizes.keys() - self._present
         self._needed: dict[ObjectId, ObjectKind] = {}
         self._problems: list[Problem] = []
         self._lost_packs = Counter[RemoteName]()

@@ -45,7 +45,7 @@ class DaytonaSandbox(Sandbox):
     def __init__(self, client: Any) -> None:
         self._client = client
         self._exec = without_checkpoint(client.process.exec)
-        self.is_asynchronous = isinstance(client, daytona.AsyncSandbox)
+        self.is_asynchronous: bool = isinstance(client, daytona.AsyncSandbox)
 
     def methods(self) -> Sequence[Method]:
         """Returns the methods that run commands and code."""

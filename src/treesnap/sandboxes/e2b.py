@@ -44,7 +44,7 @@ class E2bSandbox(Sandbox):
     def __init__(self, client: Any) -> None:
         self._client = client
         self._run = without_checkpoint(client.commands.run)
-        self.is_asynchronous = isinstance(client, e2b.AsyncSandbox)
+        self.is_asynchronous: bool = isinstance(client, e2b.AsyncSandbox)
 
     def methods(self) -> Sequence[Method]:
         """Returns the methods that run commands and code."""

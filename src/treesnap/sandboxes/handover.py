@@ -61,8 +61,8 @@ class Receiver:
 
     def __init__(self, handle: Handle, directory: str | os.PathLike[str]) -> None:
         self._handle = handle
-        self.directory = os.path.abspath(directory)
-        self.name = os.path.basename(self.directory)
+        self.directory: str = os.path.abspath(directory)
+        self.name: str = os.path.basename(self.directory)
         """The remote, as the store calls it."""
         check_remote_name(self.name)
         if os.path.commonpath([os.path.realpath(self.directory), handle.root]) == handle.root:

@@ -174,7 +174,7 @@ class Recording:
                 "Say where the history goes: a handle and a directory of this machine, or the "
                 "remote that snap has in the sandbox"
             )
-        self.session = options.get("session") or f"{sandbox.provider}-{system_clock_ns()}"
+        self.session: str = options.get("session") or f"{sandbox.provider}-{system_clock_ns()}"
         self.gaps: list[CommandGap] = []
         self.handed_out: HandedOut | None = None
         """What was handed out last."""

@@ -352,7 +352,7 @@ class FaultyFileSystem(WrappedFileSystem):
         self._on_kill = on_kill
         self._seen: Counter[int] = Counter()
         self._hits: Counter[int] = Counter()
-        self.is_dead = False
+        self.is_dead: bool = False
 
     def around(self, call: Call) -> Any:
         """Makes the call, unless it is its turn to fail."""

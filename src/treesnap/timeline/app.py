@@ -87,7 +87,9 @@ class ChangesRead(Message):
 
     def __init__(self, sides: ComparedStates, lines: list[bytes], *, done: bool) -> None:
         super().__init__()
-        self.sides, self.lines, self.done = sides, lines, done
+        self.sides: ComparedStates = sides
+        self.lines: list[bytes] = lines
+        self.done: bool = done
 
 
 class PatchRead(Message):
@@ -95,7 +97,8 @@ class PatchRead(Message):
 
     def __init__(self, question: object, lines: list[Text]) -> None:
         super().__init__()
-        self.question, self.lines = question, lines
+        self.question: object = question
+        self.lines: list[Text] = lines
 
 
 class HunksRead(Message):
@@ -103,7 +106,8 @@ class HunksRead(Message):
 
     def __init__(self, question: object, choice: HunkChoice) -> None:
         super().__init__()
-        self.question, self.choice = question, choice
+        self.question: object = question
+        self.choice: HunkChoice = choice
 
 
 class NamesRead(Message):
@@ -111,7 +115,8 @@ class NamesRead(Message):
 
     def __init__(self, mark: str, names: tuple[SnapshotName, ...]) -> None:
         super().__init__()
-        self.mark, self.names = mark, names
+        self.mark: str = mark
+        self.names: tuple[SnapshotName, ...] = names
 
 
 class Planned(Message):
@@ -127,7 +132,8 @@ class RestoreEnded(Message):
 
     def __init__(self, verb: str, result: RestoreResult) -> None:
         super().__init__()
-        self.verb, self.result = verb, result
+        self.verb: str = verb
+        self.result: RestoreResult = result
 
 
 class Redescribed(Message):
@@ -151,7 +157,8 @@ class StepsFound(Message):
 
     def __init__(self, screen: Choice, found: list[tuple[Snapshot, str]]) -> None:
         super().__init__()
-        self.screen, self.found = screen, found
+        self.screen: Choice = screen
+        self.found: list[tuple[Snapshot, str]] = found
 
 
 class Notice(Message):
@@ -159,7 +166,8 @@ class Notice(Message):
 
     def __init__(self, text: str, severity: str = "information") -> None:
         super().__init__()
-        self.text, self.severity = text, severity
+        self.text: str = text
+        self.severity: str = severity
 
 
 class _Warnings(NullMonitor):
@@ -183,8 +191,8 @@ def _key(
 class Timeline(App[None]):
     """The history of one root to look through and to go back in."""
 
-    ENABLE_COMMAND_PALETTE = False
-    CSS = """
+    ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
+    CSS: ClassVar[str] = """
     #place { height: 1; background: $primary; color: $text; padding: 0 1; }
     #upper { height: 45%; }
     #history { width: 58%; border: none; }
@@ -234,8 +242,8 @@ class Timeline(App[None]):
         super().__init__()
         self._warnings = _Warnings()
         self._tools = tools
-        self.handle = open_handle(self._warnings)
-        self.history = History(self.handle)
+        self.handle: Handle = open_handle(self._warnings)
+        self.history: History = History(self.handle)
         self.sides: ComparedStates | None = None
         """What the changed paths are about."""
         self.paths: list[bytes] = []

@@ -118,7 +118,7 @@ class History:
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
         self.names: tuple[SnapshotName, ...] = ()
-        self.records_read = 0
+        self.records_read: int = 0
         """How many records were read so far."""
         self._places: dict[SnapshotId, int] | None = None
         self._records: OrderedDict[SnapshotId, Snapshot | None] = OrderedDict()

@@ -22,14 +22,14 @@ class HunkChoice:
     def __init__(self, found: FileHunks) -> None:
         self.found = found
         self.marked: set[int] = set()
-        self.current = 0
+        self.current: int = 0
         lines, starts = list[bytes](), list[int]()
         for hunk in found.hunks:
             starts.append(len(lines))
             lines += _patch(hunk)
             if len(lines) > LINES_MAX:
                 break
-        self.lines = patch_lines(lines, found.path)
+        self.lines: list[Text] = patch_lines(lines, found.path)
         """What the pane shows: for each hunk a heading, and its lines as a restore changes them."""
         self._starts = [start for start in starts if start < LINES_MAX]
         for number in range(len(self._starts)):

@@ -66,9 +66,9 @@ class LineList(ScrollView, can_focus=True):
         """Returns a line by its index and the width that there is."""
         self._selects = selects
         self._line_width = width
-        self.count = 0
-        self.selected = 0
-        self.lines_drawn = 0
+        self.count: int = 0
+        self.selected: int = 0
+        self.lines_drawn: int = 0
         """How many lines were drawn so far."""
 
     def show(self, count: int, selected: int | None = None) -> None:
@@ -76,7 +76,7 @@ class LineList(ScrollView, can_focus=True):
         self.count = count
         wanted = self.selected if selected is None else selected
         self.selected = max(0, min(wanted, count - 1))
-        self.virtual_size = Size(self._line_width, count)
+        self.virtual_size: Size = Size(self._line_width, count)
         if self._selects:
             self._scroll_to_selected()
         self.refresh()

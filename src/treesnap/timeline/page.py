@@ -64,12 +64,12 @@ class HistoryPage:
         self._patches = patches
         self._left_bytes = max_size_bytes
         self._history = History(handle)
-        self.snapshots = 0
-        self.differences = 0
+        self.snapshots: int = 0
+        self.differences: int = 0
         """Paths whose difference is in the page."""
-        self.differences_without = 0
+        self.differences_without: int = 0
         """Paths that are listed without their difference, because that did not fit."""
-        self.snapshots_without = 0
+        self.snapshots_without: int = 0
         """Snapshots whose changes are not in the page, because it would be too large."""
 
     def pieces(self) -> Iterator[str]:

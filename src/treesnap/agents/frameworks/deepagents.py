@@ -37,7 +37,7 @@ class SnapshotBackend(LocalShellBackend):
         self, handle: Handle, *, session: str | None = None, is_strict: bool = False, **options: Any
     ) -> None:
         super().__init__(root_dir=handle.root, **options)
-        self.recorder = Recorder(HOST, handle, session, is_strict=is_strict)
+        self.recorder: Recorder = Recorder(HOST, handle, session, is_strict=is_strict)
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Runs a command."""

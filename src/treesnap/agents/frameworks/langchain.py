@@ -51,7 +51,7 @@ class SnapshotMiddleware(AgentMiddleware[AgentFiles, Any, Any]):
     ) -> None:
         super().__init__()
         self.captures_tools = captures_tools
-        self.recorder = Recorder(HOST, handle, session, is_strict=is_strict)
+        self.recorder: Recorder = Recorder(HOST, handle, session, is_strict=is_strict)
 
     def before_agent(self, state: AgentFiles, runtime: Runtime[Any]) -> dict[str, Any]:
         """Captures the files before the agent works."""

@@ -30,7 +30,7 @@ class SnapshotHooks(RunHooks[Any]):
         self, handle: Handle, *, session: str | None = None, is_strict: bool = False
     ) -> None:
         super().__init__()
-        self.recorder = Recorder("openai-agents", handle, session, is_strict=is_strict)
+        self.recorder: Recorder = Recorder("openai-agents", handle, session, is_strict=is_strict)
         self._handing_over: dict[int, Any] = {}
         """Runs in which another agent is about to start, told apart by their count of tokens:
         the one object that all contexts of a run share. It stays here, so no other has its id."""

@@ -28,7 +28,7 @@ class SnapshotCapability(AbstractCapability[Any]):
 
     def __init__(self, handle: Handle, *, is_strict: bool = False) -> None:
         super().__init__()
-        self.recorder = Recorder("pydantic-ai", handle, None, is_strict=is_strict)
+        self.recorder: Recorder = Recorder("pydantic-ai", handle, None, is_strict=is_strict)
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
         """Captures the files before the agent works."""

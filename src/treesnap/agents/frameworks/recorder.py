@@ -30,7 +30,7 @@ class Recorder:
             check_root(handle.context, force=False)
         self.framework = framework
         self.handle = handle
-        self.session = session or f"{framework}-{handle.context.clock_ns()}"
+        self.session: str = session or f"{framework}-{handle.context.clock_ns()}"
         """The session of events that name none."""
         self.is_strict = is_strict
 

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from treesnap.agents.event import Event, Reply, WorktreeAsked
 from treesnap.core.model.arguments import problem_of_name
@@ -28,6 +28,10 @@ _PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*
 """The lines of a patch that name files."""
 BLOCKED = 2
 """The exit code that keeps most hosts from going on."""
+CONTEXT: Mapping[str, Any] = {
+    "hookSpecificOutput": {"hookEventName": "{event}", "additionalContext": "{text}"}
+}
+"""How Claude Code is told a text beside a prompt."""
 _SUMMARY_LENGTH_MAX = 80
 _SUMMARISING = (
     *("command", "cmd", "commands", "command_line"),
@@ -83,8 +87,8 @@ def _valid(text: str) -> str:
 class Host:
     """One host: its words as data, and its replies."""
 
-    name: ClassVar[str]
-    phases: ClassVar[Mapping[str, EventPhase]] = {
+    name: str
+    phases: Mapping[str, EventPhase] = {
         "SessionStart": EventPhase.SESSION,
         "UserPromptSubmit": EventPhase.TURN,
         "PreToolUse": EventPhase.PRE,
@@ -93,67 +97,65 @@ class Host:
         "Stop": EventPhase.END,
     }
     """The events that are told apart, by the host's names; others need nothing."""
-    worktree_events: ClassVar[Mapping[str, bool]] = {}
+    worktree_events: Mapping[str, bool] = {}
     """The events that ask for a working tree: whether it is to be made, or removed."""
-    event_fields: ClassVar[tuple[str, ...]] = ("hook_event_name",)
-    session_fields: ClassVar[tuple[str, ...]] = ("session_id",)
-    key_fields: ClassVar[Mapping[EventPhase, tuple[str, ...]]] = {
+    event_fields: tuple[str, ...] = ("hook_event_name",)
+    session_fields: tuple[str, ...] = ("session_id",)
+    key_fields: Mapping[EventPhase, tuple[str, ...]] = {
         EventPhase.TURN: ("prompt_id", "turn_id"),
         EventPhase.PRE: ("tool_use_id",),
     }
     """What is the same when one prompt or call is told again, and at no other time."""
-    root_variables: ClassVar[tuple[str, ...]] = ()
+    root_variables: tuple[str, ...] = ()
     """Variables that the host sets to the root. Others are those of a host around it."""
-    root_fields: ClassVar[tuple[str, ...]] = ("cwd",)
-    moves_with_calls: ClassVar[bool] = False
+    root_fields: tuple[str, ...] = ("cwd",)
+    moves_with_calls: bool = False
     """Whether that is the directory of the call before and after a tool."""
-    tool_fields: ClassVar[tuple[str, ...]] = ("tool_name",)
-    input_fields: ClassVar[tuple[str, ...]] = ("tool_input",)
+    tool_fields: tuple[str, ...] = ("tool_name",)
+    input_fields: tuple[str, ...] = ("tool_input",)
     """The object with what a tool is called with; empty for the payload itself."""
-    prompt_fields: ClassVar[tuple[str, ...]] = ("prompt",)
-    read_only_tools: ClassVar[frozenset[str]] = frozenset()
-    call_fields: ClassVar[tuple[str, ...]] = ("tool_use_id",)
+    prompt_fields: tuple[str, ...] = ("prompt",)
+    read_only_tools: frozenset[str] = frozenset()
+    call_fields: tuple[str, ...] = ("tool_use_id",)
     """What names a call, the same before and after it."""
-    repeats_input: ClassVar[bool] = True
+    repeats_input: bool = True
     """Whether what a tool is called with is told after it as before, and so names the call."""
-    agent_fields: ClassVar[tuple[str, ...]] = ()
+    agent_fields: tuple[str, ...] = ()
     """What names an agent that another one of the session has started."""
-    parent_fields: ClassVar[tuple[str, ...]] = ()
+    parent_fields: tuple[str, ...] = ()
     """What is there only in payloads of such an agent, of which tools alone concern the session:
     an agent wrote what it is asked for, and the turn goes on at its end."""
-    path_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    path_fields: Mapping[str, tuple[str, ...]] = {}
     """By tool that changes no file but those that it names: the inputs that name them."""
-    patch_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    patch_fields: Mapping[str, tuple[str, ...]] = {}
     """Likewise: the inputs that are patches, in the form of Codex."""
-    background_inputs: ClassVar[Mapping[str, object]] = {
+    background_inputs: Mapping[str, object] = {
         "run_in_background": True,
         "is_background": True,
     }
     """The inputs, with what they hold where what a tool starts goes on after it."""
-    background_fields: ClassVar[tuple[str, ...]] = ()
+    background_fields: tuple[str, ...] = ()
     """What the payload after a tool has only in that case."""
-    wake_beginning: ClassVar[str | None] = None
+    wake_beginning: str | None = None
     """What a prompt of the host itself begins with, which goes on after work in the background."""
-    begins_with_prompt: ClassVar[bool] = False
+    begins_with_prompt: bool = False
     """Whether the first event of a session is its first prompt."""
-    waits_for_turn: ClassVar[bool] = True
+    waits_for_turn: bool = True
     """Whether the model begins only after the hook of its prompt has ended."""
-    nothing: ClassVar[str] = ""
+    nothing: str = ""
     """What standard output holds when there is nothing to say."""
-    warning_field: ClassVar[str | None] = None
+    warning_field: str | None = None
     """The field of a reply that is shown to the user."""
-    session_default: ClassVar[str | None] = None
+    session_default: str | None = None
     """The session of payloads that name none."""
-    context_form: ClassVar[Any] = {
-        "hookSpecificOutput": {"hookEventName": "{event}", "additionalContext": "{text}"}
-    }
+    context_form: Mapping[str, Any] | str = CONTEXT
     """The reply to a prompt that tells the model a text beside it; JSON, or text as it stands."""
-    answer_form: ClassVar[Mapping[str, Any] | None] = None
+    answer_form: Mapping[str, Any] | None = None
     """The reply to a prompt that shows a text in place of the model's answer."""
-    blocked_phases: ClassVar[frozenset[EventPhase]] = frozenset({EventPhase.TURN, EventPhase.PRE})
+    blocked_phases: frozenset[EventPhase] = frozenset({EventPhase.TURN, EventPhase.PRE})
     """What a hook can keep the host from. Elsewhere a reply that blocks would be ignored, or taken
     for a failure; the beginning of a session and the end of a turn are never blocked."""
-    block_forms: ClassVar[Mapping[EventPhase, Mapping[str, Any]]] = {}
+    block_forms: Mapping[EventPhase, Mapping[str, Any]] = {}
     """The replies that keep something from being carried out, where that is not the exit code."""
 
     def parse(self, payload: Payload) -> Event | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from treesnap.agents.event import Event
-from treesnap.agents.hosts.base import Host, Payload, as_name, by_name, words
+from treesnap.agents.hosts.base import CONTEXT, Host, Payload, as_name, by_name, words
 from treesnap.core.model.errors import InvalidArgument, quoted
 from treesnap.core.ops.history.steps import EventPhase
 
@@ -19,6 +19,8 @@ _PREFIX = "/treesnap:"
 """What the slash commands of treesnap's plugin begin with. Without a terminal they are told twice:
 as a prompt first, and before they expand only if that was not answered."""
 _SETTLED = re.compile(r"<tool-use-id>([^<]+)</tool-use-id>")
+_BLOCKED_PROMPT: Mapping[str, Any] = {"decision": "block", "reason": "{text}"}
+"""The reply that shows a text in place of the model's answer, where it is that of Claude Code."""
 _PEOPLE = ("user", "sdk")
 """Where prompts come from that a person or a program wrote."""
 
@@ -30,24 +32,26 @@ class Claude(Host):
     its turn.
     """
 
-    name = "claude"
-    phases: ClassVar = {
+    name: str = "claude"
+    phases: Mapping[str, EventPhase] = {
         **Host.phases,
         _EXPANSION: EventPhase.TURN,
         _AGENT_END: EventPhase.WAKE,
     }
-    worktree_events: ClassVar = {"WorktreeCreate": True, "WorktreeRemove": False}
-    root_variables = ("CLAUDE_PROJECT_DIR",)
-    warning_field = "systemMessage"
-    answer_form: ClassVar = {"decision": "block", "reason": "{text}"}
-    read_only_tools = words(
+    worktree_events: Mapping[str, bool] = {"WorktreeCreate": True, "WorktreeRemove": False}
+    root_variables: tuple[str, ...] = ("CLAUDE_PROJECT_DIR",)
+    warning_field: str | None = "systemMessage"
+    answer_form: Mapping[str, Any] | None = _BLOCKED_PROMPT
+    read_only_tools: frozenset[str] = words(
         "AskUserQuestion BashOutput EnterPlanMode ExitPlanMode Glob Grep LS NotebookRead Read "
         "TodoRead TodoWrite WebFetch WebSearch"
     ) | words("Agent Task")  # the agent that it starts tells calls of its own
-    agent_fields = ("agent_id",)
-    wake_beginning = "<task-notification>"
-    background_fields = ("tool_response.backgroundTaskId",)  # also where the host decided that
-    path_fields: ClassVar = {
+    agent_fields: tuple[str, ...] = ("agent_id",)
+    wake_beginning: str | None = "<task-notification>"
+    background_fields: tuple[str, ...] = (
+        "tool_response.backgroundTaskId",
+    )  # also where the host decided that
+    path_fields: Mapping[str, tuple[str, ...]] = {
         **dict.fromkeys(("Edit", "MultiEdit", "Write"), ("file_path",)),
         "NotebookEdit": ("notebook_path",),
     }
@@ -88,15 +92,17 @@ class Codex(Host):
     after the user has trusted its exact line.
     """
 
-    name = "codex"
-    moves_with_calls = True
-    warning_field = "systemMessage"
-    answer_form = Claude.answer_form
-    patch_fields: ClassVar = {"apply_patch": ("command", "input", "patch")}
+    name: str = "codex"
+    moves_with_calls: bool = True
+    warning_field: str | None = "systemMessage"
+    answer_form: Mapping[str, Any] | None = _BLOCKED_PROMPT
+    patch_fields: Mapping[str, tuple[str, ...]] = {"apply_patch": ("command", "input", "patch")}
     _PATCH_IN_SHELL: ClassVar = re.compile(
         r"\s*apply_patch\s*<<\s*(['\"])(\w+)\1\n((?:(?!\2\n).*\n)*)\2\s*"
     )
-    read_only_tools = words("grep_files list_dir read_file update_plan view_image web_search")
+    read_only_tools: frozenset[str] = words(
+        "grep_files list_dir read_file update_plan view_image web_search"
+    )
 
     def paths(self, payload: Payload, tool: str) -> tuple[bytes, ...] | None:
         """Returns the files of a patch also where a shell command is one, and nothing else.
@@ -115,23 +121,25 @@ class Gemini(Host):
     It has ids for neither prompts nor calls, and reads JSON from standard output whatever happens.
     """
 
-    name = "gemini"
-    phases = by_name(
+    name: str = "gemini"
+    phases: Mapping[str, EventPhase] = by_name(
         session="SessionStart",
         turn="BeforeAgent",
         pre="BeforeTool",
         post="AfterTool",
         end="AfterAgent",
     )
-    root_variables = ("GEMINI_PROJECT_DIR", "CLAUDE_PROJECT_DIR")
-    warning_field = "systemMessage"
-    answer_form: ClassVar = {"decision": "deny", "reason": "{text}"}
-    nothing = "{}\n"
-    read_only_tools = words(
+    root_variables: tuple[str, ...] = ("GEMINI_PROJECT_DIR", "CLAUDE_PROJECT_DIR")
+    warning_field: str | None = "systemMessage"
+    answer_form: Mapping[str, Any] | None = {"decision": "deny", "reason": "{text}"}
+    nothing: str = "{}\n"
+    read_only_tools: frozenset[str] = words(
         "get_internal_docs glob google_web_search grep_search list_directory read_file "
         "read_many_files search_file_content web_fetch write_todos"
     )
-    path_fields: ClassVar = dict.fromkeys(("replace", "write_file"), ("file_path",))
+    path_fields: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+        ("replace", "write_file"), ("file_path",)
+    )
 
 
 class Copilot(Host):
@@ -143,8 +151,8 @@ class Copilot(Host):
     another one started tells a session of its own, and that of the other as its parent.
     """
 
-    name = "copilot"
-    phases: ClassVar = {
+    name: str = "copilot"
+    phases: Mapping[str, EventPhase] = {
         **Host.phases,
         **by_name(
             session="sessionStart",
@@ -154,33 +162,33 @@ class Copilot(Host):
             end="agentStop",
         ),
     }
-    session_fields = ("parent_agent_id", "session_id", "sessionId")
-    wake_beginning = "<system_notification>"
-    agent_fields = ("agent_id",)
-    parent_fields = ("parent_agent_id",)
-    tool_fields = ("tool_name", "toolName")
-    input_fields = ("tool_input", "toolArgs")
-    root_variables = ("COPILOT_PROJECT_DIR", "CLAUDE_PROJECT_DIR")
-    context_form: ClassVar = {"additionalContext": "{text}", **Host.context_form}
-    answer_form = Claude.answer_form
+    session_fields: tuple[str, ...] = ("parent_agent_id", "session_id", "sessionId")
+    wake_beginning: str | None = "<system_notification>"
+    agent_fields: tuple[str, ...] = ("agent_id",)
+    parent_fields: tuple[str, ...] = ("parent_agent_id",)
+    tool_fields: tuple[str, ...] = ("tool_name", "toolName")
+    input_fields: tuple[str, ...] = ("tool_input", "toolArgs")
+    root_variables: tuple[str, ...] = ("COPILOT_PROJECT_DIR", "CLAUDE_PROJECT_DIR")
+    context_form: Mapping[str, Any] | str = {"additionalContext": "{text}", **CONTEXT}
+    answer_form: Mapping[str, Any] | None = _BLOCKED_PROMPT
     _denial: ClassVar = {"permissionDecision": "deny", "permissionDecisionReason": "{text}"}
-    block_forms: ClassVar = {
-        EventPhase.TURN: Claude.answer_form,
+    block_forms: Mapping[EventPhase, Mapping[str, Any]] = {
+        EventPhase.TURN: _BLOCKED_PROMPT,
         EventPhase.PRE: {
             **_denial,
             "hookSpecificOutput": {"hookEventName": "PreToolUse", **_denial},
         },
     }
-    read_only_tools = words(
+    read_only_tools: frozenset[str] = words(
         "Glob Grep Read WebFetch ask_user fetch_copilot_cli_documentation glob grep list_bash "
         "read_bash report_intent rg update_todo view web_fetch"
     ) | words("Agent task")  # the agent that it starts tells calls of its own
-    path_fields: ClassVar = {
+    path_fields: Mapping[str, tuple[str, ...]] = {
         **dict.fromkeys(("create", "edit"), ("path",)),
         **dict.fromkeys(("Edit", "Write"), ("file_path", "path")),
     }
-    patch_fields: ClassVar = {"apply_patch": ("input", "patch")}
-    background_inputs: ClassVar = {"mode": "async"}
+    patch_fields: Mapping[str, tuple[str, ...]] = {"apply_patch": ("input", "patch")}
+    background_inputs: Mapping[str, object] = {"mode": "async"}
 
 
 class Opencode(Host):
@@ -200,26 +208,31 @@ class Opencode(Host):
     ``worktree`` is ``/`` outside git, so the root is ``directory``.
     """
 
-    name = "opencode"
-    phases = by_name(
+    name: str = "opencode"
+    phases: Mapping[str, EventPhase] = by_name(
         session="session.created",
         turn="chat.message",
         pre="tool.execute.before",
         post="tool.execute.after",
         end="session.idle",
     )
-    event_fields = ("event",)
-    session_fields = ("sessionID",)
-    key_fields: ClassVar = {EventPhase.TURN: ("messageID",), EventPhase.PRE: ("callID",)}
-    root_fields = ("directory",)
-    tool_fields = ("tool",)
-    input_fields = ("args",)
-    call_fields = ("callID",)
-    path_fields: ClassVar = dict.fromkeys(("edit", "write"), ("filePath",))
-    patch_fields: ClassVar = dict.fromkeys(("apply_patch", "patch"), ("patchText",))
-    warning_field = "warning"
-    context_form: ClassVar = {"context": "{text}"}
-    read_only_tools = words(
+    event_fields: tuple[str, ...] = ("event",)
+    session_fields: tuple[str, ...] = ("sessionID",)
+    key_fields: Mapping[EventPhase, tuple[str, ...]] = {
+        EventPhase.TURN: ("messageID",),
+        EventPhase.PRE: ("callID",),
+    }
+    root_fields: tuple[str, ...] = ("directory",)
+    tool_fields: tuple[str, ...] = ("tool",)
+    input_fields: tuple[str, ...] = ("args",)
+    call_fields: tuple[str, ...] = ("callID",)
+    path_fields: Mapping[str, tuple[str, ...]] = dict.fromkeys(("edit", "write"), ("filePath",))
+    patch_fields: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+        ("apply_patch", "patch"), ("patchText",)
+    )
+    warning_field: str | None = "warning"
+    context_form: Mapping[str, Any] | str = {"context": "{text}"}
+    read_only_tools: frozenset[str] = words(
         "codesearch glob grep list lsp question read todoread todowrite webfetch websearch"
     ) | words("task")  # the agent that it starts tells calls of its own
 
@@ -234,37 +247,43 @@ class Cline(Host):
     and gives exit codes no meaning. The model is asked whatever the hook of a prompt replies.
     """
 
-    name = "cline"
-    phases = by_name(
+    name: str = "cline"
+    phases: Mapping[str, EventPhase] = by_name(
         session="TaskResume",
         turn="TaskStart UserPromptSubmit",
         pre="PreToolUse tool_call",
         post="PostToolUse tool_result",
         end="TaskComplete",
     )
-    event_fields = ("hookName",)
-    session_fields = ("sessionContext.rootSessionId", "taskId")
-    parent_fields = ("parent_agent_id",)
-    key_fields: ClassVar = {EventPhase.PRE: ("tool_call.id",)}
-    root_fields = ("workspaceRoots.0", "workspaceRoots.0.path", "cwd")
-    tool_fields = ("tool_call.name", "tool_result.name", "preToolUse.toolName")
-    input_fields = ("tool_call.input", "tool_result.input", "preToolUse.parameters")
-    call_fields = ("tool_call.id", "tool_result.id")
-    path_fields: ClassVar = {"editor": ("path",)}
-    prompt_fields = (
+    event_fields: tuple[str, ...] = ("hookName",)
+    session_fields: tuple[str, ...] = ("sessionContext.rootSessionId", "taskId")
+    parent_fields: tuple[str, ...] = ("parent_agent_id",)
+    key_fields: Mapping[EventPhase, tuple[str, ...]] = {EventPhase.PRE: ("tool_call.id",)}
+    root_fields: tuple[str, ...] = ("workspaceRoots.0", "workspaceRoots.0.path", "cwd")
+    tool_fields: tuple[str, ...] = ("tool_call.name", "tool_result.name", "preToolUse.toolName")
+    input_fields: tuple[str, ...] = (
+        "tool_call.input",
+        "tool_result.input",
+        "preToolUse.parameters",
+    )
+    call_fields: tuple[str, ...] = ("tool_call.id", "tool_result.id")
+    path_fields: Mapping[str, tuple[str, ...]] = {"editor": ("path",)}
+    prompt_fields: tuple[str, ...] = (
         "userPromptSubmit.prompt",
         "taskStart.taskMetadata.initialTask",
         "taskStart.task",
         "prompt",
         "task",
     )
-    begins_with_prompt = True
-    waits_for_turn = False
-    nothing = '{"cancel": false}\n'
-    context_form: ClassVar = {"cancel": False, "contextModification": "{text}"}
-    blocked_phases = frozenset({EventPhase.PRE})
-    block_forms: ClassVar = {EventPhase.PRE: {"cancel": True, "errorMessage": "{text}"}}
-    read_only_tools = words(
+    begins_with_prompt: bool = True
+    waits_for_turn: bool = False
+    nothing: str = '{"cancel": false}\n'
+    context_form: Mapping[str, Any] | str = {"cancel": False, "contextModification": "{text}"}
+    blocked_phases: frozenset[EventPhase] = frozenset({EventPhase.PRE})
+    block_forms: Mapping[EventPhase, Mapping[str, Any]] = {
+        EventPhase.PRE: {"cancel": True, "errorMessage": "{text}"}
+    }
+    read_only_tools: frozenset[str] = words(
         "ask_followup_question ask_question fetch_web_content list_code_definition_names "
         "list_files load_mcp_documentation plan_mode_respond read_file read_files "
         "search_codebase search_files web_fetch web_search"
@@ -279,25 +298,29 @@ class Cursor(Host):
     no place for a context.
     """
 
-    name = "cursor"
-    phases = by_name(
+    name: str = "cursor"
+    phases: Mapping[str, EventPhase] = by_name(
         session="sessionStart",
         turn="beforeSubmitPrompt",
         pre="preToolUse beforeShellExecution beforeMCPExecution",
         post="postToolUse afterFileEdit",
         end="stop",
     )
-    session_fields = ("conversation_id", "session_id")
-    key_fields: ClassVar = {EventPhase.TURN: ("generation_id",), EventPhase.PRE: ("tool_use_id",)}
-    root_variables = ("CURSOR_PROJECT_DIR",)
-    root_fields = ("workspace_roots.0", "cwd")
-    tool_fields = ("tool_name", "hook_event_name")  # of events of a single tool
-    input_fields = ("tool_input", "")
-    repeats_input = False  # an event of a single tool tells it in its own fields
-    context_form: ClassVar = {}
-    answer_form: ClassVar = {"continue": False, "user_message": "{text}"}
-    block_forms: ClassVar = {EventPhase.TURN: answer_form}
-    read_only_tools = words("Glob Grep List Read SemanticSearch WebSearch")
+    session_fields: tuple[str, ...] = ("conversation_id", "session_id")
+    key_fields: Mapping[EventPhase, tuple[str, ...]] = {
+        EventPhase.TURN: ("generation_id",),
+        EventPhase.PRE: ("tool_use_id",),
+    }
+    root_variables: tuple[str, ...] = ("CURSOR_PROJECT_DIR",)
+    root_fields: tuple[str, ...] = ("workspace_roots.0", "cwd")
+    tool_fields: tuple[str, ...] = ("tool_name", "hook_event_name")  # of events of a single tool
+    input_fields: tuple[str, ...] = ("tool_input", "")
+    repeats_input: bool = False  # an event of a single tool tells it in its own fields
+    context_form: Mapping[str, Any] | str = {}
+    _stop: ClassVar = {"continue": False, "user_message": "{text}"}
+    answer_form: Mapping[str, Any] | None = _stop
+    block_forms: Mapping[EventPhase, Mapping[str, Any]] = {EventPhase.TURN: _stop}
+    read_only_tools: frozenset[str] = words("Glob Grep List Read SemanticSearch WebSearch")
 
 
 class Windsurf(Host):
@@ -307,23 +330,23 @@ class Windsurf(Host):
     command is not it: hooks are started in the workspace. A reply has no place for a context.
     """
 
-    name = "windsurf"
-    phases = by_name(
+    name: str = "windsurf"
+    phases: Mapping[str, EventPhase] = by_name(
         turn="pre_user_prompt",
         pre="pre_write_code pre_run_command pre_mcp_tool_use",
         post="post_write_code post_run_command post_mcp_tool_use",
         end="post_cascade_response",
     )
-    event_fields = ("agent_action_name",)
-    session_fields = ("trajectory_id",)
-    key_fields: ClassVar = {EventPhase.TURN: ("execution_id",)}
-    begins_with_prompt = True
-    root_fields = ()
-    tool_fields = ("tool_info.mcp_tool_name", "agent_action_name")
-    input_fields = ("tool_info",)
-    repeats_input = False
-    prompt_fields = ("tool_info.user_prompt",)
-    context_form: ClassVar = {}
+    event_fields: tuple[str, ...] = ("agent_action_name",)
+    session_fields: tuple[str, ...] = ("trajectory_id",)
+    key_fields: Mapping[EventPhase, tuple[str, ...]] = {EventPhase.TURN: ("execution_id",)}
+    begins_with_prompt: bool = True
+    root_fields: tuple[str, ...] = ()
+    tool_fields: tuple[str, ...] = ("tool_info.mcp_tool_name", "agent_action_name")
+    input_fields: tuple[str, ...] = ("tool_info",)
+    repeats_input: bool = False
+    prompt_fields: tuple[str, ...] = ("tool_info.user_prompt",)
+    context_form: Mapping[str, Any] | str = {}
 
 
 class Kiro(Host):
@@ -333,19 +356,21 @@ class Kiro(Host):
     is a step. What a prompt hook prints is added to the prompt, and its exit code stops nothing.
     """
 
-    name = "kiro"
-    phases = by_name(
+    name: str = "kiro"
+    phases: Mapping[str, EventPhase] = by_name(
         session="agentSpawn",
         turn="userPromptSubmit",
         pre="preToolUse",
         post="postToolUse",
         end="stop",
     )
-    session_default = "kiro"
-    begins_with_prompt = True  # in its editor
-    blocked_phases = frozenset({EventPhase.PRE})
-    context_form = "{text}"
-    read_only_tools = words("code fs_read glob grep introspect read thinking web_fetch web_search")
+    session_default: str | None = "kiro"
+    begins_with_prompt: bool = True  # in its editor
+    blocked_phases: frozenset[EventPhase] = frozenset({EventPhase.PRE})
+    context_form: Mapping[str, Any] | str = "{text}"
+    read_only_tools: frozenset[str] = words(
+        "code fs_read glob grep introspect read thinking web_fetch web_search"
+    )
 
 
 class VisualStudioCode(Host):
@@ -354,11 +379,11 @@ class VisualStudioCode(Host):
     A reply to a prompt can show the user a message, but tell the model nothing.
     """
 
-    name = "vscode"
-    session_fields = ("session_id", "sessionId")
-    warning_field = "systemMessage"
-    context_form: ClassVar = {"systemMessage": "{text}"}
-    read_only_tools = words(
+    name: str = "vscode"
+    session_fields: tuple[str, ...] = ("session_id", "sessionId")
+    warning_field: str | None = "systemMessage"
+    context_form: Mapping[str, Any] | str = {"systemMessage": "{text}"}
+    read_only_tools: frozenset[str] = words(
         "fetch_webpage file_search get_changed_files get_errors get_terminal_output grep_search "
         "list_code_usages list_dir manage_todo_list read_file semantic_search"
     )

@@ -115,7 +115,7 @@ class JsonText:
 
     def __init__(self, text: str) -> None:
         """Reads a text; raises JsonError. An empty one becomes an empty object."""
-        self.text = text
+        self.text: str = text
         self.inserted: list[Span] = []
         """What :meth:`insert` put where, from left to right, in positions of the text as it is."""
         if not text.strip(_BLANK + "\ufeff"):

@@ -113,7 +113,7 @@ class CallMonitor(NullMonitor):
     def __init__(self) -> None:
         self.warnings: list[tuple[WarningCode, str]] = []
         self.phase: Phase | None = None
-        self.done = 0
+        self.done: int = 0
         """Files, of all phases until now."""
         self.reported = 0
         """How many of them the client knows of."""

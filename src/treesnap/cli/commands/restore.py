@@ -200,8 +200,8 @@ def _step_back(name: str, undone: str, undone_by: str) -> DeclaredCommand:
     return step_back
 
 
-undo = _step_back("undo", "restore", undone_by="redo")
-redo = _step_back("redo", "undo", undone_by="undo")
+undo: DeclaredCommand = _step_back("undo", "restore", undone_by="redo")
+redo: DeclaredCommand = _step_back("redo", "undo", undone_by="undo")
 
 
 def _show(invocation: Invocation, name: str, result: RestoreResult, *, undone_by: str) -> None:

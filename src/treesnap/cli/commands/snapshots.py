@@ -94,8 +94,8 @@ def _pinning(name: str, sentence: str) -> click.Command:
     return pinning
 
 
-pin = _pinning("pin", "Protect a snapshot from deletion.")
-unpin = _pinning("unpin", "End the protection of a snapshot.")
+pin: click.Command = _pinning("pin", "Protect a snapshot from deletion.")
+unpin: click.Command = _pinning("unpin", "End the protection of a snapshot.")
 
 
 @command(

@@ -51,14 +51,14 @@ class Output:
         self.program = program
         """The name that the command was called by."""
         self.as_json = False
-        self.quiet = False
+        self.quiet: bool = False
         self.colour = "auto"
         """When standard output is coloured: ``auto``, ``always`` or ``never``."""
-        self.is_paged = False
+        self.is_paged: bool = False
         """Whether results go through a pager where they are shown on a terminal."""
         self.place: Place | None = None
         """What the command works on, once that is known; every result as JSON names it."""
-        self.prints_only = True
+        self.prints_only: bool = True
         """Whether printing is all that the command does, so that it fails when that fails."""
         self.unwritten: OSError | None = None
         """Why results did not reach standard output, of a command that did something besides."""

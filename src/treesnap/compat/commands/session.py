@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from treesnap.cli.command import SnapGroup, pass_invocation
-from treesnap.cli.declarations import option
+from treesnap.cli.declarations import Decorator, option
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import restore_line, restore_notes, short_id
@@ -30,11 +30,13 @@ from treesnap.core.model.reserved_tags import CheckpointType
 
 _EXAMPLE = "snap session create --session-id UUID --description"
 
-session_id_option = click.option("--session-id", required=True, metavar="UUID", help="The session.")
-checkpoint_id_option = click.option(
+session_id_option: Decorator = click.option(
+    "--session-id", required=True, metavar="UUID", help="The session."
+)
+checkpoint_id_option: Decorator = click.option(
     "--checkpoint-id", required=True, metavar="UUID", help="The checkpoint."
 )
-write_log_option = click.option(
+write_log_option: Decorator = click.option(
     "--write-log",
     is_flag=True,
     help="Also write .flow/maestro/sessions/UUID/checkpoints.json in the root.",

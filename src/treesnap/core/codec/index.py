@@ -97,6 +97,7 @@ class IndexPart:
         self.where = where
         if len(data) < _TABLE_START + CHECKSUM_SIZE:
             raise Corrupt(f"Index {where} is cut short", path=where)
+        self.count: int
         self.count, pack_count, self._block_count = _COUNTS.unpack_from(data, HEADER_SIZE)
         first_start = _TABLE_START + pack_count * _PACK.size
         self._rest_start = first_start + 8 * self.count

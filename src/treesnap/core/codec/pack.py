@@ -183,7 +183,7 @@ class OpenBlock:
 
     def __init__(self, table: BlockTable, data: bytes) -> None:
         """Takes all bytes of a block, of which the table was read. Decompresses nothing."""
-        self.entries = {entry.start: entry for entry in table.entries}
+        self.entries: dict[int, IndexEntry] = {entry.start: entry for entry in table.entries}
         """Its objects, by their starts."""
         self._compression = table.compression
         self._raw_size = table.block.raw_size

@@ -110,7 +110,7 @@ class TreeCache:
         self._trees: OrderedDict[ObjectId, Tree] = OrderedDict()
         self._entries = 0
         self._lock = allocate_lock()
-        self.get = self._trees.get
+        self.get: Callable[[ObjectId], Tree | None] = self._trees.get
 
     def add(self, tree_id: ObjectId, tree: Tree) -> None:
         """Takes a directory, and lets the oldest ones go."""

@@ -66,7 +66,7 @@ class RestoreHistory(NamedTuple):
 
 
 _MOMENTS = array(row(Moment, scope=optional(SCOPE), is_absent=omitted(FLAG, absent=False)))
-HISTORY = Format.of(
+HISTORY: Format[RestoreHistory] = Format.of(
     FileKind.HISTORY, Table(RestoreHistory, "restore history", undo=_MOMENTS, redo=_MOMENTS)
 )
 
@@ -175,7 +175,7 @@ _HOLD = Table(
     scope=optional(parsed(array(BYTES), lambda paths: parse_scope(paths) if paths else paths)),
     namespace=omitted(TEXT),
 )
-HOLD = Format.of(FileKind.HOLD, _HOLD, HOLD_SIZE_MAX)
+HOLD: Format[HoldRecord] = Format.of(FileKind.HOLD, _HOLD, HOLD_SIZE_MAX)
 
 
 EXPORT_STAGE_PREFIX = STAGE_PREFIX + b"to-"
@@ -214,7 +214,7 @@ def _problem_of_export(record: ExportRecord) -> str | None:
 
 
 _EXPORT = Table(ExportRecord, "export record", fork=omitted(BYTES), problem_of=_problem_of_export)
-EXPORT = Format.of(FileKind.EXPORT, _EXPORT, EXPORT_SIZE_MAX)
+EXPORT: Format[ExportRecord] = Format.of(FileKind.EXPORT, _EXPORT, EXPORT_SIZE_MAX)
 EXPORT_MOVES_NAME = b"moves"
 """A file that is there in the staging directory while names are moved out of it."""
 
@@ -253,7 +253,7 @@ _MOVES = Table(
     gid=SIZE,
     mtime_ns=TIME,
 )
-EXPORT_MOVES = Format.of(FileKind.EXPORT_MOVES, _MOVES)
+EXPORT_MOVES: Format[ExportMoves] = Format.of(FileKind.EXPORT_MOVES, _MOVES)
 
 
 class Protection(NamedTuple):

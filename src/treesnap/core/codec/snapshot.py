@@ -10,6 +10,7 @@ restore brings back and nothing else, so that equal states have equal hashes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import partial
 
 from treesnap.core.codec.chunklist import check_content
@@ -219,7 +220,7 @@ def encode_snapshot(record: SnapshotRecord) -> bytes:
     return pack({"version": 1, **kept})
 
 
-decode_snapshot = _SNAPSHOT.decode
+decode_snapshot: Callable[[bytes], SnapshotRecord] = _SNAPSHOT.decode
 SNAPSHOT = Format(FileKind.SNAPSHOT, encode_snapshot, decode_snapshot, RECORD_SIZE_MAX)
 
 

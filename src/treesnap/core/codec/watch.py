@@ -7,6 +7,7 @@ watcher, or changes were lost since. The idea is that of Watchman's clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from treesnap.core.codec.fields import (
@@ -141,6 +142,9 @@ _STATUS = Table(
     snapshots=SIZE,
     then=optional(_FOLLOWING.kind),
 )
-encode_question, decode_question = _QUESTION.encode, _QUESTION.decode
-encode_answer, decode_answer = _ANSWER.encode, _ANSWER.decode
-encode_status, decode_status = _STATUS.encode, _STATUS.decode
+encode_question: Callable[[Question], bytes] = _QUESTION.encode
+decode_question: Callable[[bytes], Question] = _QUESTION.decode
+encode_answer: Callable[[Answer], bytes] = _ANSWER.encode
+decode_answer: Callable[[bytes], Answer] = _ANSWER.decode
+encode_status: Callable[[WatchStatus], bytes] = _STATUS.encode
+decode_status: Callable[[bytes], WatchStatus] = _STATUS.decode

@@ -195,7 +195,9 @@ class Capture:
         self._request = request
         self._observations: Observations | None = {} if request.observes else None
         self._listing = session.store.snapshots.listing(session.root.id)
-        self.cache = usable_cache(session, self._listing) if not request.fresh else None
+        self.cache: StatCache | None = (
+            usable_cache(session, self._listing) if not request.fresh else None
+        )
         self.writer: Writer | _Unstored = _Unstored(session.store)
         if not request.keeps_nothing:
             from treesnap.core.store.writer import Writer
@@ -207,6 +209,7 @@ class Capture:
         self._is_shared = is_shared and request.max_size_bytes is None
         self._builder: StatCacheBuilder | None = None
         self._is_published = False
+        self.result: ScanResult
         self._monitor = session.monitor
         is_first = self._listing.newest is None and request.scope is None
         if is_first and request.first_size_bytes is not None and not request.keeps_nothing:

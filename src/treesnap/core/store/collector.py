@@ -79,7 +79,7 @@ _STATE = Table(
     epoch=where(SIZE, lambda epoch: epoch <= _EPOCH_MAX, "is not possible"),
     condemned=parsed(array(_PACK_ID), frozenset, lambda ids: tuple(sorted(ids))),
 )
-COLLECTION = Format.of(FileKind.COLLECTION, _STATE)
+COLLECTION: Format[CollectorState] = Format.of(FileKind.COLLECTION, _STATE)
 COLLECTED_SIZE = Format(
     FileKind.COLLECTED_SIZE, *single("size", version=None, size_bytes=SIZE), 1 << 10
 )

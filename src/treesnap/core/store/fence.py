@@ -56,7 +56,7 @@ class Maintaining:
         self._fs = store.writing_fs
         self._wait_s = wait_s
         self._has_condemned = False
-        self.reserve = Reserve(self._fs, store.layout)
+        self.reserve: Reserve = Reserve(self._fs, store.layout)
 
     def retire(
         self,

@@ -51,7 +51,7 @@ class ObjectIndex:
         self._parts: dict[str, IndexPart] | None = None
         self.damaged: dict[str, str] = {}
         """Parts that cannot be used, with the reason."""
-        self.written_bytes = 0
+        self.written_bytes: int = 0
         """The size of all parts that were published through this object."""
         self.reads_first = False
         """Whether all of a part is read before it is mapped: of a mapping that the disk does not

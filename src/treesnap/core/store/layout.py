@@ -81,30 +81,30 @@ class Layout:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.format = os.path.join(path, "format")
-        self.made_here = os.path.join(path, "made-here")
-        self.moving = os.path.join(path, "moving")
-        self.links = os.path.join(path, "links")
-        self.config = os.path.join(path, "config.toml")
-        self.packs = os.path.join(path, "packs")
-        self.index = os.path.join(path, "index")
-        self.snapshots = os.path.join(path, "snapshots")
-        self.states = os.path.join(path, "states")
-        self.pending = os.path.join(path, "pending")
-        self.slots = os.path.join(path, "slots")
-        self.collector_lock = os.path.join(path, "collector", "lock")
-        self.collector_state = os.path.join(path, "collector", "state")
-        self.background = os.path.join(path, "collector", "background")
-        self.collected_size = os.path.join(path, "collector", "size")
-        self.collector_reserves = [
+        self.format: str = os.path.join(path, "format")
+        self.made_here: str = os.path.join(path, "made-here")
+        self.moving: str = os.path.join(path, "moving")
+        self.links: str = os.path.join(path, "links")
+        self.config: str = os.path.join(path, "config.toml")
+        self.packs: str = os.path.join(path, "packs")
+        self.index: str = os.path.join(path, "index")
+        self.snapshots: str = os.path.join(path, "snapshots")
+        self.states: str = os.path.join(path, "states")
+        self.pending: str = os.path.join(path, "pending")
+        self.slots: str = os.path.join(path, "slots")
+        self.collector_lock: str = os.path.join(path, "collector", "lock")
+        self.collector_state: str = os.path.join(path, "collector", "state")
+        self.background: str = os.path.join(path, "collector", "background")
+        self.collected_size: str = os.path.join(path, "collector", "size")
+        self.collector_reserves: list[str] = [
             os.path.join(path, "collector", f"reserve-{number}") for number in (0, 1)
         ]
-        self.roots = os.path.join(path, "roots")
-        self.fork_server = os.path.join(path, "fork-server")
-        self.fork_server_lock = os.path.join(path, "fork-server", "lock")
-        self.remotes = os.path.join(path, "remotes")
-        self.quarantine = os.path.join(path, "quarantine")
-        self.temporary = os.path.join(path, "temporary")
+        self.roots: str = os.path.join(path, "roots")
+        self.fork_server: str = os.path.join(path, "fork-server")
+        self.fork_server_lock: str = os.path.join(path, "fork-server", "lock")
+        self.remotes: str = os.path.join(path, "remotes")
+        self.quarantine: str = os.path.join(path, "quarantine")
+        self.temporary: str = os.path.join(path, "temporary")
 
     def pack(self, pack_id: bytes) -> str:
         """Path of a pack; made for each object that is read, so it is not joined."""

@@ -464,7 +464,7 @@ class PackAppender:
         self._layout = layout
         self.pack_id = pack_id
         self._fd = fd
-        self.end = end
+        self.end: int = end
         """Position at which the next block goes."""
         self._is_new = end <= HEADER_SIZE
         self._dirty = end > covered

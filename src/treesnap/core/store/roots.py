@@ -188,8 +188,8 @@ class Root:
         self._fs = fs
         self._wait_s = wait_s
         self._layout = layout
-        self.path = path
-        self.id = identity or root_id(path)
+        self.path: bytes = path
+        self.id: str = identity or root_id(path)
         self.record: RootRecord | None = None
         """What the store knew of it when this was made, or None."""
         self._is_chosen_by_id = identity is not None

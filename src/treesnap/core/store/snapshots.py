@@ -179,7 +179,7 @@ class RecordCache:
     def __init__(self) -> None:
         self._files: OrderedDict[SnapshotId, bytes] = OrderedDict()
         self._lock = allocate_lock()
-        self.get = self._files.get
+        self.get: Callable[[SnapshotId], bytes | None] = self._files.get
 
     def add(self, identity: SnapshotId, data: bytes) -> None:
         """Keeps a file, and drops the oldest ones."""

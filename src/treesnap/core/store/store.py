@@ -127,13 +127,13 @@ class Store:
         self.writing_fs = fs
         """Like ``Store``, for what changes a store; few modules may name it."""
         self.path = path
-        self.layout = Layout(path)
-        self.snapshots = SnapshotLog(fs, self.layout)
+        self.layout: Layout = Layout(path)
+        self.snapshots: SnapshotLog = SnapshotLog(fs, self.layout)
         self.wait_s = LOCK_WAIT_S
         """How long its roots wait for the list of roots."""
-        self.was_moving = False
+        self.was_moving: bool = False
         """Whether it says of a move that it was part of it; this is where the store is now."""
-        self.is_new = False
+        self.is_new: bool = False
         """Whether this process has just made it."""
         self._scanned_all = False
 

@@ -72,7 +72,7 @@ class EpochChanged(Exception):
 
     def __init__(self, added: Mapping[bytes, Added] | None = None) -> None:
         super().__init__()
-        self.added = added or {}
+        self.added: Mapping[bytes, Added] = added or {}
 
 
 def retry_overtaken(what: str, attempt: Callable[[Mapping[bytes, Added]], _Result]) -> _Result:
@@ -131,8 +131,8 @@ class Writer:
         """Where the session began in each of its packs."""
         self._slot: Slot | None = None
         self._pack: PackAppender | None = None
-        self.objects_added = 0
-        self.added_bytes = 0
+        self.objects_added: int = 0
+        self.added_bytes: int = 0
         self._second: list[Encoded] = []
         """Blocks of trees and chunk lists that may be appended once more."""
         self._second_entries: list[IndexEntry] = []

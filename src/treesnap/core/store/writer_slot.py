@@ -33,7 +33,7 @@ class Slot:
         self._fs = fs
         self._fd = fd
         self.name = name
-        self.pending_path = os.path.join(layout.pending, name)
+        self.pending_path: str = os.path.join(layout.pending, name)
         """Where this slot's writer puts a snapshot that is about to be published."""
 
     def read(self) -> tuple[int, bytes]:

@@ -106,9 +106,9 @@ class Watcher:
         self._is_over = False
         self._not_before_s = 0.0
         self._again_s = 0.0
-        self.changed = threading.Event()
+        self.changed: threading.Event = threading.Event()
         """Set when something changed or may have. The thread that waits for it clears it."""
-        self.why_lost = ""
+        self.why_lost: str = ""
         """Why it last dropped all that it knew, or empty."""
 
     def __enter__(self) -> Self:

@@ -404,7 +404,7 @@ class BucketBlobs:
         retries = retries or Retries(for_s=0)
         self._repeater = Repeater(retries)
         self._repeating = _REPEATING_BRIEFLY if retries.for_s else _REPEATING
-        self.endpoint = url.endpoint or str(url)
+        self.endpoint: str = url.endpoint or str(url)
         self._credentials = credentials
         self._root_certificate = root_certificate
         self._obstore = _obstore()

@@ -95,7 +95,7 @@ class DirectoryBlobs:
 
     def __init__(self, fs: FileSystem, path: str, *, make: bool = False) -> None:
         self._fs = fs
-        self.path = os.path.realpath(path)
+        self.path: str = os.path.realpath(path)
         self._durable_kinds: set[str] = set()
         with self._reported("open a remote"):
             if make:

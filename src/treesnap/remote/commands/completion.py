@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import click
 
+from treesnap.cli.declarations import Decorator
 from treesnap.cli.invocation import Invocation
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.store.layout import Layout
@@ -30,5 +31,6 @@ def remote_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
     )
 
 
-remote_argument = partial(click.argument, shell_complete=remote_names)
-"""Declares an argument that names a remote of the store."""
+def remote_argument(name: str, **attributes: Any) -> Decorator:
+    """Declares an argument that names a remote of the store."""
+    return click.argument(name, shell_complete=remote_names, **attributes)

@@ -48,5 +48,5 @@ if __name__ == "__main__":
 
     try:
         print_statements(sys.argv[1])
-    except sqlite3.Error as error:
-        sys.exit(f"{error}")
+    except sqlite3.Error as _error:
+        sys.exit(f"{_error}")

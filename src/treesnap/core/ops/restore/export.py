@@ -178,11 +178,11 @@ class Export:
         self._degraded: list[bytes] = []
         self._made: dict[bytes, os.stat_result] = {}
         """The directories that were made beside the target, or in it, by name."""
-        self.is_committed = False
+        self.is_committed: bool = False
         """Whether the tree is at the target."""
         self.owns_root = False
         """Whether the root of a fork was registered for this tree, and goes where it fails."""
-        self.root_lock = ExitStack()
+        self.root_lock: ExitStack[bool | None] = ExitStack()
         """What keeps that root locked until the tree has its name: before, another command that
         cleans up behind a fork to the same path which was killed would forget it."""
 

@@ -305,7 +305,7 @@ class RestorePlan:
         """Each of them, unless they are only counted."""
         self.conflicts: list[Change] = []
         """What others changed, of paths that differ from the new state."""
-        self.privileges = PrivilegeList()
+        self.privileges: PrivilegeList = PrivilegeList()
         """Those that paths get."""
         self.kept_count = 0
         """How many paths of the new state are not put because of what is kept."""

@@ -40,28 +40,30 @@ class PackUsage:
     def __init__(self, pack_id: bytes, size_bytes: int, sound: Sound) -> None:
         self.id = pack_id
         self.size_bytes = size_bytes
-        self.covered = sound.covered
+        self.covered: int = sound.covered
         """How many of its bytes the index may cover."""
         self.is_busy = False
         """A writer has it open. It stays, and so do its entries in the index."""
-        self.is_broken = not sound.is_whole
+        self.is_broken: bool = not sound.is_whole
         """Damage or a torn tail may hide objects."""
         self.is_damaged = False
         """It is broken, and may hide something needed. It stays, and so do its entries."""
         data = encode_unsorted(sound.entries, {pack_id: sound.covered})
         self._part = IndexPart(data, pack_id.hex())
-        self.count = self._part.count
+        self.count: int = self._part.count
         blocks = [table.block for table in sound.tables]
         torn_bytes = sum(entry.size_bytes for entry in sound.torn)
-        self.object_bytes = sum(block.size for block in blocks) - torn_bytes
+        self.object_bytes: int = sum(block.size for block in blocks) - torn_bytes
         """Bytes of all objects; a pack's footer is neither needed nor waste."""
         raw_size_bytes = sum(block.raw_size for block in blocks)
         small_max_bytes = min(_FRAGMENT_RAW_SIZE_MAX, raw_size_bytes * _FRAGMENT_SHARE_MAX)
         small = [block.size for block in blocks if block.raw_size <= small_max_bytes]
-        self.is_fragmented = len(small) >= FRAGMENTS_MIN and 2 * sum(small) >= self.object_bytes
+        self.is_fragmented: bool = (
+            len(small) >= FRAGMENTS_MIN and 2 * sum(small) >= self.object_bytes
+        )
         """Small sessions left blocks that compress better when they are joined."""
-        self.needed_bytes = 0
-        self.needed_count = 0
+        self.needed_bytes: int = 0
+        self.needed_count: int = 0
         self._is_needed = bytearray(self.count)
         self.emptied: frozenset[int] = frozenset()
         """Where blocks began that were replaced by zeros."""

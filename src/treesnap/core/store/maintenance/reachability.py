@@ -87,7 +87,7 @@ class Reachability:
         self.newer: set[ObjectId] = set()
         """Trees of a newer version, of which it is not known what they need."""
         self._trees = TreeReader(store.get, TreeCache(2))  # a directory and its page, read once
-        self.seen = SeenObjects(store.index)
+        self.seen: SeenObjects = SeenObjects(store.index)
 
     def add(self, record: SnapshotRecord) -> Iterator[Reference]:
         """Yields the objects that a snapshot needs and no earlier one needed."""

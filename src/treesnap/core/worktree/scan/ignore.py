@@ -49,7 +49,7 @@ class UnreadableRules(OSError):
     def __init__(self, directory: bytes, number: int, why: str) -> None:
         where = printable(treepath.join(directory, IGNORE_FILE))
         place = repr(printable(directory)) if directory else "the root"
-        self.message = f"{quoted(where)} {why}, so nothing in {place} is captured or restored"
+        self.message: str = f"{quoted(where)} {why}, so nothing in {place} is captured or restored"
         super().__init__(number, self.message, os.fsdecode(directory))
 
 

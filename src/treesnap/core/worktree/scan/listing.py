@@ -81,9 +81,9 @@ class PathTree:
     def __init__(self, *, is_listed: bool = False) -> None:
         self.names: dict[bytes, PathTree] = {}
         """Names of the directory that are meant, or hold something that is."""
-        self.is_listed = is_listed
+        self.is_listed: bool = is_listed
         """Whether every name of the directory is meant, and what is below only if named."""
-        self.is_whole = False
+        self.is_whole: bool = False
         """Whether everything below is meant."""
 
     def at(self, path: bytes) -> PathTree:

@@ -93,9 +93,9 @@ class MappedFiles:
         """The last question at which each was mapped."""
         self.inodes: tuple[int, ...] = ()
         """Inode numbers of what was mapped at the last look."""
-        self.forgotten = -1
+        self.forgotten: int = -1
         """The first question whose mapped files are still known, or -1."""
-        self.nameless = -1
+        self.nameless: int = -1
         """The last question at which something was mapped by a name that was removed."""
 
     def look(self, number: int) -> None:

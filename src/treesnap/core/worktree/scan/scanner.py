@@ -179,7 +179,7 @@ class Scanner:
         self.fs = fs
         self.settings = settings
         self.sink = sink
-        self.trees = TreeReader(sink.get, settings.tree_cache)
+        self.trees: TreeReader = TreeReader(sink.get, settings.tree_cache)
         self.monitor = monitor
         self.cache = cache
         self.builder = builder
@@ -188,15 +188,15 @@ class Scanner:
         self._changed = known.changed if is_usable else None
         if recorder is not None:
             self.trees.keep_first()
-        self.mapped = known.mapped or frozenset()
-        self.written = known.written
+        self.mapped: frozenset[int] = known.mapped or frozenset()
+        self.written: frozenset[int] = known.written
         self.recorder = recorder
-        self.mounts = Mounts(fs)
-        self.mount_points = self.mounts.below(os.fsencode(settings.root))
+        self.mounts: Mounts = Mounts(fs)
+        self.mount_points: frozenset[bytes] = self.mounts.below(os.fsencode(settings.root))
         self._breaks_links = self.mounts.kind(settings.root) == "overlay"
-        self.horizon_ns = settings.started_ns - self.mounts.granularity_ns(settings.root)
-        self.future_ns = settings.started_ns + CLOCK_ERROR_MAX_NS
-        self.links = LinkGroups()
+        self.horizon_ns: int = settings.started_ns - self.mounts.granularity_ns(settings.root)
+        self.future_ns: int = settings.started_ns + CLOCK_ERROR_MAX_NS
+        self.links: LinkGroups = LinkGroups()
         self._rules: list[IgnoreRules] = list(request.rules)
         note = known.note if self._changed is not None else None
         self._noted_rules = note.rules if note is not None else ()
@@ -491,8 +491,8 @@ class Directory:
         """Takes what was seen of a directory; nothing is captured, reused or left out yet."""
         self._walk = walk
         self._progress = LargeFileProgress(walk.monitor)
-        self.path = visit.path
-        self.name = visit.name
+        self.path: bytes = visit.path
+        self.name: bytes = visit.name
         self._scope = visit.scope
         self._revealed = visit.revealed
         self._stat = stat
@@ -502,7 +502,7 @@ class Directory:
         if cached is not None:
             self._row, self._place = cached
         self._looked = looked
-        self.exclusions = listing.exclusions
+        self.exclusions: Exclusions = listing.exclusions
         """What is excluded in it."""
         self._excluded = listing.revealed
         """Names that are looked at although they are excluded."""

@@ -81,14 +81,15 @@ class CacheFile:
         self._data = data
         if len(data) < HEADER_SIZE + TRAILER.size:
             raise Corrupt(f"Stat cache {where} is cut short", path=where)
+        self.count: int
         meta_offset, self.count, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)
         table = len(data) - TRAILER.size - 16 * self.count
         meta = unframe(data, meta_offset)
         if magic != TRAILER_MAGIC or meta is None or meta_offset + FRAME_SIZE + len(meta) != table:
             raise Corrupt(f"Stat cache {where} is incomplete", path=where)
-        self.meta = decode_meta(meta)
-        self.is_recent = self.meta.base_id is not None
-        self.table = data, table, self.count
+        self.meta: Meta = decode_meta(meta)
+        self.is_recent: bool = self.meta.base_id is not None
+        self.table: tuple[memoryview, int, int] = data, table, self.count
         """The file, where its table begins, and how many rows it has."""
         hashes_end = table + 8 * self.count
         self._hashes = _numbers(data[table:hashes_end])
@@ -139,10 +140,10 @@ class StatCache:
         self.base = base
         self.recent = recent
         meta = recent.meta if recent is not None else base.meta
-        self.snapshot_id = meta.snapshot_id
-        self.tree_id = meta.tree_id
-        self.removed = meta.removed
-        self.watch = meta.watch
+        self.snapshot_id: str = meta.snapshot_id
+        self.tree_id: ObjectId = meta.tree_id
+        self.removed: frozenset[bytes] = meta.removed
+        self.watch: WatchNote | None = meta.watch
         """What the last walk noted of its watcher, or None when it had none."""
 
     def find(self, path: bytes) -> tuple[Row, RowPlace] | None:

@@ -17,7 +17,7 @@ from treesnap.core.codec.reader import Reference, TreeReader, root_references
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, NewerVersion, NotFound, TreesnapError
-from treesnap.core.model.events import Phase
+from treesnap.core.model.events import Monitor, Phase
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import PartialSnapshot, Problem
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotRecord
@@ -71,7 +71,7 @@ class Checker:
 
     def __init__(self, store: Store, sample: Sample, place: CheckPlace, *, read_data: bool) -> None:
         self._place = place
-        self.monitor = place.monitor
+        self.monitor: Monitor = place.monitor
         self._store = store
         self._sample = sample
         self.reads_data = read_data
@@ -94,8 +94,8 @@ class Checker:
         """What each lost object is."""
         self._has_newer_trees = False
         self._known: set[ObjectId] = set()
-        self.snapshots = 0
-        self.read_bytes = 0
+        self.snapshots: int = 0
+        self.read_bytes: int = 0
 
     def run(self, known: Checker | None = None) -> Checker:
         """Looks at everything; objects that ``known`` found right are not read again."""
