@@ -17,7 +17,7 @@ from treesnap.core.model.entries import CONTENT_SIZE_MAX, Change, ChangeList, En
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind, SnapshotList
 from treesnap.core.model.treepath import PathLike, from_user
-from treesnap.core.model.type_names import TYPE_CHECKING, Final
+from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.context import (
     WAIT_DEFAULT_S,
     Context,
@@ -29,6 +29,7 @@ from treesnap.core.ops.context import (
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
+    from typing import Final  # pyright knows it by where it is imported from
 
     from treesnap.core.model.events import Monitor
     from treesnap.core.model.reserved_tags import CheckpointType

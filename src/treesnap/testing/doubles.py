@@ -475,7 +475,7 @@ class UnsyncedFileSystem(LocalFileSystem):
     Not wrapped, because most tests use it and calls are many.
     """
 
-    def sync(self, fd: int, /) -> None:  # type: ignore[override]  # os.fsync takes any object
+    def sync(self, fd: int, /) -> None:
         """Does nothing."""
 
     def sync_data(self, fd: int, /) -> None:

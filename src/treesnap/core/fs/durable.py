@@ -104,10 +104,10 @@ class Temporary:
         self, fs: FileSystem, directory: str, *, prefix: str = "", mode: int = 0o600
     ) -> None:
         self._fs = fs
-        self.path = os.path.join(directory, prefix + os.urandom(_NAME_LENGTH // 2).hex())
-        self.fd = fs.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        self.path: str = os.path.join(directory, prefix + os.urandom(_NAME_LENGTH // 2).hex())
+        self.fd: int = fs.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
-            self.is_held = fs.lock(self.fd, exclusive=True)
+            self.is_held: bool = fs.lock(self.fd, exclusive=True)
         except BaseException:
             self.discard()
             raise

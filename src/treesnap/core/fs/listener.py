@@ -21,7 +21,7 @@ class Listener:
         self._fs, self._name = fs, name
         self._directory_fd = fs.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         self._identity: tuple[int, int] | None = None
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket: socket.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listen()
             self._identity = self._found()
