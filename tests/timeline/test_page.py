@@ -8,7 +8,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from treesnap.timeline.command import lines_of_patches
+from treesnap.cli.output.patches import patches
+from treesnap.core.model.errors import NotFound
+from treesnap.timeline import page as page_module
+from treesnap.timeline.history import time_text
 from treesnap.timeline.page import HistoryPage
 
 VOID = {"meta", "br", "link", "img", "input"}
@@ -44,7 +47,7 @@ class Reader(HTMLParser):
 
 
 def written(handle, max_size_bytes=10_000_000) -> tuple[str, HistoryPage]:
-    page = HistoryPage(handle, lines_of_patches, max_size_bytes=max_size_bytes)
+    page = HistoryPage(handle, patches, max_size_bytes=max_size_bytes)
     return "".join(page.pieces()), page
 
 
@@ -63,7 +66,7 @@ def test_it_has_every_snapshot_and_what_it_changed(handle, history):
 def test_steps_are_inside_their_prompt(handle, history):
     text, _ = written(handle)
 
-    prompt = text.index("make it two</summary>")
+    prompt = text.index("make it two <small")
     end = text.index("before the prompt")
     inside = [text.index(f'id="{history[name]}"') for name in ("edit", "write", "end", "prompt")]
     assert all(prompt < place < end for place in inside)
@@ -106,12 +109,86 @@ def test_hostile_names_labels_and_contents_are_text(handle, root, text):
 
     reader = Reader(page)
     assert reader.names <= {
-        *("html", "head", "meta", "title", "style", "body", "h1", "code", "p", "main", "details"),
-        *("summary", "time", "span", "pre"),
+        *("html", "head", "meta", "title", "style", "body", "header", "main", "section", "p"),
+        *("h1", "h2", "code", "details", "summary", "time", "span", "i", "pre", "b", "ins", "del"),
+        *("svg", "path", "rect", "fieldset", "legend", "input", "label"),
     }
     assert not any(name.startswith("on") for _, attributes in reader.tags for name in attributes)
     assert not {"\u202e", "\x1b"} & set(page)
     assert sum("alert(1)" in piece for piece in reader.text) >= 3 * ("alert" in text)
+
+
+def test_no_text_of_a_root_is_in_an_attribute_or_a_style(handle, root):
+    """There it could be more than text: quotation marks and braces are no different there."""
+    (root / "MARKED} * { color: red").write_text("MARKED\n")
+    handle.create(label="MARKED", session="MARKED", tags={"MARKED": "MARKED"})
+    handle.create(label="MARKED")
+
+    page, _ = written(handle)
+
+    reader = Reader(page)
+    assert "MARKED" in "".join(reader.text)
+    assert not any("MARKED" in str(attributes) for _, attributes in reader.tags)
+    assert "MARKED" not in page[page.index("<style>") : page.index("</style>")]
+
+
+def test_a_prompt_says_how_much_it_changed(handle, history):
+    text, _ = written(handle)
+
+    summary = text[text.index("make it two") :].partition("</summary>")[0]
+    assert "3 steps" in summary
+    assert "2 paths" in summary
+    assert "<ins>+2</ins> <del>-1</del>" in summary
+
+
+def test_neighbouring_lines_of_one_kind_are_one_element(handle, root):
+    (root / "notes.txt").write_text("one\n-- two\n")
+    handle.create()
+    (root / "notes.txt").write_text("three\nfour\n")
+    handle.create()
+
+    text, _ = written(handle)
+
+    assert "<del>-one\n--- two</del><ins>+three\n+four</ins>" in text
+
+
+def test_it_shows_when_snapshots_were_taken(handle, history):
+    text, _ = written(handle)
+
+    reader = Reader(text)
+    pictures = [attributes["class"] for tag, attributes in reader.tags if tag == "svg"]
+    assert pictures[0] == "history"
+    assert set(pictures[1:]) == {"strip"}
+    shapes = {attributes["class"] for tag, attributes in reader.tags if tag == "path"}
+    assert shapes == {"prompt", "step", "other", "new"}
+    assert "6 snapshots, 1 session, 1 prompt, newest first." in "".join(reader.text)
+
+
+def test_days_have_headings_and_sessions_their_places_in_them(handle, history):
+    text, _ = written(handle)
+
+    snapshot = handle.show(history["after"])
+    day = time_text(snapshot.record.created_at_ns, "%A, %Y-%m-%d")
+    assert text.index(f"<h2>{day} ") < text.index("claude, session s1")
+
+
+def test_a_long_history_shows_its_prompts_as_an_outline(handle, history, monkeypatch):
+    monkeypatch.setattr(page_module, "OPEN_MAX", len(history))
+    assert '<details class="turn" open>' in written(handle)[0]
+    monkeypatch.setattr(page_module, "OPEN_MAX", len(history) - 1)
+    assert '<details class="turn">' in written(handle)[0]
+
+
+def test_content_that_is_gone_meanwhile_is_a_note(handle, history):
+    def patches_of_deleted(*_):
+        raise NotFound("It was deleted meanwhile")
+        yield b""
+
+    page = HistoryPage(handle, patches_of_deleted, max_size_bytes=10_000)
+    text = "".join(page.pieces())
+
+    assert text.count("Content of it was deleted") == len(history)
+    Reader(text)
 
 
 def test_names_that_are_not_utf8_are_escaped(handle, root):
@@ -152,28 +229,48 @@ def test_no_snapshots_are_a_page_too(handle):
     assert "0 snapshots" in "".join(Reader(text).text)
 
 
-def test_a_browser_shows_it_and_runs_nothing_of_it(handle, history, root, tmp_path):
+@pytest.fixture
+def dump(tmp_path):
+    """Returns the document that a browser makes of a page, at a part of it if one is given."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip("no browser is installed: chromium")
+    path = tmp_path / "page.html"
+
+    def shown(text: str, part: str = "") -> str:
+        path.write_text(text)
+        done = subprocess.run(
+            [
+                *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+                "--virtual-time-budget=5000",
+                *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri() + part),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+        return done.stdout.removeprefix("<!DOCTYPE html>")
+
+    return shown
+
+
+def test_a_browser_shows_it_and_runs_nothing_of_it(handle, history, root, dump):
     (root / "<img src=x onerror=document.title='changed'>").write_text("<script>document.title=1")
     handle.create(label="<script>document.title = 'changed'</script>")
-    path = tmp_path / "page.html"
-    path.write_text(written(handle)[0])
 
-    done = subprocess.run(
-        [
-            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
+    reader = Reader(dump(written(handle)[0]))
 
-    reader = Reader(done.stdout.removeprefix("<!DOCTYPE html>"))
     assert [tag for tag, _ in reader.tags].count("details") > len(history)
     assert "+    return 2" in reader.text
     assert f"History of {handle.root}" in reader.text
     assert reader.names.isdisjoint({"img", "script"})
+
+
+def test_a_browser_opens_what_its_search_finds(handle, history, dump):
+    text = written(handle)[0].replace(" open>", ">")
+
+    reader = Reader(dump(text, "#:~:text=return%202"))
+
+    opened = [attributes["class"] for _, attributes in reader.tags if "open" in attributes]
+    assert [name.split()[0] for name in opened] == ["turn", "row", "change"]

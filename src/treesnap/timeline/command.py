@@ -78,6 +78,7 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
 
 def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
     from treesnap.cli.hints import advising_on_absent
+    from treesnap.cli.output.patches import patches
     from treesnap.core.fs.os_errors import translating_os_errors
     from treesnap.core.ops.context import absolute
     from treesnap.core.ops.output_file import opened_place, write_output
@@ -92,7 +93,7 @@ def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
             opened_place(handle.context.fs, path),
         ):
             pass  # what is wrong with the place is said before the work
-        made = HistoryPage(handle, lines_of_patches, max_size_bytes=max_size_bytes)
+        made = HistoryPage(handle, patches, max_size_bytes=max_size_bytes)
         content = "".join(made.pieces()).encode()
         with translating_os_errors("write the page"):
             write_output(handle.context.fs, path, content)

@@ -1,19 +1,25 @@
 """``snap timeline --html``: a history as one page that needs neither network nor scripts.
 
 All that comes from a root (names, labels, contents) is escaped, and printable: a character that
-turns text round or ends a line is written as an escape. Groups and differences are ``details``,
-which browsers open by themselves.
+turns text round or ends a line is written as an escape. It stands in text alone, never in a style
+or an attribute. Sessions, prompts and differences are ``details``, which browsers open by
+themselves, also where a search finds something in them. The filters are buttons and style rules.
+
+A browser draws only the part of a long page that it shows: see ``content-visibility``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from itertools import islice
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING
 
-from treesnap.core.model.errors import NotFound, printable
+from treesnap.core.model.errors import Corrupt, NotFound, printable
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text, size_text
+from treesnap.timeline.activity import Origin, day_picture, history_picture, moments_of, origin_of
 from treesnap.timeline.history import (
     LETTERS,
     SHORT_ID,
@@ -27,33 +33,122 @@ from treesnap.timeline.history import (
 if TYPE_CHECKING:
     from treesnap.core.handle import Handle
     from treesnap.core.model.entries import Change
+    from treesnap.timeline.activity import ActivityPoint
 
 PATHS_MAX = 500
 """Paths of a snapshot that are listed; the others are counted."""
 LINES_MAX = 2000
 """Lines of a difference that are shown."""
+OPEN_MAX = 200
+"""Snapshots of a history whose prompts are open; of a longer one the prompts are an outline."""
+FILES_MAX = 12
+"""Files that the page can be reduced to: those that changed most often."""
 
 STYLE = """
-:root { color-scheme: light dark; --line: #d0d7de; --dim: #656d76; --added: #dafbe1;
-  --removed: #ffebe9; --hunk: #0969da; --mark: #8250df; }
-@media (prefers-color-scheme: dark) { :root { --line: #30363d; --dim: #8b949e; --added: #12321c;
-  --removed: #3b1a1e; --hunk: #58a6ff; --mark: #bc8cff; } }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem;
-  padding: 0 1rem; }
-h1 { font-size: 1.3rem; overflow-wrap: anywhere; }
-h2 { font-size: 1rem; color: var(--mark); margin: 1.5rem 0 .3rem; overflow-wrap: anywhere; }
-details { border-left: 2px solid var(--line); margin: .15rem 0; padding-left: .7rem; }
-summary { cursor: pointer; overflow-wrap: anywhere; }
-summary:focus-visible { outline: 2px solid var(--hunk); }
-code, pre { font: 13px/1.4 ui-monospace, monospace; }
-pre { overflow-x: auto; margin: .3rem 0; }
-pre span { display: block; white-space: pre; min-height: 1.4em; }
-.a { background: var(--added); } .d { background: var(--removed); } .h { color: var(--hunk); }
-.dim, .note { color: var(--dim); } .prompt > summary { font-weight: 600; }
+:root { color-scheme: light dark; --back: #fff; --panel: #f6f8fa; --text: #1f2328;
+  --line: #d0d7de; --dim: #59636e; --added: #dafbe1; --removed: #ffebe9; --plus: #116329;
+  --minus: #a40e26; --hunk: #0969da; --prompt: #8250df; --step: #54aeff; --other: #bf8700;
+  --new: #8c959f; }
+@media screen and (prefers-color-scheme: dark) { :root { --back: #0d1117; --panel: #161b22;
+  --text: #e6edf3; --line: #30363d; --dim: #9198a1; --added: #12321c; --removed: #3b1a1e;
+  --plus: #56d364; --minus: #ff8182; --hunk: #58a6ff; --prompt: #bc8cff; --step: #388bfd;
+  --other: #d29922; --new: #6e7681; } }
+* { box-sizing: border-box; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 72rem;
+  padding: 1.5rem 1rem 4rem; background: var(--back); color: var(--text); }
+h1 { font-size: 1.4rem; margin: 0 0 .2rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.05rem; margin: 0; padding: .5rem 0 .2rem; display: flex; flex-wrap: wrap;
+  gap: 0 1rem; align-items: baseline; }
+h3 { font-size: .95rem; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+header p { margin: .2rem 0; }
+.day { margin-top: 1.2rem; }
+.day > header { position: sticky; top: 0; z-index: 1; background: var(--back);
+  border-bottom: 1px solid var(--line); padding-bottom: .3rem; }
+.session { margin: .7rem 0; padding: .6rem .8rem; border: 1px solid var(--line);
+  border-radius: 8px; content-visibility: auto; contain-intrinsic-size: auto 20rem; }
+.session.agent { border-left: 4px solid var(--prompt); }
+details details, details > p { margin-left: .35rem; padding-left: .7rem;
+  border-left: 2px solid var(--line); }
+summary { cursor: pointer; overflow-wrap: anywhere; padding: .1rem .2rem; border-radius: 4px; }
+summary:hover { background: var(--panel); }
+summary:focus-visible, input:focus-visible + label { outline: 2px solid var(--hunk); }
+.turn > summary { font-weight: 600; }
+p.row, .note { margin: .1rem 0; padding-left: 1.2rem; overflow-wrap: anywhere; }
+time, .dim, .note, .axis, .day > header span { color: var(--dim); }
+.day > header span, small { font-weight: 400; }
+time { font-variant-numeric: tabular-nums; }
+code, pre { font: 13px/1.45 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
+pre { overflow-x: auto; margin: .2rem 0 .6rem; padding: .3rem 0; background: var(--panel);
+  border: 1px solid var(--line); border-radius: 6px; tab-size: 4; }
+pre > * { display: block; width: max-content; min-width: 100%; }
+ins, del { text-decoration: none; }
+pre ins { background: var(--added); } pre del { background: var(--removed); }
+pre b { font-weight: 400; color: var(--hunk); }
+summary ins { color: var(--plus); } summary del { color: var(--minus); }
+svg { display: block; width: 100%; }
+svg.history { height: 7rem; margin-top: 1rem; } svg.strip { height: .6rem; background: var(--panel);
+  border-radius: 3px; }
+.history path { stroke: none; fill: var(--c); } .history rect { fill: transparent; }
+.history rect:hover { fill: var(--dim); fill-opacity: .2; }
+.strip path { stroke: var(--c); stroke-width: 3; fill: none; }
+path.prompt, i.prompt { --c: var(--prompt); } path.step, i.step { --c: var(--step); }
+path.other, i.other { --c: var(--other); } path.new, i.new { --c: var(--new); }
+.axis { display: flex; justify-content: space-between; font-size: .8rem; margin: 0; }
+.legend { display: flex; flex-wrap: wrap; gap: 0 1rem; font-size: .85rem; color: var(--dim); }
+.legend i { display: inline-block; width: .7rem; height: .7rem; border-radius: 2px;
+  background: var(--c); margin-right: .35rem; }
+fieldset { border: 0; padding: 0; margin: .6rem 0; display: flex; flex-wrap: wrap; gap: .3rem; }
+legend { float: left; color: var(--dim); margin-right: .5rem; }
+fieldset input { position: absolute; opacity: 0; }
+label { border: 1px solid var(--line); border-radius: 1rem; padding: 0 .7rem; cursor: pointer;
+  overflow-wrap: anywhere; }
+input:checked + label { background: var(--hunk); border-color: var(--hunk); color: var(--back); }
+body:has(#only-prompts:checked) .session :is(.step, .other),
+body:has(#only-prompts:checked) .session:not(:has(.turn)),
+body:has(#only-others:checked) .session :is(.prompt, .step),
+body:has(#only-others:checked) :is(.session, .turn):not(:has(.other)),
+body:has(#only-pinned:checked) .session .row:not(.pinned),
+body:has(#only-pinned:checked) :is(.session, .turn):not(:has(.pinned)),
+body:has(#only-pinned:checked) .day:not(:has(.pinned)),
+body:has(#only-prompts:checked) .day:not(:has(.turn)),
+body:has(#only-others:checked) .day:not(:has(.other)) { display: none; }
+@media (max-width: 40rem) { body { padding: 1rem .6rem 3rem; } .session { padding: .4rem; }
+  details details, details > p { margin-left: 0; padding-left: .4rem; } }
+@media print { body { max-width: none; padding: 0; font-size: 10pt; } fieldset, .screen
+  { display: none; } .day > header { position: static; break-after: avoid; } .session
+  { content-visibility: visible; break-inside: auto; } summary { break-after: avoid; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; } pre > * { width: auto; }
+  * { print-color-adjust: exact; } }
 """
 
 Patches = Callable[["Handle", str, str | None, Sequence["Change"]], Iterator[bytes]]
-"""Returns changes as unified diffs."""
+"""Returns changes as unified diffs, each whole."""
+
+
+class Lines(NamedTuple):
+    """A difference as the page shows it."""
+
+    html: str
+    added: int
+    removed: int
+
+
+class Changed(NamedTuple):
+    """What a snapshot changed, as the page shows it."""
+
+    html: str
+    about: str
+    """How much it is, in the line of the snapshot."""
+    classes: str
+    """Stands for the paths, for the filters."""
+
+
+class ShownRow(NamedTuple):
+    """A snapshot as the page shows it."""
+
+    html: str
+    about: str
+    """How much it changed; empty where that is not in the page."""
 
 
 class HistoryPage:
@@ -71,31 +166,34 @@ class HistoryPage:
         """Paths that are listed without their difference, because that did not fit."""
         self.snapshots_without: int = 0
         """Snapshots whose changes are not in the page, because it would be too large."""
+        self._sessions = set[str]()
+        self._prompts = 0
+        self._pinned = 0
+        self._moments: list[ActivityPoint] = []
+        self._numbers: dict[bytes, int] = {}
+        """Paths that are in the page, each with the number that its class has."""
+        self._steps_of = Counter[bytes]()
 
     def pieces(self) -> Iterator[str]:
-        """Yields the page from top to bottom; the counts are right after that.
+        """Yields the page from top to bottom; the counts are right from the first piece on.
 
         Snapshots whose content is damaged have a note in place of their changes.
         """
         self._history.take(self._handle.snapshot_names())
+        body = list(self._days())
         root = _text(self._handle.root)
         yield (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             '<meta http-equiv="Content-Security-Policy" '
             "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-            f"<title>History of {root}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-            f"<h1>History of <code>{root}</code></h1>\n"
-            f'<p class="note">{count_text(len(self._history), "snapshot")}, newest first. '
-            "Open a line to see what it changed.</p>\n<main>\n"
+            f"<title>History of {root}</title>\n"
+            f"<style>{STYLE}{self._file_rules()}</style>\n</head>\n<body>\n"
+            f"<header>\n<h1>History of <code>{root}</code></h1>\n"
         )
-        session: str | None = None
-        for group in self._history.groups():
-            if group.session != session and group.session is not None:
-                host = f"{_text(group.host)}, " if group.host is not None else ""
-                yield f"<h2>{host}session {_text(group.session)}</h2>\n"
-            session = group.session
-            yield from self._group(group)
+        yield from self._head()
+        yield "</header>\n<main>\n"
+        yield from body
         yield "</main>\n"
         if left_out := self.left_out:
             yield f'<p class="note">The page is full. Left out: {left_out}.</p>\n'
@@ -111,75 +209,234 @@ class HistoryPage:
             parts.append(f"the changes of {count_text(self.snapshots_without, 'snapshot')}")
         return " and ".join(parts)
 
+    # ------------------------------------------------------------------ the head
+
+    def _head(self) -> Iterator[str]:
+        counts = [count_text(self.snapshots, "snapshot")]
+        if self._sessions:
+            counts.append(count_text(len(self._sessions), "session"))
+        if self._prompts:
+            counts.append(count_text(self._prompts, "prompt"))
+        yield f'<p class="dim">{", ".join(counts)}, newest first.</p>\n'
+        if not self._moments:
+            return
+        yield history_picture(self._moments)
+        yield (
+            '<p class="legend"><span><i class="prompt"></i>before a prompt</span>'
+            '<span><i class="step"></i>steps of agents</span>'
+            '<span><i class="other"></i>by hand and others</span>'
+            '<span><i class="new"></i>new content</span></p>\n'
+            '<p class="dim screen">Open a line to see what it changed. The search of your browser '
+            "(Ctrl+F) finds what is closed, too. "
+            "<code>snap restore ID</code> goes back to a state.</p>\n"
+        )
+        shows = [("all", "everything")]
+        if self._prompts:
+            shows += [("prompts", "prompts"), ("others", "by hand and others")]
+        if self._pinned:
+            shows.append(("pinned", "pinned"))
+        if len(shows) > 1:
+            yield _choice("Show", "only", shows)
+        if len(self._numbers) > 1:
+            files = [(str(self._numbers[path]), _text(path)) for path, _ in self._most_changed()]
+            yield _choice("Changes of", "file", [("all", "all files"), *files])
+
+    def _most_changed(self) -> list[tuple[bytes, int]]:
+        return self._steps_of.most_common(FILES_MAX)
+
+    def _file_rules(self) -> str:
+        """Returns what hides all but the changes of one file, for each that can be chosen."""
+        rules = []
+        for path, _ in self._most_changed():
+            number = self._numbers[path]
+            chosen, shown = f"body:has(#file-{number}:checked)", f".f{number}"
+            rules.append(
+                f"{chosen} .row:not({shown}), {chosen} .change:not({shown}), "
+                f"{chosen} :is(.day, .session, .turn):not(:has({shown})) {{ display: none; }}\n"
+            )
+        return "".join(rules)
+
+    # ------------------------------------------------------------------ days, sessions, prompts
+
+    def _days(self) -> Iterator[str]:
+        for day, groups in groupby(self._history.groups(), _day):
+            of_day = list(groups)
+            moments = moments_of(chain.from_iterable(group.rows for group in of_day))
+            self._moments += moments
+            count = count_text(sum(len(group.rows) for group in of_day), "snapshot")
+            yield (
+                f'<section class="day">\n<header><h2>{day} <span>{count}</span></h2>'
+                f"{day_picture(moments)}</header>\n"
+            )
+            for session, of_session in groupby(of_day, lambda group: group.session):
+                yield from self._session(session, list(of_session))
+            yield "</section>\n"
+
+    def _session(self, session: str | None, groups: Sequence[Group]) -> Iterator[str]:
+        if session is None:
+            yield '<section class="session">\n'
+        else:
+            self._sessions.add(session)
+            host = next((group.host for group in groups if group.host is not None), None)
+            said = f"{_text(host)}, " if host is not None else ""
+            yield '<section class="session agent">\n'
+            yield f"<h3>{said}session {_text(session)}</h3>\n"
+        for group in groups:
+            yield from self._group(group)
+        yield "</section>\n"
+
     def _group(self, group: Group) -> Iterator[str]:
+        rows = [self._row(row) for row in group.rows]
         if group.prompt is not None:
-            label = _text(group.prompt.title)
-            yield f'<details class="prompt" open>\n<summary>{label}</summary>\n'
-        for row in group.rows:
-            yield from self._row(row)
+            self._prompts += 1
+            is_open = " open" if len(self._history) <= OPEN_MAX else ""
+            steps = count_text(len(rows) - 1, "step") if len(rows) > 1 else ""
+            yield (
+                f'<details class="turn"{is_open}>\n<summary>{_time(group.prompt)} '
+                f'{_text(group.prompt.title)} <small class="dim">{steps} {rows[-1].about}</small>'
+                "</summary>\n"
+            )
+        yield from (row.html for row in rows)
         if group.prompt is not None:
             yield "</details>\n"
 
-    def _row(self, row: HistoryRow) -> Iterator[str]:
+    def _row(self, row: HistoryRow) -> ShownRow:
         self.snapshots += 1
-        if row.snapshot is None:
-            yield f'<p class="note"><code>{row.name.id[:SHORT_ID]}</code> cannot be read</p>\n'
-            return
-        time_ns = row.snapshot.record.created_at_ns
+        snapshot = row.snapshot
+        code = f"<code>{row.name.id[:SHORT_ID]}</code>"
+        if snapshot is None:
+            return ShownRow(f'<p class="note">{code} cannot be read</p>\n', "")
+        origin = origin_of(row)
+        classes = f"row {origin.value}"
         title = "before the prompt" if row.is_prompt else _text(row.title)
-        head = (
-            f'<time class="dim">{time_text(time_ns)}</time> <code>{row.name.id[:SHORT_ID]}</code> '
-            f'{title} <span class="dim">{row.snapshot.kind.value} {added_text(row.snapshot)}</span>'
-        )
+        words = [snapshot.kind.value] if origin is Origin.OTHER else []
+        if snapshot.pinned:
+            self._pinned += 1
+            classes += " pinned"
+            words.append("pinned")
+        if not snapshot.complete:
+            words.append("incomplete")
+        dim = " ".join([*words, added_text(snapshot)])
+        head = f'{_time(row)} {code} {title} <span class="dim">{dim}</span>'
         if self._left_bytes <= 0:
             self.snapshots_without += 1
-            yield f"<p>{head}</p>\n"
-            return
-        yield f'<details id="{row.name.id}">\n<summary>{head}</summary>\n'
-        yield from self._changes(row)
-        yield "</details>\n"
+            return ShownRow(f'<p class="{classes}">{head}</p>\n', "")
+        changed = self._changed(row)
+        return ShownRow(
+            f'<details class="{classes}{changed.classes}" id="{row.name.id}">\n'
+            f"<summary>{head} {changed.about}</summary>\n{changed.html}</details>\n",
+            changed.about,
+        )
 
-    def _changes(self, row: HistoryRow) -> Iterator[str]:
+    # ------------------------------------------------------------------ changes
+
+    def _changed(self, row: HistoryRow) -> Changed:
         place = self._history.place_of(row.name.id)
         if place is None:
-            return
+            return Changed("", "", "")
         sides = self._history.sides(place)
-        count = 0
-        for change in sides.changes(self._handle):
-            count += 1
-            if count > PATHS_MAX or self._left_bytes <= 0:
-                continue
-            piece = self._change(change, sides.old_id or "", sides.new_id)
-            self._left_bytes -= len(piece)
-            yield piece
-        shown = min(count, PATHS_MAX)
-        if not count:
-            yield '<p class="note">Nothing changed</p>\n'
-        elif count > shown:
-            yield f'<p class="note">and {count_text(count - shown, "path")} more</p>\n'
-
-    def _change(self, change: Change, old_id: str, new_id: str | None) -> str:
-        name = f"<code>{LETTERS[change.change]} {_text(change.path) or '.'}</code>"
+        found = sides.changes(self._handle)
+        pieces, classes, shown, added, removed = list[str](), "", 0, 0, 0
         try:
-            patch = self._patches(self._handle, old_id, new_id, [change])
-            lines = list(islice(patch, LINES_MAX + 1))
-        except NotFound:  # deleted meanwhile
-            lines = []
-        spans = "".join(map(_line, lines[:LINES_MAX]))
-        if len(lines) > LINES_MAX:
-            spans += f'<span class="h">only the first {LINES_MAX} lines are shown</span>'
-        if len(spans) > self._left_bytes:
+            changes = list(islice(found, PATHS_MAX))
+            more = sum(1 for _ in found)
+            patches = self._patches(self._handle, sides.old_id or "", sides.new_id, changes)
+            for change, patch in zip(changes, patches, strict=False):
+                lines = _lines(patch)
+                name = self._class_of(change.path)
+                classes += f" {name}"
+                piece = self._change(change, lines, name)
+                self._left_bytes -= len(piece)
+                pieces.append(piece)
+                shown, added, removed = shown + 1, added + lines.added, removed + lines.removed
+                if self._left_bytes <= 0:
+                    break
+        except (NotFound, Corrupt) as error:
+            reason = "was deleted" if isinstance(error, NotFound) else "is damaged"
+            pieces.append(f'<p class="note">Content of it {reason}</p>\n')
+            return Changed("".join(pieces), "", classes)
+        count = len(changes) + more
+        if not count:
+            pieces.append('<p class="note">Nothing changed</p>\n')
+        elif count > shown:
+            pieces.append(f'<p class="note">and {count_text(count - shown, "path")} more</p>\n')
+        about = f'<span class="dim">{count_text(count, "path")}</span>' if count else ""
+        about += f" <ins>+{added:,}</ins>" if added else ""
+        about += f" <del>-{removed:,}</del>" if removed else ""
+        return Changed("".join(pieces), about, classes)
+
+    def _class_of(self, path: bytes) -> str:
+        self._steps_of[path] += 1
+        return f"f{self._numbers.setdefault(path, len(self._numbers))}"
+
+    def _change(self, change: Change, lines: Lines, name: str) -> str:
+        head = f"<code>{LETTERS[change.change]} {_text(change.path) or '.'}</code>"
+        if len(lines.html) > self._left_bytes:
             self.differences_without += 1
-            return f'<p>{name} <span class="dim">{_sizes(change)}</span></p>\n'
+            return (
+                f'<p class="change {name}">{head} <span class="dim">{_sizes(change)}</span></p>\n'
+            )
         self.differences += 1
-        return f"<details><summary>{name}</summary><pre>{spans}</pre></details>\n"
+        return (
+            f'<details class="change {name}"><summary>{head}</summary>'
+            f"<pre>{lines.html}</pre></details>\n"
+        )
 
 
-def _line(line: bytes) -> str:
-    text = "    ".join(printable(part) for part in line.rstrip(b"\n").split(b"\t"))
-    kind = {"+": "a", "-": "d", "@": "h"}.get(text[:1]) if text[:4] not in {"+++ ", "--- "} else "h"
-    kind_text = f' class="{kind}"' if kind is not None else ""
-    return f"<span{kind_text}>{escape(text)}</span>"
+def _day(group: Group) -> str:
+    newest = group.rows[0].snapshot
+    form = "%A, %Y-%m-%d"
+    return time_text(newest.record.created_at_ns, form) if newest is not None else "Unknown day"
+
+
+def _time(row: HistoryRow) -> str:
+    snapshot = row.snapshot
+    text = time_text(snapshot.record.created_at_ns, "%H:%M:%S") if snapshot is not None else ""
+    return f"<time>{text}</time>"
+
+
+def _choice(title: str, name: str, answers: Sequence[tuple[str, str]]) -> str:
+    """Returns buttons of which one is chosen, the first one to begin with."""
+    buttons = []
+    for number, (value, text) in enumerate(answers):
+        checked = " checked" if number == 0 else ""
+        identity = f"{name}-{value}"
+        buttons.append(
+            f'<input type="radio" name="{name}" id="{identity}"{checked}>'
+            f'<label for="{identity}">{text}</label>'
+        )
+    return f"<fieldset><legend>{title}</legend>{''.join(buttons)}</fieldset>\n"
+
+
+_ELEMENTS = {"+": "ins", "-": "del", "@": "b"}
+
+
+def _lines(patch: bytes) -> Lines:
+    """Returns a patch in colours; neighbours of one kind are one element.
+
+    What names the file again is left out.
+    """
+    texts = patch.split(b"\n")
+    if texts[-1] == b"":
+        texts.pop()
+    first = next((n for n, text in enumerate(texts) if text.startswith(b"@@")), len(texts))
+    about = [text for text in texts[:first] if not text.startswith((b"diff ", b"--- ", b"+++ "))]
+    body = texts[first : first + LINES_MAX]
+    pieces, counts = list[str](), Counter[str]()
+    if about:
+        pieces.append(f"<b>{escape(chr(10).join(map(_harmless, about)))}</b>")
+    for sign, group in groupby(map(_harmless, body), lambda text: text[:1]):
+        lines = list(group)
+        counts[sign] += len(lines)
+        element = _ELEMENTS.get(sign, "span")
+        pieces.append(f"<{element}>{escape(chr(10).join(lines), quote=False)}</{element}>")
+    if len(texts) - first > LINES_MAX:
+        pieces.append(f"<b>only the first {LINES_MAX} lines are shown</b>")
+    return Lines("".join(pieces), counts["+"], counts["-"])
+
+
+def _harmless(line: bytes) -> str:
+    return printable(line.replace(b"\t", b"    "))
 
 
 def _sizes(change: Change) -> str:

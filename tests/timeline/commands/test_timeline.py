@@ -27,7 +27,7 @@ def test_it_writes_a_page(snap, root, captured, tmp_path):
     assert ": 2 snapshots, 2 differences, " in result.out
     text = (tmp_path / "page.html").read_text()
     assert "second" in text
-    assert '<span class="a">+two</span>' in text
+    assert "<ins>+two</ins>" in text
     assert not list(root.glob("*.html"))
 
 
