@@ -76,20 +76,22 @@ def _line(axes: Any, points: list[tuple[float, float]], name: str, label: str, s
         axes.plot(xs, ys, style, marker="o", markersize=3, color=COLOURS.get(name), label=label)
 
 
-def _finish(axes: Any, title: str, x: str, y: str, *, logarithmic: bool = True) -> None:
+def _finish(axes: Any, title: str, x: str, y: str, *, logarithmic: str = "xy") -> None:
+    """Completes a panel; ``logarithmic`` names the axes that are, all others begin at 0."""
     from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
     axes.set_title(title, fontsize=10)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    if logarithmic:
+    if "x" in logarithmic:
         axes.set_xscale("log")
+    if "y" in logarithmic:
         axes.set_yscale("log")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-            axis.set_minor_formatter(NullFormatter())
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=0)  # a logarithmic axis has no 0
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axis.set_minor_formatter(NullFormatter())
     axes.grid(visible=True, alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8)
@@ -178,7 +180,6 @@ def _checkpoints(results: Results) -> Any:
         for tool, points in results.checkpoints.items():
             line = [(point["number"], point[quantity] * factor) for point in points]
             _line(axes, line, tool, tool, "-")
-        _finish(axes, title, "checkpoints", unit, logarithmic=False)
-        if quantity == "store_files":
-            axes.set_yscale("log")
+        is_wide = quantity == "store_files"  # from some dozens to hundred thousands
+        _finish(axes, title, "checkpoints", unit, logarithmic="y" if is_wide else "")
     return figure

@@ -93,3 +93,17 @@ def test_what_progress_erased_is_not_seen():
 
     assert as_seen("bar 10 %\r\x1b[2Kbar 20 %\r\x1b[2Kdone\r\n") == "done\n"
     assert as_seen("one\r\ntwo\r\n\x1b[1A\x1b[2Kthree") == "one\nthree\n"
+
+
+def test_curves_of_many_checkpoints_take_most_of_their_panels():
+    """A limit that an axis cannot have makes one of them a flat line at the edge."""
+    drawing = (PICTURES.parent / "benchmarks" / "checkpoints.svg").read_text()
+    coordinates = re.compile(r"[ML] [\d.]+ ([\d.]+)")
+    for panel in re.split(r'<g id="axes_\d">', drawing)[1:]:
+        frame, *paths = re.findall(r'<path d="([^"]+)"([^>]+)/>', panel, re.DOTALL)
+        bottom, _, top, _ = map(float, coordinates.findall(frame[0]))
+        curves = [
+            coordinates.findall(path) for path, style in paths if "stroke-width: 1.5" in style
+        ]
+        heights = [float(y) for curve in curves if len(curve) > 2 for y in curve]
+        assert max(heights) - min(heights) > 0.3 * (bottom - top)
