@@ -2,7 +2,7 @@
 
 A checkpoint is a snapshot with the label ``architect:checkpoint:MESSAGE`` and a step, or one
 that ``snap plan run`` took after a step. Pipelines take theirs as
-:data:`treesnap.plans.plan.PIPELINE_MILESTONES` says. ``undo`` reverts a rollback.
+``PIPELINE_MILESTONES`` in ``treesnap.plans.plan`` says. ``undo`` reverts a rollback.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class Planner:
         An interrupted step is undone and begins again; a failed one is tried again.
         Raises Refused for an applied plan, or if another one was interrupted in its root; without
         ``allow_commands`` also for a plan with commands in a store that is not proven to be this
-        user's, as :mod:`treesnap.core.store.ownership` says.
+        user's, as ``core.store.ownership`` says.
         """
         with self._opened(ref, "plan resume") as (context, plan):
             _refuse_applied(plan)
