@@ -37,6 +37,9 @@ add_module_names = False
 python_maximum_signature_line_length = 80
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["treesnap.css"]
+pygments_style, pygments_dark_style = "friendly", "monokai"
 html_title = f"treesnap {release}"
 
 

@@ -107,3 +107,11 @@ def test_curves_of_many_checkpoints_take_most_of_their_panels():
         ]
         heights = [float(y) for curve in curves if len(curve) > 2 for y in curve]
         assert max(heights) - min(heights) > 0.3 * (bottom - top)
+
+
+def test_first_page_of_the_site_shows_the_product_before_its_lists():
+    page = (PICTURES.parent / "index.md").read_text()
+
+    shown = ["`pipx install .`", "pictures/session-moving.svg", "doors/data.md", "doors/agents.md"]
+    places = [page.index(text) for text in [*shown, "doors/servers.md", "## More"]]
+    assert places == sorted(places)
