@@ -410,7 +410,7 @@ def test_the_superuser_pushes_in_the_open_to_no_directory_of_another_user(tmp_pa
     remotes = Remotes(handle, lambda _known: lambda: Secret.raw_key("5a" * 32))
 
     with pytest.raises(Refused, match=pwd.getpwuid(NOBODY_ID).pw_name) as caught:
-        remotes.add("disk", str(disk))
+        remotes.add("disk", str(disk), encrypted=False)
 
     assert caught.value.code == ErrorCode.FOREIGN_OWNER
     assert list(disk.iterdir()) == []
@@ -484,7 +484,7 @@ def test_a_directory_that_everyone_may_write_to_is_no_remote_in_the_open(
     disk = tmp_path / "disk"
     disk.mkdir()
     remotes = Remotes(handle, lambda _known: lambda: Secret.raw_key("5a" * 32))
-    remotes.add("disk", str(disk))
+    remotes.add("disk", str(disk), encrypted=False)
     before = tree_state(disk)
     disk.chmod(mode)
 
@@ -517,8 +517,8 @@ def test_a_directory_that_others_can_read_is_named_when_it_is_added(tmp_path, ro
     remotes = Remotes(handle, lambda _known: lambda: Secret.raw_key("5a" * 32))
 
     remotes.add("sealed", str(tmp_path / "sealed"), encrypted=True)
-    remotes.add("new", str(tmp_path / "new"))
+    remotes.add("new", str(tmp_path / "new"), encrypted=False)
     assert WarningCode.REMOTE_READABLE not in monitor.codes
-    remotes.add("disk", str(tmp_path / "disk"))
+    remotes.add("disk", str(tmp_path / "disk"), encrypted=False)
 
     assert (WarningCode.REMOTE_READABLE in monitor.codes) == (mode in {0o755, 0o750})
