@@ -135,9 +135,15 @@ def test_a_slash_command_needs_no_model(packaged):
         pytest.skip(f"no hook of {packaged.host.name} answers a slash command")
     assert packaged.run("tidy up", packaged.shell(MOVE)).code == 0
     typed = SLASH[packaged.host.name]
+    session = packaged.listed("snapshots", "list")[0]["session"]
 
-    for name, left in (("rewind", "keep.txt"), ("undo", "gone.txt"), ("list", "gone.txt")):
-        ended = packaged.run(typed.format(name))
+    for name, where, left in (
+        ("rewind", None, "gone.txt"),  # another session, which did nothing
+        ("rewind", session, "keep.txt"),
+        ("undo", None, "gone.txt"),
+        ("list", None, "gone.txt"),
+    ):
+        ended = packaged.run(typed.format(name), session=where)
         assert ended.requests == [], name
         assert [path.name for path in packaged.project.iterdir()] == [left], ended.out
 
