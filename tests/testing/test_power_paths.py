@@ -36,11 +36,11 @@ def labels(recording: Recording) -> list[str]:
     return [event.effect.label for event in recording.events if isinstance(event, PowerStep)]
 
 
-def test_a_descriptor_may_be_named_by_its_path(fs, top):
-    """That is how attributes of what cannot be opened are changed."""
+def test_attributes_are_those_of_a_descriptor_or_of_a_name_in_it(fs, top):
+    """The latter may be one that cannot be opened."""
     fd = fs.open(str(top), os.O_RDONLY)
-    fs.set_xattr(f"/proc/self/fd/{fd}/old", "user.one", b"1")
-    fs.set_xattr(f"/proc/self/fd/{fd}/", "user.two", b"2")
+    fs.set_xattr((fd, b"old"), "user.one", b"1")
+    fs.set_xattr(fd, "user.two", b"2")
 
     contents = fs.disk.contents()
 
