@@ -48,7 +48,7 @@ HINTS: dict[str, str | None] = {
     ),
     "name-taken": "choose another name, or delete the snapshot that has it",
     "root-taken": "'snap root forget' removes one of the two histories",
-    "names-collide": ("restore with --to on a file system that tells upper from lower case"),
+    "names-collide": "restore with --to on a file system on which they are two names",
     "history-kept": "--force removes them as well",
     "pinned": "'snap unpin REF' ends the protection",
     "unsaved-changes": "capture them: leave --no-commit-first out",

@@ -43,7 +43,6 @@ from treesnap.core.worktree.attributes import (
 )
 from treesnap.core.worktree.directory import DirectoryChain
 
-"""Opens anything, permissions or not."""
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 
@@ -107,7 +106,7 @@ class Applier:
             with blaming(step.path):
                 self._steps[number], looked_up = self._preconditions.expect(step, with_ctime=True)
                 self._preconditions.refuse_protected(step, *looked_up)
-        # Where case is folded, a name that goes has to make way for one that differs in case.
+        # Where names are folded, one that goes has to make way for its other spelling.
         self._steps.sort(key=lambda step: step.path not in self._preconditions.in_the_way)
         self._preconditions.note(self._steps)
 

@@ -33,11 +33,11 @@ from treesnap.core.worktree.apply.step import (
     aside_name,
     key_of,
 )
-from treesnap.core.worktree.case_folding import collision, is_folding, spelled, with_one_name
 from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
 from treesnap.core.worktree.scan.ignore import Exclusions, UnreadableRules
 from treesnap.core.worktree.scan.listing import list_directory
 from treesnap.core.worktree.scan.statcache import StatCache
+from treesnap.core.worktree.spellings import are_one_name, collision, spelled, with_one_name
 
 
 class SecondLook(Protocol):
@@ -83,7 +83,7 @@ class Preconditions:
         self._observed, self._second_look, self._mapped = expected
         self.note(steps)
         self.in_the_way: set[bytes] = set()
-        """Paths to remove that a new path also matches, because they differ only in case."""
+        """Paths to remove that a new path also matches, because they differ only in spelling."""
         self._open_directories: set[bytes] = set()
         """Directories that were found to be neither immutable nor append-only."""
 
@@ -155,7 +155,7 @@ class Preconditions:
         return step._replace(before=seen), (fd, name, again)
 
     def _alias(self, step: RestoreStep, fd: int, name: bytes) -> bytes:
-        """Returns the path that a look at an absent one finds because only the case differs.
+        """Returns the path that a look at an absent one finds because only the spelling differs.
 
         Raises Conflict when there is none, and Refused when that path stays.
         """
@@ -168,12 +168,14 @@ class Preconditions:
         return path
 
     def refuse_one_name(self, steps: Sequence[RestoreStep]) -> None:
-        """Raises Refused for two new paths that are one name; costs looks if there may be any."""
+        """Raises Refused for two new paths that are one name; tries it if there may be any."""
         new = [step.path for step in steps if step.action == Action.PUT and step.before is None]
         for group in with_one_name(new):
-            stage = next(step for step in steps if step.path == group[0])
-            if is_folding(self._fs, self._stages[stage.stage], stage.staged):
-                raise collision(*group[:2])
+            one, other = group[:2]
+            stage = next(step.stage for step in steps if step.path == one)
+            names = (treepath.split(path)[1] for path in (one, other))
+            if are_one_name(self._fs, self._stages[stage], *names):
+                raise collision(one, other)
 
     def refuse_protected(
         self, step: RestoreStep, fd: int, name: bytes, found: os.stat_result | None

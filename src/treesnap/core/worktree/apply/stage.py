@@ -42,9 +42,9 @@ from treesnap.core.worktree.attributes import (
     read_xattrs,
     unlent_mode,
 )
-from treesnap.core.worktree.case_folding import collision, spelled
 from treesnap.core.worktree.directory import DirectoryChain, is_left_by_others
 from treesnap.core.worktree.scan.hard_links import Groups
+from treesnap.core.worktree.spellings import collision, spelled
 
 HELPED_FILES_MIN = 4096
 """A directory of fewer files is built by one process: starting another takes milliseconds."""

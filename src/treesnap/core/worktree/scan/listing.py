@@ -22,7 +22,6 @@ from treesnap.core.model.entries import SkipReason
 from treesnap.core.model.errors import Corrupt, WarningCode, printable, quoted
 from treesnap.core.model.snapshots import IgnoreRules
 from treesnap.core.model.type_names import Any
-from treesnap.core.worktree.case_folding import is_folding
 from treesnap.core.worktree.directory import is_left_by_others
 from treesnap.core.worktree.scan.file_reader import blames_file
 from treesnap.core.worktree.scan.ignore import (
@@ -33,6 +32,7 @@ from treesnap.core.worktree.scan.ignore import (
     UnreadableRules,
     parse_ignore_file,
 )
+from treesnap.core.worktree.spellings import has_accents, is_folding, other_spellings
 
 _ENCODING = sys.getfilesystemencoding()
 _HIDDEN = (0, 0, 0, 0, 0, 0)
@@ -299,9 +299,10 @@ def _observe_names(
 ) -> None:
     """Looks at some names of a directory, in order; leaves out those that are absent.
 
-    A name that exists only in another case is absent. To find that out costs one look.
+    A name that exists only in another spelling is absent. To find that out costs one look, and
+    some more for names with accents.
     """
-    is_exact: bool | None = None
+    is_exact: dict[bool, bool] = {}  # for names without accents, and with them
     present: Container[bytes] = ()
     for name in sorted(names):
         try:
@@ -311,10 +312,12 @@ def _observe_names(
         except OSError as error:
             _note_closed(name, error, 0, listing)
             continue
-        if is_exact is None and name.upper() != name.lower():
-            is_exact = not is_folding(fs, fd, name)
-            present = () if is_exact else {os.fsencode(text) for text in fs.list_names(fd)}
-        if is_exact is False and name not in present:
+        kind = has_accents(name)
+        if kind not in is_exact and other_spellings(name):
+            is_exact[kind] = not is_folding(fs, fd, name)
+            if not is_exact[kind]:
+                present = {os.fsencode(text) for text in fs.list_names(fd)}
+        if not is_exact.get(kind, True) and name not in present:
             continue
         listing.observations.append(
             (

@@ -1,0 +1,116 @@
+"""Directories in which names that are spelled otherwise are one name.
+
+exfat and vfat fold case, a Mac's file systems fold how accents are written too, or that alone. They
+keep a name as it was given, and find it in any spelling. So a name that a look finds may be
+spelled otherwise; a listing of the directory shows how.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.durable import opened_file
+from treesnap.core.fs.real_path import OPEN_DIRECTORY
+from treesnap.core.model import treepath
+from treesnap.core.model.errors import ErrorCode, Refused, quoted
+
+_PROBE = b"probe"
+"""A directory of names that were tried, which goes with the staging directory."""
+
+
+def other_spellings(name: bytes) -> list[bytes]:
+    """Returns a name in the other case and, with accents, in both normal forms; not as it is."""
+    text = _text(name)
+    forms = {text.swapcase()}
+    if not name.isascii():
+        forms |= {_composed(text), _decomposed(text)}
+    return [form.encode("utf-8", "surrogateescape") for form in forms - {text}]
+
+
+def has_accents(name: bytes) -> bool:
+    """Returns whether a name has several normal forms."""
+    return not name.isascii() and _composed(_text(name)) != _decomposed(_text(name))
+
+
+def is_folding(fs: FileSystem, fd: int, name: bytes) -> bool:
+    """Returns whether a directory has a name, which is there, in another spelling as well.
+
+    Costs one look, or three for a name with accents. Two files on another file system may look the
+    same, if they are links of each other. Without letters in the name nothing can be told.
+    """
+    own = None
+    for other in other_spellings(name):
+        with suppress(OSError):
+            status = fs.lstat(other, dir_fd=fd)
+            own = own or fs.lstat(name, dir_fd=fd)
+            if os.path.samestat(status, own):
+                return True
+    return False
+
+
+def spelled(fs: FileSystem, fd: int, name: bytes) -> bytes | None:
+    """Returns another name in a directory that a look at this one finds, or None."""
+    names = [os.fsencode(text) for text in fs.list_names(fd)]
+    if name in names:
+        return None
+    own_form = folded(name)
+    return next((other for other in names if folded(other) == own_form), None)
+
+
+def folded(name: bytes) -> str:
+    """Returns what all spellings of a name have in common, as far as can be known."""
+    text = _text(name)
+    return text.lower() if name.isascii() else _decomposed(_decomposed(text).casefold())
+
+
+def with_one_name(paths: Iterable[bytes]) -> list[list[bytes]]:
+    """Returns groups of two or more paths of one directory that differ in spelling alone."""
+    groups: dict[tuple[bytes, str], list[bytes]] = {}
+    for path in paths:
+        directory, name = treepath.split(path)
+        groups.setdefault((directory, folded(name)), []).append(path)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def are_one_name(fs: FileSystem, stage_fd: int, one: bytes, other: bytes) -> bool:
+    """Returns whether two names are one where a staging directory is; tries it below that."""
+    with suppress(FileExistsError):
+        fs.make_directory(_PROBE, dir_fd=stage_fd)
+    with opened_file(fs, _PROBE, OPEN_DIRECTORY, stage_fd) as fd:
+        with opened_file(fs, one, os.O_WRONLY | os.O_CREAT, fd) as made_fd:
+            made = fs.fstat(made_fd)
+        with suppress(FileNotFoundError):
+            return os.path.samestat(made, fs.lstat(other, dir_fd=fd))
+    return False
+
+
+def collision(one: bytes, other: bytes) -> Refused:
+    """Returns the error for two paths that cannot both be there."""
+    names = [quoted(path) for path in (one, other)]
+    if _text(one).casefold() != _text(other).casefold():  # they may look the same
+        names = [ascii(_text(path)) for path in (one, other)]
+    return Refused(
+        f"{names[0]} and {names[1]} are one name on this file system, which does not tell these "
+        "spellings apart",
+        code=ErrorCode.NAMES_COLLIDE,
+        path=other,
+    )
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")  # as such file systems do, in any locale
+
+
+def _composed(text: str) -> str:
+    from unicodedata import normalize  # few names need it
+
+    return normalize("NFC", text)
+
+
+def _decomposed(text: str) -> str:
+    from unicodedata import normalize
+
+    return normalize("NFD", text)
