@@ -163,7 +163,11 @@ class Transaction:
             above, name = os.path.split(self._root)
             with opened_real(self._fs, above) as above_fd:
                 self._begin(above_fd, None)
-                self._fs.make_directory(name, dir_fd=above_fd)
+                try:
+                    self._fs.make_directory(name, dir_fd=above_fd)
+                except OSError as error:
+                    error.filename = self._root  # the name alone would be taken for one below it
+                    raise
 
     def abandon(self, root_fd: int | None = None) -> None:
         """Ends a transaction that was not committed; does nothing when none was begun."""
