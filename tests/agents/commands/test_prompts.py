@@ -108,3 +108,10 @@ def test_without_an_agent_there_are_none(snap, root):
 
     assert snap("prompts").code == 5
     assert snap("prompts", "0").code == 2
+
+
+def test_what_is_no_number_is_called_so(snap):
+    refused = snap("prompts", "nope")
+
+    assert refused.code == 2
+    assert "'nope' is not a valid whole number" in refused.err

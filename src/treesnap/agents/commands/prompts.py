@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import click
-
 from treesnap.cli.command import command, pass_invocation
+from treesnap.cli.declarations import argument
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import limit_option, session_option
 from treesnap.cli.output.terminal import Terminal
+from treesnap.cli.parameters import WholeNumber
 from treesnap.core.model.errors import printable
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _ID_LENGTH = 8
     prints_only=True,
     examples=["snap prompts", "snap prompts 2", "snap prompts --session 9c1f --json"],
 )
-@click.argument("number", type=click.IntRange(min=1), required=False, metavar="[N]")
+@argument("number", type=WholeNumber(min=1), required=False, metavar="[N]")
 @limit_option
 @session_option
 @pass_invocation
