@@ -16,6 +16,8 @@ from state import tree_state
 from treesnap.cli.main import execute
 from treesnap.testing.children import in_child
 
+pytestmark = pytest.mark.sampled(3)
+
 pytest.importorskip("mcp", reason="the extra 'mcp' is not installed")
 
 TIMEOUT_S = 60

@@ -41,6 +41,8 @@ from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.testing.children import in_child
 
+pytestmark = pytest.mark.sampled(3)
+
 PATHS = ["text", "sub"]
 READING = ["list", "show", "diff", "read", "find", "restore_plan"]
 LISTED_MAX_BYTES = 8000

@@ -11,6 +11,8 @@ from test_rewind_of_many import POST, PRE, TURN, Place, verdicts
 from treesnap.agents.attribution import Whose
 from treesnap.agents.sessions import agent_session
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def place(tmp_path) -> Place:

@@ -10,6 +10,8 @@ import pytest
 from terminal import shown_on_a_terminal
 from treesnap.testing.children import in_child
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def damaged(snap, root):

@@ -13,6 +13,8 @@ import pytest
 
 from plain_container import DATA, PlainContainer, require_containers
 
+pytestmark = pytest.mark.sampled(4)
+
 PAYLOAD = json.dumps(
     {
         "hook_event_name": "PreToolUse",

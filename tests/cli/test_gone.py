@@ -12,6 +12,8 @@ import pytest
 import treesnap
 from treesnap.compat.maker import carry_out
 
+pytestmark = pytest.mark.sampled(3)
+
 TIMEOUT_S = 60
 
 

@@ -12,6 +12,8 @@ from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import RecordingFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def history(snap, root):

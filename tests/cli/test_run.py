@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+pytestmark = pytest.mark.sampled(3)
+
 RUN = {"process": True}
 
 

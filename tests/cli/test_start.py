@@ -18,6 +18,8 @@ from treesnap.cli.group import snap as command_line
 from treesnap.cli.invocation import Invocation
 from treesnap.core.fs import native
 
+pytestmark = pytest.mark.sampled(3)
+
 HEAVY = {"rich", "msgpack", "blake3", "zstandard", "pyfastcdc", "difflib", "json"}
 ALL_COMMANDS = [name for section in COMMANDS.values() for name in section]
 

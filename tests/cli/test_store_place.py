@@ -14,6 +14,8 @@ import pytest
 from oracle import difference, record
 from treesnap.core.store.layout import is_hex
 
+pytestmark = pytest.mark.sampled(3)
+
 WRITER = """
 import sys, treesnap
 handle = treesnap.open(sys.argv[1], sys.argv[2])

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -10,6 +10,8 @@ import pytest
 from mounting import Mounter, mounting
 from treesnap.core.ops.context import find_root
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def mounter() -> Iterator[Mounter]:

@@ -20,6 +20,8 @@ import yaml
 import treesnap
 from maker_blocks import RULE, cleanup_block, create_block, reason, restore_block, sections, status
 
+pytestmark = pytest.mark.sampled(3)
+
 DEFINITION = (
     Path(__file__).parents[2] / "integrations/maker/agents/maker-checkpoint-manager.md"
 ).read_text()

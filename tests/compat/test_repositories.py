@@ -12,6 +12,8 @@ import treesnap
 from treesnap.compat.architect import CheckpointManager as Architect
 from treesnap.compat.maestro import CheckpointManager, CheckpointPhase
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def git(root, *words: str) -> str:
     """Runs git in a directory, as some user, and returns what it says."""

@@ -12,6 +12,8 @@ from hatchling.bridge.app import Application
 
 from treesnap.core.fs import native
 
+pytestmark = pytest.mark.sampled(3)
+
 PROJECT = Path(__file__).parents[2]
 
 

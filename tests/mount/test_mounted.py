@@ -17,6 +17,8 @@ import trees
 from mount.conftest import PROGRAM, is_mounted
 from treesnap.core.model.errors import Busy
 
+pytestmark = pytest.mark.sampled(4)
+
 
 def build_large(root, seed):
     """Makes a tree of large files and directories with many names."""

@@ -6,6 +6,8 @@ import pytest
 
 from treesnap.core.model.results import RestoreResult
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def run(shell, *lines):
     return shell.run_cell("\n".join(lines))

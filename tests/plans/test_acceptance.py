@@ -18,6 +18,8 @@ from calling import Ended, run_forked
 from oracle import difference, record
 from plan_bench import is_alive
 
+pytestmark = pytest.mark.sampled(4)
+
 PLAN = """\
 name: release
 steps:

@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from plan_bench import NONE, Bench, end, is_alive, noted
 from sampling import sized
 from treesnap.core.fs.local import LocalFileSystem
@@ -13,6 +15,8 @@ from treesnap.core.fs.processes import process_names
 from treesnap.plans import PlanState, Step
 from treesnap.plans.process import HEAD_BYTES, TAIL_BYTES, Log, StepWork, attempt
 from treesnap.plans.runner import OUTPUT_BYTES_MAX
+
+pytestmark = pytest.mark.sampled(3)
 
 FS = LocalFileSystem()
 MUCH_BYTES = sized(4, 20) << 20

@@ -17,6 +17,8 @@ from treesnap.core.ops.context import MARKS_VARIABLE
 from treesnap.core.ops.processes import end_leftovers
 from treesnap.plans.process import StepWork, attempt, keep_output
 
+pytestmark = pytest.mark.sampled(3)
+
 MARK = f"plan/0/1/{os.getpid()}"
 """Another one in each process that runs tests, because a mark names processes to kill."""
 UNTIL_IT_RUNS = " while ! test -s number; do :; done; exit 1"

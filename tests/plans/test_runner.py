@@ -16,6 +16,8 @@ from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step, StepState
 
+pytestmark = pytest.mark.sampled(3)
+
 FAILS = Step(name="fails", run="echo litter > litter; mkdir -p a/b; rm -f kept; exit 3")
 
 

@@ -65,6 +65,7 @@ def outcome(
         | dict(variables)
         | {
             "PYTHONPATH": os.pathsep.join(python_path),
+            "TREESNAP_TEST_LOT": "all",
             "TMPDIR": str(scratch),
             "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
         }

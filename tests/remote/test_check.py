@@ -23,6 +23,8 @@ from treesnap.remote.blobs.probe import Creation
 from treesnap.remote.commands.remote import check_lines
 from treesnap.remote.keys import Secret
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def secret_of(_known):
     return lambda: Secret.raw_key("5a" * 32)

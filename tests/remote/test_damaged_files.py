@@ -16,6 +16,8 @@ from treesnap.core.model.events import NullMonitor
 from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
 
+pytestmark = pytest.mark.sampled(4)
+
 GENERATION_AT = 12
 """Where the header of an encrypted file says which keys it needs."""
 FOLDERS = ["state", "index", "catalog", "commits"]

@@ -25,6 +25,8 @@ from treesnap.core.store.store import Store
 from treesnap.remote import Remotes
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Killed
 
+pytestmark = pytest.mark.sampled(4)
+
 
 class Machine:
     """A machine with one directory and a store, beside a disk that all of them share."""

@@ -14,6 +14,8 @@ from treesnap.core.model.errors import ErrorCode, RemoteFailed
 from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def secret_of(_known):
     return lambda: Secret.raw_key("5a" * 32)

@@ -20,6 +20,8 @@ from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.keys import Secret
 from treesnap.remote.policy import REMOVED, WRITTEN, role_policies
 
+pytestmark = pytest.mark.sampled(3)
+
 URL = "s3://bucket/me"
 ACTIONS = {
     "put": "s3:PutObject",

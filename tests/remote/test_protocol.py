@@ -34,6 +34,8 @@ from treesnap.remote.records import (
     state_name,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 RUNS = sized(3, 300)
 HISTORY = HistoryName(b"h" * 16, "garden@laptop")
 

@@ -20,6 +20,8 @@ from treesnap.core.store.maintenance.retention import Policy
 from treesnap.remote import Remotes
 from treesnap.remote.blobs.base import Blobs
 
+pytestmark = pytest.mark.sampled(3)
+
 Event = Callable[[], object]
 
 

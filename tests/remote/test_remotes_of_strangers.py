@@ -15,6 +15,8 @@ from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.connection import open_blobs
 from treesnap.remote.keys import Secret
 
+pytestmark = pytest.mark.sampled(4)
+
 CONTACTS: dict[str, Callable[[Remotes], object]] = {
     "check": lambda remotes: remotes.check(),
     "histories": lambda remotes: remotes.histories(),

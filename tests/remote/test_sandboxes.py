@@ -14,6 +14,8 @@ from blob_doubles import MemoryBlobs, WrappedBlobs
 from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
 
+pytestmark = pytest.mark.sampled(3)
+
 URL = "s3://bucket/agents"
 
 

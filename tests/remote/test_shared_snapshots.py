@@ -34,6 +34,8 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
+pytestmark = pytest.mark.sampled(4)
+
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:

@@ -18,6 +18,8 @@ from treesnap.remote.blobs.directory import DirectoryBlobs
 from treesnap.remote.keys import Secret
 from treesnap.remote.records import COMMIT, HistoryName, RemoteCommit
 
+pytestmark = pytest.mark.sampled(3)
+
 URL = "s3://bucket"
 
 

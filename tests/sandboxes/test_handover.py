@@ -18,6 +18,8 @@ from treesnap.remote import Remotes
 from treesnap.sandboxes import handover
 from treesnap.sandboxes.handover import HandedOut, Receiver
 
+pytestmark = pytest.mark.sampled(4)
+
 
 class Scene:
     def __init__(self, directory: Path) -> None:

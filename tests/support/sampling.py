@@ -10,6 +10,8 @@ from zlib import crc32
 IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
 SEED = int(os.environ.get("TREESNAP_TEST_SEED", "0"))
 """Of what is drawn by lot and would take days to enumerate; each number tries something else."""
+LOT = os.environ.get("TREESNAP_TEST_LOT", "0")
+"""Which tests the suite takes of those that ``sampled`` is said of: a number, or ``all``."""
 
 Value = TypeVar("Value")
 
@@ -27,6 +29,11 @@ def evenly(count: int, sample: int) -> Sequence[int]:
 
 
 def chosen(names: Sequence[str], every: int) -> set[str]:
-    """Returns every n-th of some names as if drawn by lot, in each run the same ones."""
+    """Returns every n-th of some names as if drawn by lot, in each run the same ones.
+
+    So many lots as ``every`` says have each name once.
+    """
+    if LOT == "all":
+        return set(names)
     drawn = sorted(names, key=lambda name: crc32(name.encode()))
-    return set(drawn[: -(-len(names) // every)])
+    return set(drawn[int(LOT) % every :: every])

@@ -14,6 +14,8 @@ from treesnap.timeline import page as page_module
 from treesnap.timeline.history import time_text
 from treesnap.timeline.page import HistoryPage
 
+pytestmark = pytest.mark.sampled(3)
+
 VOID = {"meta", "br", "link", "img", "input"}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

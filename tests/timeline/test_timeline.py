@@ -11,6 +11,8 @@ from state import tree_state
 from timeline.conftest import settled
 from treesnap.timeline.history import PAGE_LENGTH
 
+pytestmark = pytest.mark.sampled(4)
+
 
 def in_loop(test):
     """Runs a coroutine as a test."""

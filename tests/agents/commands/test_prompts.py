@@ -10,6 +10,8 @@ from treesnap.agents.sessions import note_gap
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase
 
+pytestmark = pytest.mark.sampled(3)
+
 TURN, PRE, POST, END = EventPhase.TURN, EventPhase.PRE, EventPhase.POST, EventPhase.END
 
 

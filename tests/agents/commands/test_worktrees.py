@@ -27,6 +27,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import UnsyncedFileSystem, kill_at
 
+pytestmark = pytest.mark.sampled(3)
+
 GIT = ["git", "-c", "user.name=Anna", "-c", "user.email=anna@example.org"]
 
 

@@ -19,6 +19,8 @@ from trees import build
 from treesnap import InvalidArgument, NotFound, Refused
 from treesnap.core.ops.history.archive import ArchiveCompression
 
+pytestmark = pytest.mark.sampled(4)
+
 PROGRAMS = {
     "tar": ["tar", "--acls", "--xattrs", "--xattrs-include=*", "--warning=none", "-xpf"],
     "bsdtar": ["bsdtar", "-xpf"],

@@ -58,6 +58,7 @@ def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return data.getvalue()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("suffix", ["tar", "tar.zst", "tar.gz"])
 def test_an_archive_comes_back_as_the_same_tree(tmp_path, seed, suffix):
@@ -585,6 +586,7 @@ def test_extended_headers_that_follow_each_other_are_bounded_together(handle, ki
     assert "not valid" not in error.value.message
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE])
 @pytest.mark.parametrize("record", [b"19 unknown%07d=\n", b"30 SCHILY.xattr.user.%07d=\n"])
 def test_the_records_of_extended_headers_are_bounded_by_number(handle, kind, record):

@@ -14,6 +14,8 @@ import treesnap
 from plan_bench import Bench, is_alive
 from treesnap.plans import PlanState, Step
 
+pytestmark = pytest.mark.sampled(3)
+
 LEAVING_A_BLOCK = """
 import os, sys, treesnap
 root, store, ending = sys.argv[1:]

@@ -28,6 +28,8 @@ from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Writer
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 
+pytestmark = pytest.mark.sampled(4)
+
 LATER_NS = 3_600_000_000_000
 MEASURED = sized(1, 2) * EVERY
 """How many checkpoints are measured: the maintenance of the store is among them."""

@@ -11,6 +11,8 @@ import treesnap
 from treesnap import Handle, NullMonitor
 from treesnap.core.model.events import ADVANCE_SIZE, Phase
 
+pytestmark = pytest.mark.sampled(3)
+
 SIZE = 40 << 20
 
 

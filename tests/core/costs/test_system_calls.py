@@ -22,6 +22,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.store.index import PARTS_MAX
 from treesnap.testing.doubles import MUTATING, Kind, RecordingFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 FILES = sized(200, 1000)
 EACH = FILES // 10
 """Files of a directory."""

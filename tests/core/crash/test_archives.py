@@ -11,6 +11,8 @@ import pytest
 from everywhere import fail_everywhere, kill_everywhere
 from treesnap.testing.doubles import error_at, kill_halfway
 
+pytestmark = pytest.mark.sampled(3)
+
 BESIDE = {"root", "store", "target.tar"}
 
 

@@ -19,6 +19,8 @@ from treesnap.core.fs.base import Unsupported
 from treesnap.core.model.errors import OperationFailed, StorageFull, TreesnapError
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Kind, error_at
 
+pytestmark = pytest.mark.sampled(3)
+
 NO_EXCHANGE = Fault(
     methods=frozenset({"exchange"}), errno=errno.EINVAL, error=Unsupported, lasting=True
 )

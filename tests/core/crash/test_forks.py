@@ -27,6 +27,8 @@ from treesnap.testing.doubles import (
     kill_halfway,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def fork_of(scene, name: str = "fork") -> Path:
     return scene.root.parent / name

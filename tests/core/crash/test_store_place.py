@@ -33,6 +33,8 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 OTHER_FILE_SYSTEM = Fault(errno=errno.EXDEV, methods=frozenset({"exchange"}))
 """As if the first exchange were between two file systems."""
 STEP = sized(3, 1)

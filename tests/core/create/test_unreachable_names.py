@@ -23,6 +23,8 @@ from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnreachableFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 ERRORS = [
     *(errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.ENODEV),
     *(errno.EACCES, errno.EPERM, errno.ENXIO, errno.EREMOTEIO, errno.EUCLEAN, errno.EOVERFLOW),

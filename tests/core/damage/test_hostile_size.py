@@ -24,6 +24,8 @@ from treesnap.core.model.snapshots import SnapshotId
 from treesnap.mount import HistoryView
 from treesnap.plans.plan import new_ulid
 
+pytestmark = pytest.mark.sampled(4)
+
 PEAK_BYTES_MAX = 250 << 20
 LEVELS = 450
 """Of names of 4,095 bytes: the paths of all levels together are 400 MB."""

@@ -25,6 +25,8 @@ from treesnap.core.ops.maintenance import space
 from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 PAGED_ENTRIES = 4200
 LISTED_SIZE = 4 << 20
 GROWTH_BYTES_MIN = 8 << 20

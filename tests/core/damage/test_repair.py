@@ -51,6 +51,7 @@ class TestCollectorState:
         payload = pack({"epoch": epoch, "condemned": ()})
         self.path(world).write_bytes(seal(FileKind.COLLECTION, payload))
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("how", HOWS)
     def test_a_damaged_one_is_written_anew_beyond_all_epochs(self, world, how):
         self.put(world, 4)
@@ -227,6 +228,7 @@ class TestOthers:
 
         assert result.problems[0].snapshot_ids == (identity,)
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("how", HOWS)
     def test_a_damaged_history_goes_to_quarantine(self, world, how):
         path = world.only("roots/*/history")
@@ -237,6 +239,7 @@ class TestOthers:
         assert world.restores("second")
         world.handle().undo()
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("how", HOWS)
     def test_a_damaged_plan_goes_to_quarantine_and_the_others_stay(self, world, how):
         planner = Planner(world.handle())

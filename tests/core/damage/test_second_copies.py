@@ -15,6 +15,8 @@ from treesnap.core.codec.pack import BlockTable
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.store.store import Store
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:

@@ -319,6 +319,7 @@ def test_a_journal_cannot_have_a_directory_of_the_user_removed(world, commit):
     assert (precious / "file").exists()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("position", [0, 20, 40, 60])
 def test_damage_in_a_pack_is_named_with_what_needs_it(world, position):
     for path in world.store.glob("packs/*"):

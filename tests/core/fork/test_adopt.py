@@ -17,6 +17,8 @@ from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem, WrappedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def root(tmp_path):

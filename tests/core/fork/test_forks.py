@@ -38,6 +38,8 @@ from treesnap.testing.doubles import (
 )
 from world import World
 
+pytestmark = pytest.mark.sampled(3)
+
 OLD_NS = 10**18
 
 

@@ -15,6 +15,8 @@ from sampling import sized
 from treesnap.core.model.entries import SkipReason
 from treesnap.core.worktree.scan.patterns import Matcher, parse_lines
 
+pytestmark = pytest.mark.sampled(3)
+
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
 TREES_EACH = 100

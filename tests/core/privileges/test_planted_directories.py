@@ -23,9 +23,10 @@ from system_calls import before_calls
 from treesnap.core.model.errors import TreesnapError
 from treesnap.remote import Remotes
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only the superuser makes files of other users"
-)
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser makes files of other users"),
+    pytest.mark.sampled(4),
+]
 
 CALLS_MAX = 5000
 SECRET = b"only for the superuser\n" * 500

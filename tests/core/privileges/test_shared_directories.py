@@ -17,7 +17,10 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser changes owners")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser changes owners"),
+    pytest.mark.sampled(3),
+]
 OTHER_ID = 12345
 
 

@@ -17,6 +17,8 @@ from privileges import as_nobody, everything_is_loaded
 from trees import build_small, is_directory, paths_below
 from treesnap.core.model.entries import SkipReason
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def make(root: Path, *paths: str) -> None:
     """Makes files that hold their own path, and the directories above them."""

@@ -28,6 +28,8 @@ from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.undo import restore
 from treesnap.testing.doubles import UnsyncedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 PATHS = ["a", "b", "a/a", "a/b", "b/a", "b/b", "a/a/a", "a/a/b", "b/a/a"]
 PATHS += [".git", ".git/index", ".git/a", ".git/a/a", "b/.git", "b/.git/a", "b/.git/index"]
 """All paths that may exist; directories before what they hold."""

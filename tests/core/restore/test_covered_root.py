@@ -13,6 +13,8 @@ from mounting import Mounter, mounting
 from oracle import difference, record
 from treesnap.core.model.errors import ErrorCode, Refused
 
+pytestmark = pytest.mark.sampled(4)
+
 
 class Place(NamedTuple):
     """A root with a history, and what is mounted over it."""

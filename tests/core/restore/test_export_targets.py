@@ -19,6 +19,8 @@ from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem
 from world import World
 
+pytestmark = pytest.mark.sampled(4)
+
 OLD_NS = 10**18
 
 

@@ -29,6 +29,8 @@ from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem, kill_at
 from world import HOWS, World, damage
 
+pytestmark = pytest.mark.sampled(3)
+
 NOBODY_ID = 65534
 NEWER = ("version", "10")
 """Damage that looks like a version or an encryption that is not known."""

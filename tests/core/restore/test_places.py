@@ -17,6 +17,8 @@ from mutations import mutate
 from oracle import Record, difference, record, without
 from trees import build_small
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def mount() -> Iterator[Mounter]:

@@ -23,6 +23,8 @@ from treesnap.core.model.errors import Conflict
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def other_link(path: Path, outside: Path) -> None:
     os.link(path, outside)

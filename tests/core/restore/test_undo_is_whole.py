@@ -18,6 +18,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, UnsyncedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 HELD = {
     ".snapignore": "*.log\nbuild/\n",
     "a.log": "log",

@@ -19,6 +19,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def place(tmp_path: Path):

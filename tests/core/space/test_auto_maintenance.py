@@ -23,6 +23,8 @@ from sampling import sized
 from treesnap import CollectingMonitor, CreateOptions, ErrorCode, SnapshotKind, StorageFull
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
+pytestmark = pytest.mark.sampled(4)
+
 DAY_NS = 86_400 * 10**9
 OVER_QUOTA = 8
 

@@ -18,6 +18,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.ops.maintenance.space import EVERY
 from treesnap.testing.doubles import UnsyncedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 KEPT = 3
 DUE_BYTES = 65 << 20
 """A store that has grown by so much is collected."""

@@ -22,6 +22,8 @@ from treesnap.testing.doubles import (
     WrappedFileSystem,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 FILES = [f"directory-{number % 3}/file-{number}" for number in range(12)]
 
 

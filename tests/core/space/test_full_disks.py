@@ -20,6 +20,8 @@ from mounting import Mounter, mounting
 from oracle import difference, record
 from sampling import sized
 
+pytestmark = pytest.mark.sampled(4)
+
 NO_SPACE = 8
 FILES = [f"file-{number}" for number in range(20)]
 

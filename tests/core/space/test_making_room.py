@@ -34,6 +34,8 @@ from treesnap.testing.doubles import (
     WrappedFileSystem,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

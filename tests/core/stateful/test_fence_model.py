@@ -33,6 +33,8 @@ from fence_protocol import (
 )
 from sampling import IS_FULL
 
+pytestmark = pytest.mark.sampled(3)
+
 SHOWN_BY = {
     "one way": (repair, resumed, gc),
     "pending first": (gc, resumed),

@@ -17,6 +17,8 @@ from oracle import difference, record
 from treesnap.core.model.errors import Corrupt, ErrorCode, Refused, TreesnapError
 from treesnap.plans import Planner, Step
 
+pytestmark = pytest.mark.sampled(3)
+
 Way = Callable[[treesnap.Handle, str], object]
 
 

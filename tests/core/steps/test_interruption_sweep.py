@@ -31,6 +31,8 @@ from treesnap.core.ops import checkpoint_locks
 from treesnap.core.ops.run import checkpoint, rollback
 from treesnap.core.ops.run.checkpoint import CheckpointBlock
 
+pytestmark = pytest.mark.sampled(4)
+
 SOURCE = os.path.dirname(treesnap.__file__)
 CORE = tuple(
     module.__file__ for module in (checkpoint, checkpoint_locks, handle, interruption, rollback)

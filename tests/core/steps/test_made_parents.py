@@ -12,6 +12,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, UnsyncedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 SCOPE = ["q/w/e/f"]
 
 

@@ -22,6 +22,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class Failed(Exception):
     """The body of a block has failed."""

@@ -22,6 +22,8 @@ from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import kill_at
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def is_excluded(path: bytes) -> bool:
     return path == b"excluded" or path.startswith(b"excluded/")

@@ -15,6 +15,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.store.maintenance.pack_usage import MERGED_MIN
 from treesnap.testing.doubles import MUTATING, RecordingFileSystem, UnsyncedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 CREATES = sized(64, 1000)
 SMALL_CREATES = sized(160, 1000)
 

@@ -12,6 +12,8 @@ import pytest
 
 import treesnap
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.mark.parametrize("original_goes_on", [True, False])
 def test_copies_that_are_merged_lose_nothing(tmp_path: Path, original_goes_on):

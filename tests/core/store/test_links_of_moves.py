@@ -27,7 +27,7 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
-pytestmark = pytest.mark.needs("exchange")
+pytestmark = [pytest.mark.needs("exchange"), pytest.mark.sampled(4)]
 
 
 class World:

@@ -14,7 +14,10 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.errors import ErrorCode, Refused, TreesnapError
 from treesnap.core.ops.context import context_at
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user"),
+    pytest.mark.sampled(3),
+]
 
 LINKS = ["moved", "moved.moving"]
 CALLS_MAX = 3000

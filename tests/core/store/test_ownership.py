@@ -24,6 +24,8 @@ from treesnap.plans.plan import Step
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault
 
+pytestmark = pytest.mark.sampled(3)
+
 OTHER_USER = 12345
 
 

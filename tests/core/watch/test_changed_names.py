@@ -15,6 +15,8 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.worktree.scan import mapped_files
 from watching import DIRECTORIES, WatchedWorld
 
+pytestmark = pytest.mark.sampled(3)
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 

@@ -23,6 +23,8 @@ from treesnap.core.worktree.scan import row_differences
 from treesnap.core.worktree.scan.statcache import RECENT, StatCacheBuilder, load
 from watching import WatchedWorld
 
+pytestmark = pytest.mark.sampled(3)
+
 MODE = 0o100644
 NONSENSE = {
     "nothing": b"",

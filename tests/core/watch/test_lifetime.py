@@ -20,6 +20,8 @@ from treesnap.core.worktree import watcher
 from treesnap.testing.doubles import Call, WrappedFileSystem
 from watching import DIRECTORIES
 
+pytestmark = pytest.mark.sampled(3)
+
 DEADLINE_S = 30.0
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from mount.conftest import is_mounted, require_fuse
 
+pytestmark = pytest.mark.sampled(4)
+
 
 @pytest.fixture
 def place(snap, root, tmp_path):

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.sampled(3)
+
 PLAN_FIELDS = {
     *("schema", "plan_id", "name", "state", "interrupted", "created_at", "root"),
     *("next_step", "steps"),

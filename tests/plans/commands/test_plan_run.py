@@ -12,6 +12,8 @@ import pytest
 
 from plan_bench import is_alive
 
+pytestmark = pytest.mark.sampled(3)
+
 PLAN_FIELDS = {
     *("schema", "plan_id", "name", "state", "interrupted", "created_at", "root"),
     *("next_step", "steps"),

@@ -6,6 +6,8 @@ import pytest
 
 from oracle import record
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def disk(snap, tmp_path):

@@ -16,6 +16,8 @@ from treesnap.core.store.layout import Layout
 from treesnap.remote.records import KnownRemote
 from treesnap.remote.registry import Registry
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def ordinary_prefix() -> list[str]:

@@ -14,6 +14,8 @@ from remote.soak.remote_checks import RemoteChecker
 from remote.soak.run_remote_soak import remote_soak
 from treesnap.core.model.snapshots import SnapshotKind
 
+pytestmark = pytest.mark.sampled(3)
+
 SEED = 11
 PUSHES = 40
 """Of all writers, at least: about twenty seconds."""

@@ -28,6 +28,8 @@ from treesnap.core.ops.merge.trees import (
 )
 from treesnap.testing.doubles import UnsyncedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 NAMES = ["a", "b", "d/a", "d/b", "d/e/a"]
 Files = dict[str, str]
 texts = st.sampled_from(["1", "2", "3"])

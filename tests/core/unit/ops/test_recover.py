@@ -26,6 +26,8 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 MOVES = frozenset({"exchange", "rename_to_absent"})
 NAMES = ("one", "three", "directory/two")
 

@@ -36,6 +36,7 @@ class TestWhatWasCachedOrLinked:
         assert handle.recover() == "completed an interrupted restore"
         assert differences(tree_state(root), files) == []
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("number", [1, 2, 3, 4])
     def test_a_linked_file_moves_into_a_directory_that_took_the_place_of_a_file(
         self, make_handle, handle, root, number

@@ -17,6 +17,8 @@ from treesnap.core.model.errors import ErrorCode, Refused
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Call, Fault, WrappedFileSystem
 
+pytestmark = pytest.mark.sampled(3)
+
 MOVES = frozenset({"exchange", "rename_to_absent"})
 FIRST_MOVE = Fault(number=1, methods=MOVES)
 SECOND_MOVE = Fault(number=2, methods=MOVES)

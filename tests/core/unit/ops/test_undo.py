@@ -14,6 +14,8 @@ from treesnap.core.model.errors import ErrorCode, NotFound
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import kill_at
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def states(handle, root):

@@ -34,7 +34,10 @@ from treesnap.core.worktree.scan.listing import list_directory
 from treesnap.core.worktree.scan.row_differences import row_differences
 from treesnap.core.worktree.scan.statcache import CacheFile, StatCacheBuilder, load
 
-pytestmark = pytest.mark.skipif(native.module is None, reason="the module in C is not built")
+pytestmark = [
+    pytest.mark.skipif(native.module is None, reason="the module in C is not built"),
+    pytest.mark.sampled(3),
+]
 
 FS = LocalFileSystem()
 DIFFERS, LOOK, LOOK_BELOW, WHOLE = range(4)
