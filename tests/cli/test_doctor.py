@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from state import differences, tree_state
 from treesnap.cli.commands.maintenance import age_text
 from treesnap.core.codec.envelope import FileKind, seal
 from treesnap.core.codec.message import pack
@@ -48,6 +49,25 @@ def test_says_that_nothing_is_unfinished(snap, changed):
     assert (result.code, result.out.splitlines()[:-1]) == (0, ["Nothing is unfinished"])
     document = snap("doctor", "--json").json
     assert (document["ok"], document["unfinished"]) == (True, [])
+
+
+def test_says_what_the_file_system_does_and_leaves_the_root_as_it_was(snap, changed, root: Path):
+    snap("create")
+    before = tree_state(root)
+
+    document = snap("doctor", "--file-system", "--json").json
+
+    found = document["capabilities"]
+    assert (found["folds_case"], found["keeps_spelling"], found["hard_links"]) == (
+        False,
+        True,
+        True,
+    )
+    assert (found["name_size_max"], found["time_step_ns"]) == (255, 1)
+    assert differences(tree_state(root), before) == []
+    assert snap("create", "--skip-unchanged", "--json").json["unchanged"]
+    assert "   yes  hard links\n" in snap("doctor", "--file-system").out
+    assert snap("doctor", "--json").json["capabilities"] is None
 
 
 def test_needs_no_store(unsaid_snap, default_store: Path):

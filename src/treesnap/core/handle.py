@@ -601,15 +601,16 @@ class Handle:
 
         return config(self.context, key, value, for_root=for_root, unset=unset)
 
-    def doctor(self, *, forget: bool = False) -> DoctorResult:
+    def doctor(self, *, forget: bool = False, file_system: bool = False) -> DoctorResult:
         """Returns what was interrupted in all roots of the store, and what becomes of it.
 
         Finishes nothing; ``status`` does. ``forget`` abandons an interrupted restore of this
-        root: the tree stays as it is, and both states are in snapshots.
+        root: the tree stays as it is, and both states are in snapshots. ``file_system`` finds out
+        what the file system of this directory does, by a new directory there, which is removed.
         """
         from treesnap.core.ops.maintenance.doctor import doctor
 
-        return doctor(self.context, forget=forget)
+        return doctor(self.context, forget=forget, file_system=file_system)
 
     def root_list(self) -> tuple[RootInfo, ...]:
         """Returns all roots of the store, by path; costs a few reads for each."""

@@ -17,6 +17,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.errors import ErrorCode, Refused, TreesnapError
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.ops.context import context_at
+from treesnap.core.worktree.apply.capabilities import capabilities_of
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem, UnsyncedFileSystem
 
@@ -70,6 +71,24 @@ class Place:
 def place(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     """Names change places on APFS, and on exfat they do not."""
     return Place(tmp_path, exchanges=request.param)
+
+
+@pytest.mark.parametrize(
+    ("fold", "found"),
+    [(str.casefold, (True, False)), (without_form, (False, True))],
+    ids=["case", "accents"],
+)
+def test_what_a_directory_folds_is_found_out(tmp_path, fold, found):
+    (tmp_path / "folding").mkdir()
+    fs = FoldingFileSystem(tmp_path / "folding", fold=fold)
+    fd = fs.open(str(tmp_path / "folding"), os.O_RDONLY)
+
+    capabilities = capabilities_of(fs, fd)
+
+    fs.close(fd)
+    assert (capabilities.folds_case, capabilities.folds_accents) == found
+    assert (capabilities.exchange, capabilities.hard_links) == (False, True)
+    assert os.listdir(tmp_path / "folding") == []
 
 
 @pytest.mark.parametrize("force", [True, False])

@@ -200,6 +200,7 @@ def test_tasks_that_are_cancelled_twice_leave_nothing(scene):
     assert set(asyncio.run(use())) == {"before"}
 
 
+@pytest.mark.needs("notices")
 def test_a_watcher_ends_though_its_task_is_cancelled_twice(scene):
     async def work(begun: asyncio.Event) -> None:
         async with scene.aio.watch():

@@ -34,6 +34,26 @@ _WORK = {
     WorkKind.STEP: "step",
     WorkKind.MAINTENANCE: "automatic maintenance",
 }
+_CAPABILITIES = {
+    "folds_case": "names that differ in case alone are one name",
+    "folds_accents": "names that differ in the form of accents alone are one name",
+    "keeps_spelling": "a name is listed as it was written",
+    "any_bytes": "names need not be UTF-8",
+    "name_size_max": "bytes of a name at most",
+    "modes": "files have permissions of their own",
+    "attributes": "files have extended attributes",
+    "hard_links": "hard links",
+    "symlinks": "symbolic links",
+    "fifos": "named pipes",
+    "holes": "no space is taken where nothing was written",
+    "clones": "files share their blocks",
+    "birth_times": "a directory tells when it was made",
+    "time_step_ns": "nanoseconds from one modification time to the next",
+    "exchange": "two names change places in one step; else one is absent for a moment",
+    "rename_to_absent": "a rename replaces nothing that another process makes meanwhile",
+    "locks": "files can be locked, as a store needs it",
+    "directory_sync": "the names of one directory can be made durable",
+}
 _UNITS_S = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 _DEPTH_MAX = 100
 
@@ -280,8 +300,13 @@ def verify(
 
 @command("doctor", examples=["snap doctor", "snap doctor --forget"])
 @click.option("--forget", is_flag=True, help="Give up an interrupted restore of this root.")
+@click.option(
+    "--file-system",
+    is_flag=True,
+    help="Also try, in a new directory here, what the file system does.",
+)
 @pass_invocation
-def doctor(invocation: Invocation, *, forget: bool) -> None:
+def doctor(invocation: Invocation, *, forget: bool, file_system: bool) -> None:
     """Show interrupted work in all roots, and what becomes of it.
 
     Changes nothing without --forget: 'snap status' finishes what can be finished.
@@ -289,7 +314,7 @@ def doctor(invocation: Invocation, *, forget: bool) -> None:
     """
     invocation.output.prints_only = not forget
     with invocation.open() as handle:
-        result = handle.doctor(forget=forget)
+        result = handle.doctor(forget=forget, file_system=file_system)
         others = [item for find in features.functions("unfinished") for item in find(handle)]
     result = result._replace(unfinished=(*result.unfinished, *others))
     invocation.output.result(
@@ -322,6 +347,12 @@ def _doctor_lines(result: DoctorResult, program: str) -> Iterator[str]:
         yield f"  {item.resolution}"
         if item.work == WorkKind.PLAN:
             yield f"  hint: {hint_of(ErrorCode.PLAN_INTERRUPTED, program)}"
+    if result.capabilities is not None:
+        yield "The file system of this directory:"
+        for name, text in _CAPABILITIES.items():
+            found = getattr(result.capabilities, name)
+            told = f"{found:,}" if type(found) is int else "yes" if found else "no"
+            yield f"  {told:>13}  {text}"
     yield f"Directories are looked at in {result.implementation}"
 
 

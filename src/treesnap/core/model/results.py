@@ -441,6 +441,44 @@ class InterruptedWork(Record):
     """Those that another process changed since; they will be left alone."""
 
 
+class FileSystemCapabilities(Record):
+    """What the file system of a directory does, as it was found there."""
+
+    folds_case: bool
+    """Names that differ in case alone are one name."""
+    folds_accents: bool
+    """Names that differ in the form of their accents alone are one name."""
+    keeps_spelling: bool
+    """A name is listed as it was written."""
+    any_bytes: bool
+    """Names need not be UTF-8."""
+    name_size_max: int
+    """Bytes of a name."""
+    modes: bool
+    """Files have permissions of their own."""
+    attributes: bool
+    """Files have extended attributes."""
+    hard_links: bool
+    symlinks: bool
+    fifos: bool
+    holes: bool
+    """A file takes no space where nothing was written, and tells where."""
+    clones: bool
+    """Files share their blocks."""
+    birth_times: bool
+    """A directory tells when it was made."""
+    time_step_ns: int
+    """Modification times are kept in steps of so many nanoseconds."""
+    exchange: bool
+    """Two names change places in one step; otherwise a path is absent for a moment."""
+    rename_to_absent: bool
+    """A rename replaces nothing that another process makes meanwhile."""
+    locks: bool
+    """Files can be locked, as a store needs it."""
+    directory_sync: bool
+    """The names in a directory can be made durable alone."""
+
+
 class DoctorResult(Record):
     """Outcome of ``doctor``."""
 
@@ -451,6 +489,8 @@ class DoctorResult(Record):
     """Whether an interrupted restore was given up because the caller asked for it."""
     implementation: str
     """In which language directories are looked at: ``C``, or ``Python`` without that module."""
+    capabilities: FileSystemCapabilities | None = None
+    """What the file system of the directory does, if that was asked."""
 
     @property
     def blocked(self) -> bool:
@@ -465,6 +505,7 @@ class DoctorResult(Record):
                 "forgotten": self.forgotten,
                 "unfinished": self.unfinished,
                 "implementation": self.implementation,
+                "capabilities": self.capabilities,
             }
         )
 

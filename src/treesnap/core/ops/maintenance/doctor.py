@@ -1,7 +1,7 @@
 """``doctor``: what was interrupted in a store, and how it will be resolved.
 
 Reports only: nothing is finished, undone or removed, unless the caller asks to forget
-the restore of this root.
+the restore of this root. What its file system does is found out where that is asked.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from treesnap.core.codec.journal import Journal
 from treesnap.core.fs.native import implementation
+from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.fs.real_path import open_real
 from treesnap.core.model.errors import (
     Busy,
@@ -21,7 +22,12 @@ from treesnap.core.model.errors import (
     WarningCode,
     quoted,
 )
-from treesnap.core.model.results import DoctorResult, InterruptedWork, WorkKind
+from treesnap.core.model.results import (
+    DoctorResult,
+    FileSystemCapabilities,
+    InterruptedWork,
+    WorkKind,
+)
 from treesnap.core.ops.access import opened, unfinished_steps
 from treesnap.core.ops.context import Context, Session, context_at
 from treesnap.core.ops.maintenance.space import failure_in_background
@@ -31,6 +37,7 @@ from treesnap.core.ops.restore.recover import look_at
 from treesnap.core.store.collector import read_state
 from treesnap.core.store.roots import read_journal, registered_roots
 from treesnap.core.store.store import Store
+from treesnap.core.worktree.apply.capabilities import capabilities_of
 from treesnap.core.worktree.apply.stage import remove_stages
 
 _TO_CLEAN_UP = "the next command on this root removes what it had prepared; the tree is as before"
@@ -40,7 +47,7 @@ _TO_GO_BACK = "'restore {}' goes back, 'create' or 'doctor --forget' keeps what 
 _TO_SWEEP = "the next command that writes, or 'status', removes what it had prepared"
 
 
-def doctor(context: Context, *, forget: bool = False) -> DoctorResult:
+def doctor(context: Context, *, forget: bool = False, file_system: bool = False) -> DoctorResult:
     """Looks at all roots of the store; see :meth:`treesnap.Handle.doctor`."""
     try:
         with opened(context, "look for unfinished work", writing=forget, recover=False) as session:
@@ -59,7 +66,17 @@ def doctor(context: Context, *, forget: bool = False) -> DoctorResult:
         looked_at_ns=context.clock_ns(),
         forgotten=forgotten,
         implementation=implementation(),
+        capabilities=_capabilities(context) if file_system else None,
     )
+
+
+def _capabilities(context: Context) -> FileSystemCapabilities:
+    with translating_os_errors("find out what the file system does"):
+        root_fd = open_real(context.fs, context.root)
+        try:
+            return capabilities_of(context.fs, root_fd)
+        finally:
+            context.fs.close(root_fd)
 
 
 def _of_root(context: Context, store: Store, path: bytes) -> list[InterruptedWork]:
