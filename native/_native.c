@@ -1,10 +1,11 @@
 /* Looks at the names of directories, and compares them with a stat cache, without Python objects;
- * makes the system calls that Python lacks.
+ * checks decoded rows; makes the system calls that Python lacks.
  *
- * An accelerator that nothing needs: `listing` and `row_differences` in `treesnap.core.worktree.scan`
- * and `treesnap.core.fs.local` do the same where this module was not built. Looks promise one side
- * only: whatever is odd (a name that cannot be looked at, other links, rules, a damaged row) is
- * given back to Python, and what is not given back is as it was.
+ * An accelerator that nothing needs: `listing` and `row_differences` in `treesnap.core.worktree.scan`,
+ * `tree` and `statcache` in `treesnap.core.codec` and `treesnap.core.fs.local` do the same where this
+ * module was not built. Looks and checks promise one side only: whatever is odd (a name that cannot
+ * be looked at, other links, rules, a damaged row) is given back to Python, and what is not given
+ * back is as it was, or right.
  *
  * `compare` walks with the interpreter released, on the calling thread and others that block all
  * signals. The calling thread runs the handlers of Python 20 times a second. Nothing recurses, so
@@ -40,6 +41,10 @@
 
 /* What a comparison says of a directory; see row_differences.py. */
 enum { DIFFERS = 0, LOOK = 1, LOOK_BELOW = 2, WHOLE = 3 };
+
+/* What decoded rows hold; see `Entry`, `Observation` and codec/chunklist.py. */
+enum { A_FILE = 1, A_DIRECTORY = 2, ENTRY_WIDTH = 9, OBSERVATION_WIDTH = 7 };
+enum { ID_SIZE = 32, NAME_SIZE_MAX = 255, INLINE_SIZE_MAX = 128, CONTENT_LENGTH_MAX = 33 };
 
 /* The head of a row, and the flag in it; see codec/statcache.py. */
 #define FRAME_SIZE 8
@@ -606,6 +611,81 @@ static PyObject *compare(PyObject *module, PyObject *arguments) {
     return result;
 }
 
+static int is_number(PyObject *value, long long least, long long most) {
+    int is_wide;
+    if (!PyLong_CheckExact(value))
+        return 0;
+    long long number = PyLong_AsLongLongAndOverflow(value, &is_wide);
+    return !is_wide && least <= number && number <= most;
+}
+
+static int is_bytes(PyObject *value, Py_ssize_t least, Py_ssize_t most) {
+    return PyBytes_CheckExact(value) && least <= PyBytes_Size(value) && PyBytes_Size(value) <= most;
+}
+
+static int is_name(PyObject *value) {
+    if (!is_bytes(value, 1, NAME_SIZE_MAX))
+        return 0;
+    const char *name = PyBytes_AsString(value);
+    size_t size = (size_t)PyBytes_Size(value);
+    return strlen(name) == size && !strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..");
+}
+
+/* Whether a content is bytes or chunks, and covers a size. */
+static int is_content(PyObject *value, long long left) {
+    Py_ssize_t length = PyTuple_CheckExact(value) ? PyTuple_Size(value) : 0;
+    if (length == 1 && left && left <= INLINE_SIZE_MAX)
+        return is_bytes(PyTuple_GetItem(value, 0), left, left);
+    if (length % 2 == 0 || length > CONTENT_LENGTH_MAX || !is_number(PyTuple_GetItem(value, 0), 0, 0))
+        return 0;
+    for (Py_ssize_t n = 1; n < length; n += 2) {
+        PyObject *size = PyTuple_GetItem(value, n + 1);
+        if (!is_bytes(PyTuple_GetItem(value, n), ID_SIZE, ID_SIZE) || !is_number(size, 1, left))
+            return 0;
+        left -= PyLong_AsLongLong(size);
+    }
+    return left == 0;
+}
+
+static int is_plain_entry(PyObject *const *field) {
+    if (!is_number(field[2], 0, 07777) || !is_number(field[3], 0, UINT32_MAX - 1) ||
+        !is_number(field[4], 0, UINT32_MAX - 1) || !PyLong_CheckExact(field[5]) ||
+        !is_number(field[6], 0, INT64_MAX) || field[8] != Py_None)
+        return 0;
+    if (is_number(field[1], A_FILE, A_FILE))
+        return is_content(field[7], PyLong_AsLongLong(field[6]));
+    return is_number(field[1], A_DIRECTORY, A_DIRECTORY) && is_number(field[6], 0, 0) &&
+           is_bytes(field[7], ID_SIZE, ID_SIZE);
+}
+
+static int is_plain_observation(PyObject *const *field) {
+    for (int n = 2; n < OBSERVATION_WIDTH; n++)
+        if (!PyLong_CheckExact(field[n]))
+            return 0;
+    return is_number(field[1], 0, UINT32_MAX);
+}
+
+/* Whether each of some decoded rows is one that needs no closer look. */
+static PyObject *are_plain(PyObject *module, PyObject *arguments) {
+    PyObject *rows, *field[ENTRY_WIDTH];
+    Py_ssize_t width;
+    if (!PyArg_ParseTuple(arguments, "O!n", &PyTuple_Type, &rows, &width))
+        return NULL;
+    int is_entry = width == ENTRY_WIDTH, is_plain = is_entry || width == OBSERVATION_WIDTH;
+    const char *before = "";
+    for (Py_ssize_t n = 0; is_plain && n < PyTuple_Size(rows); n++) {
+        PyObject *row = PyTuple_GetItem(rows, n);
+        if (!PyTuple_CheckExact(row) || PyTuple_Size(row) != width)
+            Py_RETURN_FALSE;
+        for (Py_ssize_t at = 0; at < width; at++)
+            field[at] = PyTuple_GetItem(row, at);
+        is_plain = is_name(field[0]) && strcmp(before, PyBytes_AsString(field[0])) < 0 &&
+                   (is_entry ? is_plain_entry(field) : is_plain_observation(field));
+        before = is_plain ? PyBytes_AsString(field[0]) : before;
+    }
+    return PyBool_FromLong(is_plain);
+}
+
 /* Makes a system call of a number with whole numbers, bytes, and bytearrays that it may fill. */
 static PyObject *call(PyObject *module, PyObject *arguments) {
     long values[6] = {0}, result;
@@ -630,6 +710,8 @@ static PyMethodDef functions[] = {
     {"compare", compare, METH_VARARGS,
      "compare(root_fd, ignore_file, reserved_prefix, recent, base, inodes, threads)\n\n"
      "Returns what to do about each directory that may differ from its row; see row_differences.py."},
+    {"are_plain", are_plain, METH_VARARGS,
+     "are_plain(rows, width) -> bool\n\nReturns whether decoded rows need no closer look."},
     {"call", call, METH_VARARGS, "call(number, *arguments) -> int\n\nMakes a system call."},
     {NULL, NULL, 0, NULL},
 };
@@ -639,7 +721,7 @@ static int execute(PyObject *module) {
     return PyModule_AddIntConstant(module, "STATX", SYS_statx) |
            PyModule_AddIntConstant(module, "RENAMEAT2", SYS_renameat2) |
            PyModule_AddIntConstant(module, "SYNCFS", SYS_syncfs) |
-           PyModule_AddIntConstant(module, "INTERFACE", 2);
+           PyModule_AddIntConstant(module, "INTERFACE", 3);
 }
 
 static PyModuleDef_Slot slots[] = {

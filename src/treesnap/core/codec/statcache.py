@@ -30,6 +30,7 @@ from treesnap.core.codec.message import (
     unpack,
 )
 from treesnap.core.codec.tree import decode_totals
+from treesnap.core.fs import native
 from treesnap.core.model.entries import ObjectId, SkipReason, Totals
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import ID_SIZE
@@ -213,10 +214,15 @@ def is_observed(data: bytes, observations: Sequence[PlainObservation]) -> bool:
 def decode_observations(data: bytes) -> dict[bytes, PlainObservation]:
     """Returns what was seen, by name, or raises Corrupt."""
     value = unpack(data, "observations", LONG_ARRAY_LENGTH_MAX, maps=False)
-    time_types = _time_types(value)
-    require(time_types is not None, "observations", "they are not well formed")
-    if time_types != {int}:
-        value = tuple(_with_times(item) for item in value)
+    if (
+        native.module is None
+        or type(value) is not tuple
+        or not native.module.are_plain(value, len(Observation._fields))
+    ):
+        time_types = _time_types(value)
+        require(time_types is not None, "observations", "they are not well formed")
+        if time_types != {int}:
+            value = tuple(_with_times(item) for item in value)
     return {item[0]: item for item in value}
 
 

@@ -24,6 +24,7 @@ from zlib import crc32
 
 from treesnap.core.codec.chunklist import FILE_SIZE_MAX, check_content
 from treesnap.core.codec.message import decode_time, pack_object, refused, require, unpack
+from treesnap.core.fs import native
 from treesnap.core.model.entries import (
     Entry,
     EntryKind,
@@ -228,8 +229,9 @@ def _checked_tree(data: bytes) -> tuple[Totals, tuple[Any, ...], tuple[TreePage,
         return checked_totals, (), _decode_pages(rows)
     require(level == 0, "tree", "its level is unknown")
     require(len(rows) <= ENTRIES_MAX, "tree", "it has too many entries")
-    rows = _checked_rows(rows)
-    _check_names([row[0] for row in rows])
+    if native.module is None or not native.module.are_plain(rows, _ENTRY_LENGTH):
+        rows = _checked_rows(rows)
+        _check_names([row[0] for row in rows])
     return checked_totals, rows, ()
 
 

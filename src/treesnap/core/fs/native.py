@@ -1,4 +1,4 @@
-"""The module in C, where it was built: looks at directories, makes calls that Python lacks.
+"""The module in C, where it was built: looks at directories, checks rows, makes system calls.
 
 Nothing needs it: the modules that call it say what it does, and do the same without it. It
 never decides what a capture holds. ``TREESNAP_PURE=1`` in the environment leaves it alone.
@@ -15,7 +15,7 @@ from treesnap.core.model.type_names import Protocol, TypeVar, cast
 
 _FileSystem = TypeVar("_FileSystem")
 
-INTERFACE = 2
+INTERFACE = 3
 """Which functions the module has. One that was built from other sources is not used."""
 PURE_VARIABLE = "TREESNAP_PURE"
 
@@ -56,6 +56,14 @@ class Native(Protocol):
         bytes, of files that count as changed. The answer is a run of ``kind u8 | length of the
         path u32 | length of the observations u32 | path | observations``, with numbers as the
         processor has them. Releases the interpreter, and runs the handlers of signals meanwhile.
+        """
+
+    def are_plain(self, rows: tuple[object, ...], width: int, /) -> bool:
+        """Returns whether all decoded rows are plain: of an entry's width, or an observation's.
+
+        Their names are valid and rise, and every field is one that a reader accepts. Where one is
+        of another kind than a file of one chunk or a directory, or has attributes, the answer is
+        no as well.
         """
 
     def call(self, number: int, /, *arguments: int | bytes | bytearray) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import pack, unpack_from
 
+import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,9 +26,11 @@ import strategies
 from mounting import mounting
 from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.statcache import Row, decode_observations, encode_observations
+from treesnap.core.codec.tree import decode_tree
 from treesnap.core.fs import native
 from treesnap.core.fs.local import LocalFileSystem, OwnerFileSystem
 from treesnap.core.model.entries import ObjectId, Totals
+from treesnap.core.model.errors import Corrupt
 from treesnap.core.worktree.scan import listing as listings
 from treesnap.core.worktree.scan.ignore import IGNORE_FILE, Exclusions
 from treesnap.core.worktree.scan.listing import list_directory
@@ -485,3 +488,54 @@ def test_a_file_system_that_is_not_the_kernels_own_is_not_gone_past():
     assert native.accelerator(Other()) is None
     assert native.accelerator(FS) is native.accelerator(OwnerFileSystem("/")) is native.module
     assert listings.accelerator is native.accelerator
+
+
+ID = bytes(range(32))
+ENTRIES = [
+    (b"a", 1, 0o644, 0, 0, 0, 0, (0,), None),
+    (b"b", 1, 0o7777, 1000, 1000, -5, 128, (bytes(128),), None),
+    (b"c", 1, 0, (1 << 32) - 2, 0, (1 << 64) - 1, 9, (0, ID, 4, ID, 5), None),
+    (b"d", 2, 0o755, 0, 0, 1, 0, ID, None),
+]
+OBSERVATIONS = [(b"a", 0o100644, 1, -1, 2, 3, 4), (b"b", 0, 0, 0, 0, 0, 0)]
+FIELDS = [
+    *(None, True, -1, 0, 1, 7, 9, 128, 129, 0o10000, (1 << 32) - 1, 1 << 32, 1 << 63),
+    *(b"", b".", b"..", b"a", b"a/b", b"a\0b", b"z" * 255, b"z" * 256, b"z" * 4096, ID, "a"),
+    *((), (0,), (1,), (b"",), (b"a",), (True,), (0, ID), (0, ID, 9), (0, ID, 0), (1, ID, 9)),
+    *((0, None, 9), (0, ID[1:], 9), (0, ID, 1 << 63), (0, ID, -1, ID, 10)),
+    *((0, *(ID, 1) * 9), (0, *(ID, 1) * 17), ((b"user.a", b""),), [], [0, ID, 9]),
+]
+
+
+def verdict(decode, packed: bytes):
+    """Returns what a decoder makes of bytes."""
+    try:
+        return decode(packed)
+    except Corrupt as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("decode", [decode_tree, decode_observations])
+def test_decoders_accept_the_same_with_the_module_and_without(decode, monkeypatch):
+    rows = ENTRIES if decode is decode_tree else OBSERVATIONS
+    odd = [rows, [], [None], [*rows, rows[0]], [*rows, ()], [*rows, rows[0][:-1]], rows[::-1]]
+    for position, row in enumerate(rows):
+        for at in range(len(row)):
+            others = ((*row[:at], value, *row[at + 1 :]) for value in FIELDS)
+            odd += [[*rows[:position], other, *rows[position + 1 :]] for other in others]
+    totals = (0, 0, 0, 0, 0, 0)
+    packed = [msgpack.packb([1, totals, 0, it] if decode is decode_tree else it) for it in odd]
+    assert native.module is not None
+    assert native.module.are_plain(tuple(rows), len(rows[0]))
+    with_module = [verdict(decode, data) for data in packed]
+    monkeypatch.setattr(native, "module", None)
+    assert with_module == [verdict(decode, data) for data in packed]
+    assert {type(it) is str for it in with_module} == {True, False}
+
+
+def test_rows_of_a_width_that_is_unknown_are_not_plain():
+    assert native.module is not None
+    assert not native.module.are_plain(((b"a", 1, 2),), 3)
+    assert not native.module.are_plain(tuple(ENTRIES), 7)
+    with pytest.raises(TypeError):
+        native.module.are_plain(ENTRIES, 9)
