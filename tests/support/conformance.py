@@ -18,7 +18,7 @@ from functools import partial
 import pytest
 
 from treesnap.core.fs.base import FileSystem, NoAttribute, Place, Unsupported
-from treesnap.core.fs.durable import opened_any
+from treesnap.core.fs.record_locks import opened_any
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY

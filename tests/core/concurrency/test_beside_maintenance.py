@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from beside import ACTS, DAMAGES, lost
+from capabilities import require
 from sampling import IS_FULL, SEED, sized
 
 STEP = 9
@@ -88,12 +89,18 @@ def some_places(command: str, other: str):
     return islice(count(1 + offset, FAR), FEW)
 
 
+def _require_what_moves_need(*commands: str) -> None:
+    if any(command.startswith("move") for command in commands):
+        require("exchange")
+
+
 PAIRS = [(command, other) for command in ACTS for other in ACTS]
 
 
 @pytest.mark.sampled(50)
 @pytest.mark.parametrize(("command", "other"), PAIRS)
 def test_nothing_is_lost_beside_a_command(tmp_path, command, other):
+    _require_what_moves_need(command, other)
     places = some_places(command, other)
 
     assert problems(tmp_path, command, other, None, places, whole=IS_FULL) == []
@@ -103,6 +110,7 @@ def test_nothing_is_lost_beside_a_command(tmp_path, command, other):
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("other", ACTS)
 def test_nothing_is_lost_beside_a_repair(tmp_path, damage, other):
+    _require_what_moves_need(other)
     places = some_places("repair", other)
 
     assert problems(tmp_path, "repair", other, damage, places, whole=IS_FULL) == []
@@ -112,6 +120,7 @@ def test_both_of_two_settings_hold(tmp_path):
     assert problems(tmp_path, "config", "other config", None, count(22, sized(4, 1))) == []
 
 
+@pytest.mark.needs("exchange")
 @pytest.mark.parametrize("command", ["move", "move far"])
 def test_a_root_that_is_new_during_a_move_is_there_afterwards(tmp_path, command):
     assert problems(tmp_path, command, "new root", None, islice(count(5, 60), 3)) == []

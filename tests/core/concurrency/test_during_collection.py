@@ -306,6 +306,7 @@ def test_a_writer_that_stands_through_two_repairs_loses_nothing(shared, method, 
     assert not pack.exists()
 
 
+@pytest.mark.needs("exchange")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("method", "fragment", "moment"), PLACES)
 def test_a_store_is_not_moved_while_a_writer_stands_in_it(shared, method, fragment, moment):

@@ -159,6 +159,7 @@ def test_that_are_gone_leave_no_descriptor_after_the_next_capture(handle):
         assert descriptors(path) == 1
 
 
+@pytest.mark.needs("linux")
 def test_are_found_behind_those_of_other_processes(handle):
     path = Path(handle.root) / "file"
     words = [sys.executable, "-c", HOLD, str(path)]
@@ -176,6 +177,7 @@ def test_are_found_behind_those_of_other_processes(handle):
             assert is_locked(path)
 
 
+@pytest.mark.needs("linux")
 def test_of_other_processes_keep_nothing_open(handle):
     path = Path(handle.root) / "file"
     words = [sys.executable, "-c", HOLD, str(path)]
@@ -188,6 +190,7 @@ def test_of_other_processes_keep_nothing_open(handle):
         other.stdin.close()
 
 
+@pytest.mark.needs("linux")
 def test_are_not_those_of_a_forked_child(handle, file):
     handle.create()
     child = os.fork()

@@ -120,7 +120,11 @@ def test_a_copy_that_is_killed_is_whole_or_absent_and_the_next_one_needs_no_help
             return
 
 
-@pytest.mark.parametrize("is_move", [False, True], ids=["copy", "move"])
+@pytest.mark.parametrize(
+    "is_move",
+    [False, pytest.param(True, marks=pytest.mark.needs("exchange"))],
+    ids=["copy", "move"],
+)
 def test_a_store_is_whole_of_which_a_root_was_being_forgotten(world, is_move):
     """The pin of a snapshot that goes, which a fork has, is no damage of the copy."""
     other = world.root.with_name("other")
@@ -258,6 +262,7 @@ def test_a_copy_that_fails_leaves_nothing(world):
             return
 
 
+@pytest.mark.needs("exchange")
 @pytest.mark.parametrize("faults", [(), (OTHER_FILE_SYSTEM,)], ids=["exchange", "copy"])
 def test_a_store_that_is_moved_is_always_found(world, faults):
     """Under its old name, at every moment; and the move can be made afterwards."""
@@ -297,6 +302,7 @@ def _puts_a_link_in_place(call: Call) -> bool:
     return "store.moved" in str(call.arguments)
 
 
+@pytest.mark.needs("exchange")
 def test_no_process_takes_back_what_a_move_under_way_has_noted(world):
     """What waits for a mover has opened the store before, and is not inside the gate."""
     world.reset()
@@ -321,6 +327,7 @@ def test_no_process_takes_back_what_a_move_under_way_has_noted(world):
     world.assert_one_is_written()
 
 
+@pytest.mark.needs("exchange")
 @pytest.mark.parametrize("faults", [(), (OTHER_FILE_SYSTEM,)], ids=["exchange", "copy"])
 def test_a_move_that_fails_leaves_the_store_where_it_is(world, faults):
     for number in count(1, STEP):
@@ -379,6 +386,7 @@ def test_a_near_move_where_names_cannot_be_exchanged_leaves_the_place_as_it_was(
     world.assert_whole(world.store)
 
 
+@pytest.mark.needs("exchange")
 @pytest.mark.parametrize(
     ("number", "error"),
     [(errno.EXDEV, OSError), (errno.EINVAL, Unsupported), (errno.EBUSY, OSError)],
@@ -419,6 +427,7 @@ def _is_of_settings(call):
     return any(str(argument).endswith("store/config.toml") for argument in call.arguments)
 
 
+@pytest.mark.needs("exchange")
 def test_a_move_that_cannot_read_a_file_is_refused(world):
     world.reset()
     world.handle()[0].config("keep.last", "70")

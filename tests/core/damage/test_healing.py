@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
+
 import treesnap
 
 
@@ -150,6 +152,7 @@ class TestTakingBack:
         ]
         assert restored(handle, first.id, tmp_path / "out")["a"] == content
 
+    @pytest.mark.needs("attributes")
     def test_everything_comes_back_when_all_packs_are_gone(self, tmp_path):
         """Trees, lists and attributes too; also with what was excluded then."""
         handle = handle_on(tmp_path)

@@ -337,6 +337,7 @@ def test_a_part_that_is_made_later_is_not_made_elsewhere(forge, tmp_path, canary
             action()
 
 
+@pytest.mark.needs("notices")
 def test_a_watcher_that_leads_elsewhere_is_refused(forge, canary):
     watch = forge.write_root_file("config.toml", b"").with_name("watch")
     watch.symlink_to(canary)
@@ -347,6 +348,7 @@ def test_a_watcher_that_leads_elsewhere_is_refused(forge, canary):
             action()
 
 
+@pytest.mark.needs("companions")
 @pytest.mark.parametrize("link", ["fork-server", "fork-server/socket"])
 def test_nothing_is_sent_to_a_server_elsewhere(forge, tmp_path, link):
     elsewhere = tmp_path / "elsewhere"

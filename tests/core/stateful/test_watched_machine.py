@@ -300,6 +300,7 @@ STEPS = 50
 """In full size, 10,000 steps each."""
 
 
+@pytest.mark.needs("notices")
 def test_a_watched_tree_is_captured_as_a_whole_walk_would() -> None:
     run(WatchedMachine, EXAMPLES, STEPS)
 
@@ -313,5 +314,6 @@ class SmallWatchedMachine(WatchedMachine):
         self.watched = self.watches.enter_context(self.plain.watch())
 
 
+@pytest.mark.needs("notices")
 def test_a_small_watched_tree_is_captured_as_a_whole_walk_would() -> None:
     run(SmallWatchedMachine, EXAMPLES, STEPS)

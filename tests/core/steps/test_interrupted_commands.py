@@ -110,7 +110,7 @@ def test_what_a_successful_command_leaves_goes_on(tree):
 @pytest.mark.parametrize("number", [number for number in ENDING if number not in IGNORED])
 def test_signal_ends_the_command_and_rolls_back(tree, number):
     before = record(tree.root)
-    process = tree.start("echo after > file; echo $$ > $1; while :; do sleep 600; done")
+    process = tree.start("echo after > file; echo $$ > $1; exec sleep 600")
     command = int(tree.told())
 
     process.send_signal(number)

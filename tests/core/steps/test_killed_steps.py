@@ -248,6 +248,7 @@ def test_a_roll_back_that_a_mount_of_the_root_on_itself_refused_is_told_of(handl
     assert (root / "file").read_text() == "before"
 
 
+@pytest.mark.needs("mounts")
 def test_a_roll_back_that_failed_on_a_full_disk_is_told_of_as_such(handle):
     root, reserve = Path(handle.root), Path(handle.store_path, "collector", "reserve-0")
     with mounting() as mounter:

@@ -360,6 +360,7 @@ def test_status_and_diff_tell_what_changed(world):
     assert world.looks.listed == 0
 
 
+@pytest.mark.needs("notices")
 def test_cookies_of_watchers_that_were_killed_are_removed(world):
     program = (
         "import os, sys, treesnap\n"

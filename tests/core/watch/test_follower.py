@@ -285,6 +285,7 @@ def hours(failures: int) -> float:
     return 3600.0 * failures
 
 
+@pytest.mark.needs("holes")
 def test_the_room_of_what_a_command_writes_is_given_back_while_it_runs(tmp_path):
     place = Place(tmp_path)
     line = "head -c 16000000 /dev/zero; echo $$ > {news}; read word < {go}; echo the end; false"

@@ -46,6 +46,7 @@ def hinted(hinted_words) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+@pytest.mark.needs("linux")
 def test_there_is_inotify_here():
     assert has_inotify()
 
@@ -74,6 +75,7 @@ def test_changes_are_hinted_at_and_looks_are_not(world):
     }
 
 
+@pytest.mark.needs("companions")
 def test_a_change_leads_to_a_snapshot_of_everything(world, hinted):
     assert hinted.stdout.readline().startswith(f"Watching {world.root}: 0 directories")
     assert hinted.stderr.readline() == f"Made the store {world.store}\n"
@@ -91,6 +93,7 @@ def test_a_change_leads_to_a_snapshot_of_everything(world, hinted):
     assert difference(record(world.root), record(world.directory / "there")) == []
 
 
+@pytest.mark.needs("companions")
 def test_without_a_wish_for_snapshots_on_changes_it_is_refused(world, hinted_words):
     done = subprocess.run(
         [*hinted_words, "watch", "--every", "5"], capture_output=True, text=True, check=False

@@ -142,6 +142,7 @@ def test_starts_again_without_a_question(world, monkeypatch):
     assert world.listed_by_create() == 0
 
 
+@pytest.mark.needs("notices")
 def test_starts_again_when_an_empty_root_was_made_anew(tmp_path, monkeypatch):
     """Nothing in it could be reported to go, and its own end is not reported while it is open."""
     monkeypatch.setattr(watcher, "PAUSE_S", 0.0)
@@ -260,6 +261,7 @@ def test_a_directory_that_moves_while_it_is_found_is_watched_once(world):
     assert world.watcher.directories == DIRECTORIES
 
 
+@pytest.mark.needs("notices")
 def test_what_is_above_the_root_may_be_away_for_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(watcher, "RETRY_S", 0.0)
     root, cookies, away = tmp_path / "above" / "root", tmp_path / "cookies", tmp_path / "away"

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import treesnap
 from mounting import Mounter, mounting
 from treesnap.testing.doubles import Call, WrappedFileSystem
@@ -70,6 +72,7 @@ def test_the_root_that_is_shown_below_itself_for_a_moment_is_watched_on(world):
     assert world.watcher.why_lost == "the root is below itself"
 
 
+@pytest.mark.needs("mounts")
 def test_a_file_system_knows_through_which_mount_something_was_opened(tmp_path):
     fs = treesnap.open(tmp_path).context.fs
     for name in ("plain", "shown"):

@@ -221,6 +221,7 @@ def test_endless_reports_delay_no_other_thread(world, reads_ahead):
     assert world.listed_by_create() == 0
 
 
+@pytest.mark.needs("notices")
 def test_a_queue_is_read_no_further_than_memory_allows(world, monkeypatch):
     monkeypatch.setattr(notifier, "_UNREAD_MAX", 2)
     names = {b"%0250d" % number for number in range(1000)}
@@ -245,6 +246,7 @@ def test_a_queue_is_read_no_further_than_memory_allows(world, monkeypatch):
     assert {report.name for report in found} == names
 
 
+@pytest.mark.needs("notices")
 def test_a_queue_is_made_without_another_program():
     program = (
         "import sys; from treesnap.core.fs.notifier import Notifier; events = []\n"
@@ -258,6 +260,7 @@ def test_a_queue_is_made_without_another_program():
     assert done.stdout == b"\n"
 
 
+@pytest.mark.needs("notices")
 def test_no_thread_waits_for_a_queue_that_another_thread_closed():
     queue = notifier.Notifier()
     queue.close()

@@ -14,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import Temporary, opened_any, read_file, sync_directory, write_all
+from treesnap.core.fs.durable import Temporary, read_file, sync_directory, write_all
 from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.fs.pinned import pinned
 from treesnap.core.fs.real_path import opened_real
+from treesnap.core.fs.record_locks import opened_any
 from treesnap.core.model.errors import Conflict, ErrorCode, NotFound, OperationFailed, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.ops.trust import real_target, refuse_foreign_place

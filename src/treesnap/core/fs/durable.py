@@ -66,18 +66,6 @@ def opened_file(
         fs.close(fd)
 
 
-@contextmanager
-def opened_any(
-    fs: ReadingFileSystem, name: Name, dir_fd: int | None = None, *, is_directory: bool = False
-) -> Iterator[int]:
-    """Yields a descriptor of what has a name, for its metadata; see ``open_any``."""
-    fd = fs.open_any(name, dir_fd=dir_fd, is_directory=is_directory)
-    try:
-        yield fd
-    finally:
-        fs.close(fd)
-
-
 def sync_directory(fs: ReadingFileSystem, path: str) -> None:
     """Makes the names in a directory durable. Costs one sync.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from treesnap.core.fs import IS_LINUX
-from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.base import FileSystem, Unsupported
 from treesnap.core.fs.durable import read_file
 from treesnap.core.model.late_regex import LateRegex
 
@@ -35,13 +35,14 @@ def _decoded(field: bytes) -> bytes:
 def mount_of(fs: FileSystem, path: str) -> int | None:
     """Returns through which mount a path is reached, or would be if it were there.
 
+    A link that cannot be opened counts as reached through that of its directory.
     None if that cannot be known. Two moments can be compared as long as nothing that was mounted
     at the first was unmounted since: numbers are used again.
     """
     while True:
         try:
             fd = fs.open_any(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, Unsupported):
             if path == (above := os.path.dirname(path)):
                 return None
             path = above

@@ -16,9 +16,12 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from treesnap.core import own_program
-from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs import IS_LINUX
+from treesnap.core.fs.base import FileSystem, Name
 from treesnap.core.fs.processes import read_shown
 
 _QUERY = getattr(fcntl, "F_OFD_GETLK", None)
@@ -63,6 +66,18 @@ def close_after_reading(fs: FileSystem, fd: int) -> None:
             fs.close(fd)
 
 
+@contextmanager
+def opened_any(
+    fs: FileSystem, name: Name, dir_fd: int | None = None, *, is_directory: bool = False
+) -> Iterator[int]:
+    """Yields a descriptor of what has a name, for its metadata; see ``open_any``."""
+    fd = fs.open_any(name, dir_fd=dir_fd, is_directory=is_directory)
+    try:
+        yield fd
+    finally:
+        close_after_reading(fs, fd)
+
+
 def close_unlocked(fs: FileSystem) -> None:
     """Closes the kept descriptors of files that are no longer locked."""
     for device, inode, _ in tuple(_kept):
@@ -74,7 +89,8 @@ def close_unlocked(fs: FileSystem) -> None:
 def has_own_locks(fd: int) -> bool:
     """Returns whether this process holds record locks on an open file.
 
-    False if the kernel or the file system cannot tell.
+    False if the kernel or the file system cannot tell. Where it names one of another process, and
+    does not show those of this one, that counts as one of its own.
     """
     if _QUERY is None:
         return False
@@ -82,7 +98,8 @@ def has_own_locks(fd: int) -> bool:
         answer = fcntl.fcntl(fd, _QUERY, _QUESTION)
         if answer == _NOTHING:
             return False
-        return _LOCK.unpack(answer)[4] == os.getpid() or _has_own_beside_others(fd)
+        holder_id: int = _LOCK.unpack(answer)[4]
+        return holder_id == os.getpid() or not IS_LINUX or _has_own_beside_others(fd)
     except OSError:
         return False
 

@@ -36,10 +36,11 @@ from treesnap.core.codec.root_files import (
     Move,
 )
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import opened_any, opened_file, read_all, write_all
+from treesnap.core.fs.durable import opened_file, read_all, write_all
 from treesnap.core.fs.mounts import Mounts
 from treesnap.core.fs.os_errors import error_text
 from treesnap.core.fs.real_path import OPEN_DIRECTORY, opened_real
+from treesnap.core.fs.record_locks import opened_any
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import ChangeKind, Entry
 from treesnap.core.model.errors import (

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 
 from treesnap.core.codec.journal import Finish
 from treesnap.core.fs.base import FileSystem, Unsupported
-from treesnap.core.fs.durable import opened_any
 from treesnap.core.fs.processes import descriptors, open_file_identity, program_of
+from treesnap.core.fs.record_locks import close_after_reading, opened_any
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry, EntryKind, Xattrs
 from treesnap.core.model.errors import Conflict
@@ -328,7 +328,7 @@ class Applier:
                     now = self._fs.fstat(opened).st_ino
                     self._changed_files[step.before.identity] = now
         finally:
-            self._fs.close(opened)
+            close_after_reading(self._fs, opened)
 
     def _finish(self, *, forward: bool) -> None:
         """Gives all directories but the root their final metadata."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from stat import S_ISDIR, S_ISREG
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import opened_any
+from treesnap.core.fs.record_locks import opened_any
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import OperationFailed, quoted
 from treesnap.core.worktree.directory import DirectoryChain, open_chain, open_directory

@@ -12,8 +12,8 @@ from contextlib import suppress
 from errno import EBUSY
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import opened_any
 from treesnap.core.fs.forked import Work, helper_count, share_out
+from treesnap.core.fs.record_locks import opened_any
 from treesnap.core.model import treepath
 from treesnap.core.worktree.apply.preconditions import blaming
 from treesnap.core.worktree.directory import (
