@@ -383,6 +383,7 @@ class Handle:
         label: str | None = None,
         name: str | None = None,
         tags: Mapping[str, str] | None = None,
+        force: bool = False,
     ) -> CreateResult:
         """Publishes a snapshot of the root with what a tar archive or another directory holds.
 
@@ -391,14 +392,15 @@ class Handle:
         compressed by gzip or zstd, and is not trusted: paths that lead out, links in the
         way and anything that is not whole are InvalidArgument with the code ``invalid-archive``,
         and nothing is published. The label says where it came from, unless one is given. Raises
-        NotFound, Refused, Busy, StorageFull, OperationFailed.
+        NotFound, Refused, also for a dangerous directory without ``force``, Busy, StorageFull,
+        OperationFailed.
         """
         from treesnap.core.model.requests import CaptureRequest
         from treesnap.core.model.reserved_tags import refuse_reserved
         from treesnap.core.ops.archive_import import import_from
 
         refuse_reserved(tags or {})
-        request = CaptureRequest(label=label, name=name, tags=dict(tags or {}))
+        request = CaptureRequest(label=label, name=name, tags=dict(tags or {}), force=force)
         if isinstance(source, str | bytes | os.PathLike):
             path = os.path.abspath(absolute(os.fsdecode(source)))
             return import_from(self.context, path, request)

@@ -471,6 +471,20 @@ def test_wrong_sources_are_refused_first(tmp_path, handle):
         handle.import_from(tmp_path / "a.tar", name="taken")
 
 
+def test_a_dangerous_directory_is_imported_only_if_forced(tmp_path, handle, monkeypatch):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter").write_text("mine\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    with pytest.raises(Refused, match=r"home' is your home directory") as error:
+        handle.import_from(tmp_path / "home")
+    forced = handle.import_from(tmp_path / "home", force=True)
+
+    assert error.value.code == "dangerous-root"
+    assert len(handle.list()) == 2
+    assert forced.snapshot.record.totals.files == 1
+
+
 def test_an_import_waits_for_no_restore_while_it_reads(handle):
     class Source(io.BytesIO):
         """Takes a snapshot of the root between two reads."""

@@ -111,6 +111,7 @@ def _line(made: ArchiveResult) -> str:
 @click.argument("source", metavar="FILE|DIR|-")
 @click.option("-m", "--label", metavar="LABEL", help="A description [Imported from SOURCE].")
 @name_options
+@click.option("--force", is_flag=True, help="Allow a dangerous DIR, such as / or $HOME.")
 @pass_invocation
 def import_from(
     invocation: Invocation,
@@ -119,6 +120,7 @@ def import_from(
     label: str | None,
     name: str | None,
     tags: dict[str, str],
+    force: bool,
 ) -> None:
     """Make a snapshot of a tar archive or of another directory.
 
@@ -135,7 +137,7 @@ def import_from(
         else:
             advice = "name an archive, a directory, or '-' for standard input"
             with advising_on_absent(source, advice):
-                made = handle.import_from(source, label=label, name=name, tags=tags)
+                made = handle.import_from(source, label=label, name=name, tags=tags, force=force)
     invocation.output.note(*create_notes(made))
     invocation.output.result("import", made.to_dict, [made.id])
     if not made.complete:

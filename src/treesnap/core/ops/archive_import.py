@@ -40,7 +40,7 @@ from treesnap.core.model.snapshots import SnapshotRecord
 from treesnap.core.model.type_names import IO, Any, Protocol, cast
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import scan_settings
-from treesnap.core.ops.context import Context, Session, check_root
+from treesnap.core.ops.context import Context, Session, check_root, refuse_dangerous_source
 from treesnap.core.ops.create import check_name, check_words, metadata_of
 from treesnap.core.ops.history.archive_tree import archive_tree
 from treesnap.core.ops.maintenance.space import maintain, with_room, with_settings
@@ -94,7 +94,7 @@ def import_from(context: Context, source: str | Readable, request: CaptureReques
         )
     if os.path.isdir(source):
         directory = os.path.realpath(source)
-        _refuse_directory(context, directory)
+        _refuse_directory(context, directory, force=request.force)
         return _import(context, request, directory)
     return _import(context, request, lambda: _opened_file(context.fs, source))
 
@@ -194,7 +194,7 @@ def _publish(
     return CreateResult(snapshot, unchanged=False, skipped=found.skipped, absent=(), stats=stats)
 
 
-def _refuse_directory(context: Context, directory: str) -> None:
+def _refuse_directory(context: Context, directory: str, *, force: bool) -> None:
     if directory == context.root:
         raise InvalidArgument(
             f"{quoted(directory)} is the root itself, which 'create' captures", path=directory
@@ -202,6 +202,8 @@ def _refuse_directory(context: Context, directory: str) -> None:
     store = os.path.realpath(context.store_path)
     if os.path.commonpath([store, directory]) == store:
         raise Refused(f"The directory {quoted(directory)} is in the store", path=directory)
+    if not force:
+        refuse_dangerous_source(directory, context.store_path)
 
 
 def _captured(

@@ -531,9 +531,18 @@ def check_store(store_path: str) -> None:
 
 def refuse_dangerous(root: str, store_path: str) -> None:
     """Raises Refused for a root whose capture or restore is most likely a mistake."""
-    danger = _danger(root, store_path)
+    _refuse_dangerous(root, store_path, "root")
+
+
+def refuse_dangerous_source(directory: str, store_path: str) -> None:
+    """Raises Refused for a directory that is imported, as for a root that is captured."""
+    _refuse_dangerous(directory, store_path, "directory")
+
+
+def _refuse_dangerous(directory: str, store_path: str, what: str) -> None:
+    danger = _danger(directory, store_path)
     if danger is not None:
-        raise Refused(f"The root {quoted(root)} {danger}", path=root)
+        raise Refused(f"The {what} {quoted(directory)} {danger}", path=directory)
 
 
 def _danger(root: str, store_path: str) -> str | None:
