@@ -237,6 +237,7 @@ def test_there_are_no_helpers_where_the_kernel_would_not_end_them(monkeypatch):
     assert helper_count() == 0
 
 
+@pytest.mark.needs("helpers")
 def test_there_are_no_helpers_beside_threads():
     program = (
         "import os, threading; from treesnap.core.fs.forked import helper_count\n"

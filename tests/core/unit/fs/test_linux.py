@@ -12,6 +12,8 @@ from treesnap.core.fs import linux, native
 from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.local import LocalFileSystem
 
+pytestmark = pytest.mark.needs("linux")
+
 
 @pytest.fixture
 def fs():

@@ -8,6 +8,8 @@ from treesnap.core.fs import mounts
 from treesnap.core.fs.mounts import COARSE_GRANULARITY_NS, PRECISE_GRANULARITY_NS, Mounts
 from treesnap.testing.doubles import Call, WrappedFileSystem
 
+pytestmark = pytest.mark.needs("mounts")
+
 LINES = rb"""
 22 1 0:21 / / rw shared:1 - ext4 /dev/vda rw
 30 22 0:25 / /data rw shared:2 - vfat /dev/vdb rw

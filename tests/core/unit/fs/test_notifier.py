@@ -15,6 +15,8 @@ import pytest
 from treesnap.core.fs import notifier
 from treesnap.core.fs.notifier import CREATED, IGNORED, IS_DIRECTORY, NAMES, OVERFLOWED, Notifier
 
+pytestmark = pytest.mark.needs("notices")
+
 DEADLINE_S = 30.0
 
 

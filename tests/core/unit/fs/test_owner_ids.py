@@ -13,6 +13,7 @@ from treesnap.core.fs.processes import unmapped_owner_id
 OVERFLOW_ID = Path("/proc/sys/kernel/overflowuid")
 
 
+@pytest.mark.needs("linux")
 @pytest.mark.skipif(not OVERFLOW_ID.exists(), reason="Linux tells which id that is")
 def test_a_sandbox_in_which_one_user_is_mapped_shows_all_others_as_one():
     program = "from treesnap.core.fs.processes import unmapped_owner_id as f; print(f())"

@@ -100,6 +100,7 @@ def test_what_is_not_a_command_line_is_refused(request_):
         decode_call(request_)
 
 
+@pytest.mark.needs("companions")
 def test_a_companion_with_another_hello_counts_as_none(tmp_path):
     with saying(tmp_path, HELLO):
         connection, sender = connected(str(tmp_path), patience_s=30)
@@ -120,6 +121,7 @@ def test_a_system_that_does_not_say_who_sends_has_no_companions(tmp_path, monkey
         Listener(LocalFileSystem(), str(tmp_path))
 
 
+@pytest.mark.needs("companions")
 def test_a_process_that_has_ended_is_no_peer():
     process = os.fork()
     if process == 0:
@@ -131,6 +133,7 @@ def test_a_process_that_has_ended_is_no_peer():
         opened_peer(process)
 
 
+@pytest.mark.needs("companions")
 def test_a_socket_lies_there_until_it_is_closed(tmp_path):
     for _ in range(2):  # a killed companion leaves the first one
         listener = Listener(LocalFileSystem(), str(tmp_path))
@@ -144,6 +147,7 @@ def test_a_socket_lies_there_until_it_is_closed(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.needs("companions")
 def test_a_socket_that_was_replaced_is_left(tmp_path):
     listener = Listener(LocalFileSystem(), str(tmp_path))
     (tmp_path / "socket").unlink()

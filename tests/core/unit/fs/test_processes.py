@@ -15,7 +15,7 @@ import pytest
 from treesnap.core.fs.posix import open_whole
 from treesnap.core.fs.processes import KernelThreads, writable_mappings
 
-pytestmark = pytest.mark.usefixtures("every_process")
+pytestmark = [pytest.mark.needs("linux"), pytest.mark.usefixtures("every_process")]
 
 HOLDER = """
 import mmap, sys

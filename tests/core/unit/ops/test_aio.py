@@ -312,6 +312,7 @@ class TestBlocks:
         with pytest.raises(InvalidArgument):
             asyncio.run(use())
 
+    @pytest.mark.needs("notices")
     def test_a_watched_handle_has_the_same_methods(self, handle, root):
         async def use():
             async with handle.aio.watch() as watched:

@@ -107,6 +107,7 @@ class TestConflicts:
         handle.undo()
         assert (root / "one").read_bytes() == b"by another process"
 
+    @pytest.mark.needs("exchange")
     def test_what_was_changed_after_it_was_put_is_left_so(self, make_handle, root, changed):
         """Another process replaces a file that was just put, then the restore fails elsewhere."""
 

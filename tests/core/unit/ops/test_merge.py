@@ -326,6 +326,7 @@ def test_texts_that_both_changed_in_other_lines_are_merged(world, tmp_path):
     assert world.files_of(found.snapshot, tmp_path / "merged") == {"a": "mine\n2\ntheirs\n"}
 
 
+@pytest.mark.needs("attributes")
 def test_content_mode_and_attributes_are_merged_each_by_itself(world):
     (world.root / "a").write_text("1")
     os.setxattr(world.root / "a", "user.old", b"1")

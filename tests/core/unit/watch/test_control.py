@@ -108,6 +108,7 @@ def test_words_about_one_say_everything_that_is_known():
     assert list(status_lines("/r", None, is_stopped=True)) == ["Not watched: /r"]
 
 
+@pytest.mark.needs("notices")
 def test_a_service_that_is_stopped_before_it_begins_ends_at_once(handle):
     service = WatchService(handle.context)
     assert service.status().directories == 0

@@ -45,7 +45,7 @@ from treesnap.core.worktree.scan.statcache import load
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 from watching import Looks
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = [pytest.mark.needs("notices"), pytest.mark.sampled(4)]
 
 DEADLINE_S = 30.0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from capabilities import require
 from treesnap.core.fs.base import FileSystem, NoAttribute, Place, Unsupported
 from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.worktree.attributes import apply_metadata, apply_xattrs, read_xattrs
@@ -20,6 +21,7 @@ ONE, TWO = (b"user.one", b"1"), (b"user.two", b"2")
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """A file with two attributes."""
+    require("attributes")
     path = tmp_path / "file"
     path.write_bytes(b"content")
     for name, value in (ONE, TWO):
