@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import Random
@@ -101,21 +102,25 @@ class Actor:
         while not self.place.stop_file.exists():
             rests = self.keeps_store and self.place.moves_file.exists()
             with self.place.turn() if self.takes_turns else nullcontext(True) as has_turn:
+                if has_turn:
+                    self._once(self.rest if rests else self.round)
                 if has_turn and not rests:
-                    self._one_round()
+                    self.place.count(self.name, "round")
                     continue
             time.sleep(self.random.random() * PAUSE_S)
 
-    def _one_round(self) -> None:
+    def rest(self) -> None:
+        """Leaves the store alone, but for what keeps it from being moved."""
+
+    def _once(self, action: Callable[[], None]) -> None:
         try:
-            self.round()
+            action()
         except StoreMissing:
             time.sleep(PAUSE_S)  # no actor has made it yet
         except Busy as error:
             self.place.count(self.name, f"busy: {self.role}: {_why(error)}")
         except Exception:  # noqa: BLE001 - whatever it is, the soak is told
             self.place.report(self.name, traceback.format_exc())
-        self.place.count(self.name, "round")
 
     def round(self) -> None:
         """Does one thing."""
@@ -629,6 +634,10 @@ class Planner(Actor):
         super().__init__(place, number, random)
         self.root = place.directory / f"planned-{number}"
         self.file = self.root / "file"
+
+    def rest(self) -> None:
+        """Ends a restore that was killed: a store is not moved before."""
+        self.own_handle(self.root).status()
 
     def round(self) -> None:
         """Finishes what was killed, then does something new."""
