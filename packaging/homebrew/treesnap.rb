@@ -11,9 +11,9 @@ class Treesnap < Formula
 
   depends_on "rust" => :build # blake3
   depends_on "libyaml"
-  depends_on "python@3.13"
+  depends_on "python@3.14"
 
-  # resources: blake3 click msgpack platformdirs pyfastcdc python-ulid pyyaml rich tomlkit watchdog zstandard
+  # resources: blake3 click msgpack platformdirs pyfastcdc python-ulid pyyaml rich tomlkit watchdog
 
   def install
     virtualenv_install_with_resources

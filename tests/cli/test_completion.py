@@ -222,7 +222,7 @@ def test_completion_imports_no_command_but_the_one_of_the_line(environment, root
     assert commands == set()
     modules = loaded("snap restore ")
     assert {name for name in modules if ".commands." in name} == {"treesnap.cli.commands.restore"}
-    unused = {"rich", "pyfastcdc", "difflib", "subprocess", "json", "zstandard", "watchdog"}
+    unused = {"rich", "pyfastcdc", "difflib", "subprocess", "json", "backports.zstd", "watchdog"}
     assert not modules & {*unused, "treesnap.core.worktree.scan.scanner", "treesnap.remote"}
 
 

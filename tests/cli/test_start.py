@@ -20,7 +20,16 @@ from treesnap.core.fs import native
 
 pytestmark = pytest.mark.sampled(3)
 
-HEAVY = {"rich", "msgpack", "blake3", "zstandard", "pyfastcdc", "difflib", "json"}
+HEAVY = {
+    "backports.zstd",
+    "compression.zstd",
+    "rich",
+    "msgpack",
+    "blake3",
+    "pyfastcdc",
+    "difflib",
+    "json",
+}
 ALL_COMMANDS = [name for section in COMMANDS.values() for name in section]
 
 
@@ -89,8 +98,8 @@ NEEDLESS |= {
 }
 NEEDLESS |= {"tempfile", "threading", "tomllib", "unicodedata"}
 """What no everyday command needs."""
-OF_ZSTANDARD = {"zstandard", "platform", "typing"}
-"""With what it imports itself: for commands that read or store content."""
+ZSTD = {"backports.zstd", "compression.zstd"}
+"""For commands that read or store content."""
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
@@ -119,7 +128,7 @@ def test_everyday_commands_import_little(words, own_max, is_changed, snap, envir
 
     reads = is_changed or words in {"restore latest", "undo", "diff"}
     needless = NEEDLESS if native.module is None else NEEDLESS | {"ctypes"}
-    assert set() == modules & (needless if reads else needless | OF_ZSTANDARD)
+    assert set() == modules & (needless if reads else needless | ZSTD)
     ours = {name for name in modules if name.startswith("treesnap.")}
     assert len(ours) <= own_max, sorted(ours)
 

@@ -47,7 +47,7 @@ def test_every_module_has_its_layer():
     assert placed == present
 
 
-IMPORTED_AS = {"python-ulid": "ulid", "pyyaml": "yaml"}
+IMPORTED_AS = {"backports.zstd": "backports", "python-ulid": "ulid", "pyyaml": "yaml"}
 """Modules that are not called as their distributions are."""
 
 

@@ -12,13 +12,14 @@ PROJECT = Path(__file__).parents[2]
 FORMULA = (PROJECT / "packaging/homebrew/treesnap.rb").read_text()
 RECIPE = (PROJECT / "packaging/conda/recipe.yaml").read_text()
 SETTINGS = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+OLDER = "; python_version < '3.14'"
 OTHER_NAMES = {"msgpack-python": "msgpack"}
 """Packages of conda that are called otherwise."""
 
 
 def split(requirement):
-    """Returns the name and the bound of a requirement."""
-    name, bound = re.fullmatch(r"([\w.-]+)\s*(\S*)", requirement).groups()
+    """Returns the name and the bound of a requirement; for which Python it is does not matter."""
+    name, bound = re.fullmatch(r"([\w.-]+)\s*([^;\s]*)(?:;.*)?", requirement).groups()
     return OTHER_NAMES.get(name, name), bound
 
 
@@ -45,7 +46,9 @@ def test_the_recipe_of_conda_has_the_commands_of_the_project():
 def test_the_formula_of_homebrew_names_what_the_project_needs():
     (named,) = re.findall(r"# resources: (.+)", FORMULA)
 
-    assert named.split() == sorted(required(SETTINGS["project"]["dependencies"]))
+    needed = [name for name in SETTINGS["project"]["dependencies"] if OLDER not in name]
+    assert "python@3.14" in FORMULA
+    assert named.split() == sorted(required(needed))
 
 
 def test_all_have_the_version_of_the_library():

@@ -33,6 +33,7 @@ from treesnap.cli.main import execute, prepare_process
 from treesnap.cli.output import streams
 from treesnap.cli.start import INTERRUPTED, SERVED
 from treesnap.core import own_program
+from treesnap.core.codec.compress import zstd_module
 from treesnap.core.fs import peers
 from treesnap.core.fs.client_process import TooLimited, take_limits, take_place
 from treesnap.core.fs.listener import Listener
@@ -60,7 +61,6 @@ _LIBRARIES = (
     "treesnap.agents.commands.hook",
     "treesnap.agents.hook",
     "treesnap.core.handle",
-    "zstandard",
 )
 """What the commands import when they need it."""
 _REFUSED = 1
@@ -103,6 +103,7 @@ def preload() -> None:
                 import_module(module.name)
     for name in _LIBRARIES:
         import_module(name)
+    zstd_module()
     make_constructors()  # of the records, which takes 1 ms of a command; so do the parsers
     with snap.make_context("snap", ["list"], resilient_parsing=True) as context:
         for name in SERVED:

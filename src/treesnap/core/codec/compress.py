@@ -1,13 +1,15 @@
-"""Compression of blocks: zstd, in batches without the GIL, bounded on the way back.
+"""Compression of blocks: zstd, bounded on the way back.
 
-The only module that imports zstandard. One compressor serves one thread at a time, so there
-is one of each level for each thread.
+The only module that imports ``compression.zstd``, which Python has from 3.14 on; to those before
+it a package brings it. One compressor serves one thread at a time, so there is one of each level
+for each thread.
 """
 
 from __future__ import annotations
 
+import sys
 from _thread import _local as local  # as in threading, which takes longer to import
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
 
@@ -15,7 +17,7 @@ from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.type_names import IO, TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    import zstandard
+    from types import ModuleType
 
 OBJECT_SIZE_MAX = 16 << 20
 """The largest object before compression; a larger one is refused unread."""
@@ -29,8 +31,9 @@ LEVEL_REWRITE = 3
 """What a collection rewrites has stayed: 8 % smaller, for a fifth more time."""
 LEVEL_ARCHIVE = 3
 """As the command zstd has it."""
-_WINDOW_SIZE_MAX = 128 << 20
-"""Memory that a stream from elsewhere may ask for: what the command zstd allows."""
+_WINDOW_LOG_MAX = 27
+"""Memory that a stream from elsewhere may ask for, 128 MiB: what the command zstd allows."""
+_FRAME_HEADER = b"\x28\xb5\x2f\xfd"
 
 _SMALL = 64
 """Objects up to this size are stored as they are: a frame costs more than it saves."""
@@ -58,38 +61,38 @@ class Compression(IntEnum):
 _local = local()
 
 
-def _compressor(level: int) -> zstandard.ZstdCompressor:
-    """Returns the one of this thread; the memory that it works in stays for the next time."""
-    compressor: zstandard.ZstdCompressor | None = vars(_local).get(f"level_{level}")
-    if compressor is None:
-        import zstandard
+def zstd_module() -> ModuleType:
+    """Returns what compresses; most of what commands do does not."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
 
-        compressor = vars(_local)[f"level_{level}"] = zstandard.ZstdCompressor(level=level)
+
+def _compressor(level: int) -> Any:
+    """Returns the one of this thread; the memory that it works in stays for the next time."""
+    compressor = vars(_local).get(f"level_{level}")
+    if compressor is None:
+        compressor = vars(_local)[f"level_{level}"] = zstd_module().ZstdCompressor(level=level)
     return compressor
 
 
 def compress(blocks: Sequence[bytes], level: int) -> list[tuple[Compression, bytes]]:
     """Returns how each block is stored: compressed where that saves bytes.
 
-    All are compressed in one call that gives the GIL away.
+    Compressing gives the GIL away.
     """
-    large: list[bytes | bytearray | memoryview] = [data for data in blocks if len(data) > _SMALL]
-    if not large:
-        return [(Compression.NONE, data) for data in blocks]
-    frames: Iterator[Any] = (
-        iter(_compressor(level).multi_compress_to_buffer(large))
-        if len(large) > 1
-        else iter([memoryview(_compressor(level).compress(large[0]))])  # takes a tenth of the time
-    )
-    stored: list[tuple[Compression, bytes]] = []
-    for data in blocks:
-        if len(data) > _SMALL:
-            frame = next(frames)
-            if len(frame) < len(data):
-                stored.append((Compression.ZSTD, frame.tobytes()))
-                continue
-        stored.append((Compression.NONE, data))
-    return stored
+    return [_stored(data, level) for data in blocks]
+
+
+def _stored(data: bytes, level: int) -> tuple[Compression, bytes]:
+    if len(data) > _SMALL:
+        compressor = _compressor(level)
+        frame: bytes = compressor.compress(data, compressor.FLUSH_FRAME)
+        if len(frame) < len(data):
+            return Compression.ZSTD, frame
+    return Compression.NONE, data
 
 
 def decompress(compression: int, stored: bytes, raw_size: int) -> bytes:
@@ -118,22 +121,16 @@ def _decompressed(compression: int, stored: bytes, raw_size: int, size: int) -> 
         return stored
     if compression != Compression.ZSTD:
         raise Corrupt(f"The block has the unknown compression {compression}")
-    import zstandard
-
-    own = getattr(_local, "decompressor", None)
-    if own is None:
-        own = _local.decompressor = zstandard.ZstdDecompressor()
+    zstd = zstd_module()
     try:
-        parameters = zstandard.get_frame_parameters(stored)
-        if parameters.content_size != raw_size:
+        if zstd.get_frame_info(stored).decompressed_size != raw_size:
             raise Corrupt(f"The block does not hold the {raw_size} bytes that it claims")
-        if size < raw_size:
-            with own.stream_reader(stored) as reader:
-                data: bytes = reader.read(size)
-        else:
-            data = own.decompress(stored, allow_extra_data=False)
-    except zstandard.ZstdError as error:
+        decompressor = zstd.ZstdDecompressor()  # each is for one frame
+        data: bytes = decompressor.decompress(stored, size)
+    except zstd.ZstdError as error:
         raise Corrupt(f"The block cannot be decompressed: {error}") from error
+    if size == raw_size and (not decompressor.eof or decompressor.unused_data):
+        raise Corrupt("The block does not end where its frame does")
     if len(data) != size:
         raise Corrupt(f"The block has {len(data)} bytes and claims {raw_size}")
     return data
@@ -146,40 +143,41 @@ def decompress_damaged(compression: int, stored: bytes, size_max: int) -> bytes:
     """
     if compression == Compression.NONE:
         return stored[:size_max]
-    import zstandard
-
-    begin = stored.find(zstandard.FRAME_HEADER)
+    zstd = zstd_module()
+    begin = stored.find(_FRAME_HEADER)
     if begin < 0:
         return b""
-    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    decompressor = zstd.ZstdDecompressor()
     raw = bytearray()
-    with suppress(zstandard.ZstdError):
+    with suppress(zstd.ZstdError):
         for position in range(begin, len(stored), _FEED_SIZE):
-            raw += decompressor.decompress(stored[position : position + _FEED_SIZE])
+            piece = stored[position : position + _FEED_SIZE]
+            raw += decompressor.decompress(piece, size_max - len(raw))
             if len(raw) >= size_max or decompressor.eof:
                 break
-    return bytes(raw[:size_max])
+    return bytes(raw)
 
 
 def stream_compressor() -> StreamCompressor:
     """Returns what makes one zstd frame, with a checksum; equal bytes make equal frames."""
-    import zstandard
-
-    parameters = zstandard.ZstdCompressionParameters.from_level(LEVEL_ARCHIVE, write_checksum=True)
-    return zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    zstd = zstd_module()
+    parameter = zstd.CompressionParameter
+    options = {parameter.compression_level: LEVEL_ARCHIVE, parameter.checksum_flag: 1}
+    compressor: StreamCompressor = zstd.ZstdCompressor(options=options)
+    return compressor
 
 
 def stream_reader(source: IO[bytes]) -> Callable[[int], bytes]:
     """Returns a function that reads what zstd frames hold; it raises ValueError for others."""
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW_SIZE_MAX)
-    reader = decompressor.stream_reader(source, read_across_frames=True)
+    zstd = zstd_module()
+    options = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX}
+    file = zstd.ZstdFile(source, options=options)
 
     def read(size: int) -> bytes:
         try:
-            return reader.read(size)
-        except zstandard.ZstdError as error:
+            data: bytes = file.read(size)
+        except (zstd.ZstdError, EOFError) as error:
             raise ValueError(f"it cannot be decompressed: {error}") from error
+        return data
 
     return read
