@@ -98,12 +98,8 @@ def _memory_bytes(status: Sequence[bytes]) -> int:
 
 
 def _has_mark(directory: str, variable: str, mark: str) -> bool:
-    start = f"{variable}=".encode()
-    variables = _environment(directory).split(b"\0")
-    return any(
-        item.startswith(start) and mark.encode() in item.removeprefix(start).split()
-        for item in variables
-    )
+    _, *values = (b"\0" + _environment(directory)).split(f"\0{variable}=".encode())
+    return any(mark.encode() in value.partition(b"\0")[0].split() for value in values)
 
 
 def _environment(directory: str) -> bytes:

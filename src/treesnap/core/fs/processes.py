@@ -42,6 +42,8 @@ _MAY_WRITE = b"mw"
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that are about this process; any other means that the other one is not shown."""
 _READ_SIZE = 64 << 10
+_SHOWN_SIZE_MAX = 8 << 20
+"""More than any environment that a program starts with, which has 6 MiB at most; see execve(2)."""
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD, among the flags of a process; see proc_pid_stat(5)."""
 _FLAGS_FIELD = 6
@@ -124,12 +126,15 @@ def program_of(process_id: int) -> str:
 
 
 def read_shown(path: str) -> bytes:
-    """Returns what a file in /proc shows; raises OSError."""
+    """Returns what a file in /proc shows, 8 MiB of it at most; raises OSError.
+
+    A process of any user may say that all of its memory is its environment, by prctl(2).
+    """
     if not IS_LINUX:
         raise unsupported(errno.ENOSYS, path)
     fd = open_whole(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return _all_of(fd)
+        return _all_of(fd, _SHOWN_SIZE_MAX)
     finally:
         os.close(fd)
 
@@ -374,10 +379,14 @@ def _read(fd: int) -> list[_Shared] | None:
     ]
 
 
-def _all_of(fd: int) -> bytes:
+def _all_of(fd: int, size_bytes_max: int | None = None) -> bytes:
     pieces = []
+    size_bytes = 0
     while piece := os.read(fd, _READ_SIZE):
         pieces.append(piece)
+        size_bytes += len(piece)
+        if size_bytes_max is not None and size_bytes >= size_bytes_max:
+            break
     return b"".join(pieces)
 
 
