@@ -210,6 +210,7 @@ def test_diff_describes_owners(snap, root):
     assert "old owner 0:0\nnew owner 1234:5678\n" in snap("diff", "a").out
 
 
+@pytest.mark.needs("attributes")
 def test_diff_describes_extended_attributes(snap, root):
     (root / "a").write_text("a")
     snap("create")

@@ -75,6 +75,7 @@ def test_needs_no_store(unsaid_snap, default_store: Path):
     assert not default_store.exists()
 
 
+@pytest.mark.needs("exchange")
 def test_shows_how_far_a_restore_came_and_changes_nothing(snap, crash, root: Path):
     crash(Fault(number=2, methods=MOVES))
 
@@ -89,6 +90,7 @@ def test_shows_how_far_a_restore_came_and_changes_nothing(snap, crash, root: Pat
     assert {found["target_id"], found["safety_id"]} <= ids
 
 
+@pytest.mark.needs("exchange")
 def test_leaves_the_work_to_status(snap, crash, root: Path):
     crash(Fault(number=2, methods=MOVES))
 
@@ -184,6 +186,7 @@ class TestWhatIsBlocked:
         assert snap("doctor").code == 3
 
 
+@pytest.mark.needs("exchange")
 def test_forgetting_leaves_the_tree_and_no_litter(snap, crash, root: Path):
     crash(Fault(number=2, methods=MOVES))
 

@@ -107,6 +107,7 @@ NAMED = [
 ]
 
 
+@pytest.mark.needs("attributes")
 def test_no_name_can_act_on_a_terminal_whatever_prints_it(tmp_path, run_snap):
     """Names of paths, targets of links, attributes, labels, tags, settings, and words typed."""
     root = tmp_path / f"root{EVIL}"

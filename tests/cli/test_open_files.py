@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("every_process")
+pytestmark = [pytest.mark.needs("processes"), pytest.mark.usefixtures("every_process")]
 
 HOLDING = "import sys; files = [open(name) for name in sys.argv[1:]]; print(flush=True); input()"
 DATABASE = """

@@ -142,6 +142,7 @@ class TestRootThatIsNotThere:
         assert (result.code, result.json["code"]) == (3, "not-a-directory")
         assert "is no longer a directory, but a link" in result.json["message"]
 
+    @pytest.mark.needs("birth times")
     def test_and_was_moved_says_where_to(self, snap, root, tmp_path):
         snap("create")
         root.rename(tmp_path / "moved")

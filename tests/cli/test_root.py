@@ -17,6 +17,7 @@ def moved(snap, root, tmp_path):
     return target
 
 
+@pytest.mark.needs("birth times")
 def test_the_next_command_says_which_root_it_is(snap, run_snap, root, moved):
     below = moved / "below"
     below.mkdir()

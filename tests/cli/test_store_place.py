@@ -158,6 +158,7 @@ class TestCopy:
 
 
 class TestMove:
+    @pytest.mark.needs("exchange")
     def test_leaves_a_link(self, snap, run_snap, history, store, tmp_path):
         inode = store.stat().st_ino
 
@@ -172,6 +173,7 @@ class TestMove:
         assert snap("create").code == 0
         assert snap("store", "info", "--json").json["real_path"] == str(new)
 
+    @pytest.mark.needs("exchange")
     def test_into_an_empty_directory_and_again(self, snap, run_snap, history, store, tmp_path):
         (tmp_path / "one").mkdir()
         assert snap("store", "move", tmp_path / "one").code == 0
@@ -180,6 +182,7 @@ class TestMove:
         assert store.resolve() == tmp_path / "two"
         assert_holds(run_snap, history, store, tmp_path)
 
+    @pytest.mark.needs("exchange")
     def test_that_was_killed_goes_on(self, snap, run_snap, history, store, tmp_path):
         (tmp_path / "new").symlink_to(tmp_path / "new")  # as a kill before the exchange leaves it
 
@@ -211,6 +214,7 @@ class TestMove:
         assert "treesnap.core.model.errors.Busy" in result.err
         assert not (tmp_path / "new").exists()
 
+    @pytest.mark.needs("exchange")
     @pytest.mark.skipif(
         not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == os.stat("/var/tmp").st_dev,
         reason="there is one file system only",

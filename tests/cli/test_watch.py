@@ -30,7 +30,11 @@ from command_line import (
 from treesnap.core.codec.watch import Asked, Question, encode_question
 from treesnap.core.ops.known_changes import ask
 
-pytestmark = [pytest.mark.usefixtures("filled"), pytest.mark.sampled(3)]
+pytestmark = [
+    pytest.mark.needs("companions"),
+    pytest.mark.usefixtures("filled"),
+    pytest.mark.sampled(3),
+]
 
 
 @pytest.fixture

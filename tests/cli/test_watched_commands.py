@@ -20,7 +20,11 @@ from command_line import (
     watch_status,
 )
 
-pytestmark = [pytest.mark.usefixtures("filled"), pytest.mark.sampled(3)]
+pytestmark = [
+    pytest.mark.needs("companions"),
+    pytest.mark.usefixtures("filled"),
+    pytest.mark.sampled(3),
+]
 
 
 def test_commands_beside_it_are_right(snap, root, tmp_path, detach):

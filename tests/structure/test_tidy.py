@@ -34,7 +34,7 @@ HOMES = {
     "os.replace": ["core/fs/linux.py", "core/fs/posix.py", "testing/*"],
     "os.rename": ["core/fs/linux.py", "core/fs/posix.py", "testing/*"],
     "os.renames": [],
-    "os.fsync": ["core/fs/linux.py", "core/fs/posix.py", "testing/*"],
+    "os.fsync": ["core/fs/darwin.py", "core/fs/posix.py", "testing/*"],
     "os.fdatasync": ["core/fs/linux.py", "core/fs/posix.py", "testing/*"],
     "os.unlink": ["core/fs/linux.py", "core/fs/posix.py", "testing/*"],
     "os.remove": ["core/fs/linux.py", "core/fs/posix.py", "testing/*"],

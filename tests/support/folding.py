@@ -60,6 +60,9 @@ class FoldingFileSystem(WrappedFileSystem):
             new = self._there(arguments[1], options.get("target_dir_fd"))
             if call.method != "rename" or new != arguments[0]:
                 arguments[1] = new
+        elif isinstance(arguments[0], tuple):
+            dir_fd, name = arguments[0]
+            arguments[0] = dir_fd, self._there(name, dir_fd)
         elif call.method == "make_symlink":
             arguments[1] = self._there(arguments[1], options.get("dir_fd"))
         else:

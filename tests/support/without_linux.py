@@ -2,7 +2,8 @@
 
 They see modules such as ``os`` without the names that typeshed gives to Linux and not to the other
 system, another ``sys.platform``, no file below ``/proc``, and a C library without the calls of
-Linux. The tests and all libraries see what is there. As a program, it hides and then runs a text:
+Linux; that of a Mac is a double. The tests and all libraries see what is there. As a program, it
+hides and then runs a text:
 ``python without_linux.py darwin "import treesnap.cli.main"``.
 """
 
@@ -147,6 +148,8 @@ class _Loader(importlib.machinery.SourceFileLoader):
         assert isinstance(code, CodeType)
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._imported}
         exec(code, vars(module))
+        if module.__name__ == "treesnap.core.fs.darwin":
+            vars(module)["LibSystem"] = _libc_of_a_mac
 
     def _imported(self, name: str, *rest: Any) -> Any:
         top = name.partition(".")[0]
@@ -156,6 +159,12 @@ class _Loader(importlib.machinery.SourceFileLoader):
         if top in MODULES or top in {"sys", "ctypes"}:
             return _part(top, self.system) if found.__name__ == top else found
         return found
+
+
+def _libc_of_a_mac() -> Any:
+    from libsystem import VOLUMES, SystemDouble
+
+    return SystemDouble(VOLUMES["APFS"])
 
 
 @cache

@@ -1,6 +1,6 @@
 """The file system of this system, and the one for root in the store of another user.
 
-The one place that picks between the file systems of ``posix`` and ``linux``.
+The one place that picks between the file systems of ``posix``, ``linux`` and ``darwin``.
 
 A file that root makes in a store belongs to the store's owner by the time it has a name that
 readers know. Otherwise one command run by root, with ``sudo -E`` or in a container, would leave
@@ -13,6 +13,7 @@ in which they are made.
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 
 from treesnap.core.fs import IS_LINUX, native
@@ -20,8 +21,12 @@ from treesnap.core.fs.base import Name
 from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING or not IS_LINUX:
-    from treesnap.core.fs.posix import PosixFileSystem as LocalFileSystem
     from treesnap.core.fs.posix import current_umask, unnamed_file
+
+    if sys.platform == "darwin":
+        from treesnap.core.fs.darwin import DarwinFileSystem as LocalFileSystem
+    else:
+        from treesnap.core.fs.posix import PosixFileSystem as LocalFileSystem
 else:
     from treesnap.core.fs.linux import LinuxFileSystem as LocalFileSystem
     from treesnap.core.fs.linux import current_umask, unnamed_file

@@ -23,10 +23,12 @@ Imports nothing that takes long: ``socket`` takes longer than this module does.
 from __future__ import annotations
 
 import _socket as socket
+import errno
 import os
 import sys
 
 from treesnap.core.fs import IS_LINUX
+from treesnap.core.fs.base import Unsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ def connected(
 
 
 def _missing() -> OSError:
-    return OSError("a process does not say here who it is")
+    return Unsupported(errno.ENOSYS, "a process does not say here who it is")
 
 
 def _is_suspended(process_id: int) -> bool:

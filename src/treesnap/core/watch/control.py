@@ -7,6 +7,7 @@ import os
 import subprocess
 
 from treesnap.core.codec.watch import Asked, Question, decode_status, encode_question
+from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.peers import PATIENCE_S
 from treesnap.core.model.errors import (
     Busy,
@@ -77,7 +78,7 @@ def _asked(context: Context, asked: Asked, patience_s: float) -> WatchStatus | N
     try:
         question = encode_question(Question(asked))
         return decode_status(ask(directory, question, patience_s))
-    except (FileNotFoundError, ConnectionError):
+    except (FileNotFoundError, ConnectionError, Unsupported):  # where none can listen
         return None
     except (TimeoutError, BlockingIOError):  # the latter when many are waiting
         raise Busy(

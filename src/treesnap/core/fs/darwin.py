@@ -1,0 +1,203 @@
+"""The file system of a Mac: what :mod:`treesnap.core.fs.posix` does, and what its own library has.
+
+Numbers of errors, requests and flags are those of a Mac, from the headers of its kernel. So this
+module means the same on each system, and is tested where none of its calls are, over a double of
+the library (``tests/support/libsystem.py``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from ctypes import c_char_p, c_int, c_size_t, c_ssize_t, c_uint, c_uint32, c_ulong, c_void_p
+from functools import cached_property
+from stat import S_ISLNK
+
+from treesnap.core.fs.base import Name, NoAttribute, Place, Unsupported
+from treesnap.core.fs.posix import PosixFileSystem, open_whole
+from treesnap.core.model.type_names import Any
+
+RENAME_SWAP, RENAME_EXCL = 2, 4
+O_SYMLINK = 0x200000
+"""Opens a link itself; not with O_NOFOLLOW, which refuses it."""
+F_FULLFSYNC, F_GETPATH = 51, 50
+SYNC_VOLUME = 0x80044101
+"""FSIOC_SYNC_VOLUME, for ffsctl(2)."""
+SYNC_FULL, SYNC_WAIT = 1, 2
+ENOENT, EINVAL, ENOTTY, ERANGE = 2, 22, 25, 34
+ENOTSUP, ENOSYS, ENOATTR, EOPNOTSUPP = 45, 78, 93, 102
+_PATH_SIZE_MAX = 1024
+_NO_CALL = frozenset({ENOTSUP, EOPNOTSUPP, ENOSYS})
+_NO_RENAME = _NO_CALL | {EINVAL}
+_NO_SYNC = _NO_CALL | {EINVAL, ENOTTY}
+"""What shares and FUSE raise where the drive's own memory cannot be flushed."""
+_NO_DIRECTORY_SYNC = _NO_SYNC | {ENOENT}
+
+
+class LibSystem:
+    """The C library of a Mac, as far as Python does not make its calls, with the types of C.
+
+    What takes a varying number of arguments is called by Python: ctypes would pass them where a
+    function on arm64 does not look for them.
+    """
+
+    fcntl: staticmethod[..., Any] = staticmethod(fcntl.fcntl)
+    fsync: staticmethod[[int], None] = staticmethod(os.fsync)
+    open: staticmethod[..., int] = staticmethod(open_whole)
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None, use_errno=True)
+        value = (c_char_p, c_size_t)
+        self.renameatx_np = _typed(
+            library.renameatx_np, c_int, c_int, c_char_p, c_int, c_char_p, c_uint
+        )
+        self.ffsctl = _typed(library.ffsctl, c_int, c_int, c_ulong, c_void_p, c_uint)
+        self.flistxattr = _typed(library.flistxattr, c_ssize_t, c_int, *value, c_int)
+        self.fgetxattr = _typed(
+            library.fgetxattr, c_ssize_t, c_int, c_char_p, *value, c_uint32, c_int
+        )
+        self.fsetxattr = _typed(library.fsetxattr, c_int, c_int, c_char_p, *value, c_uint32, c_int)
+        self.fremovexattr = _typed(library.fremovexattr, c_int, c_int, c_char_p, c_int)
+
+
+def _typed(function: Any, result: type, *arguments: type) -> Callable[..., int]:
+    function.restype, function.argtypes = result, arguments
+    call: Callable[..., int] = function
+    return call
+
+
+def _checked(result: int, unsupported: Collection[int], name: Name | None = None) -> int:
+    """Returns what a call returned; raises what it failed with."""
+    if result >= 0:
+        return result
+    number = ctypes.get_errno()
+    kind = Unsupported if number in unsupported else NoAttribute if number == ENOATTR else OSError
+    raise kind(number, os.strerror(number), *([] if name is None else [os.fsdecode(name)]))
+
+
+class DarwinFileSystem(PosixFileSystem):
+    """Implements :class:`treesnap.core.fs.base.FileSystem` with what a Mac has."""
+
+    _given: LibSystem | None = None
+
+    def __init__(self, libc: LibSystem | None = None) -> None:
+        self._given = libc
+
+    @cached_property
+    def _libc(self) -> LibSystem:
+        return self._given or LibSystem()
+
+    def open_any(self, name: Name, *, dir_fd: int | None = None, is_directory: bool = False) -> int:
+        try:
+            return super().open_any(name, dir_fd=dir_fd, is_directory=is_directory)
+        except Unsupported:
+            if not S_ISLNK(os.lstat(name, dir_fd=dir_fd).st_mode):
+                raise
+        flags = os.O_RDONLY | os.O_CLOEXEC | O_SYMLINK
+        return self._libc.open(name, flags, dir_fd=dir_fd)
+
+    def sync(self, fd: int, /) -> None:
+        """Flushes the drive's own memory too, in which fsync(2) leaves everything on a Mac."""
+        try:
+            self._libc.fcntl(fd, F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in _NO_SYNC:
+                raise
+            try:
+                self._libc.fsync(fd)
+            except OSError as refused:  # a directory of a file system that syncs none alone
+                if refused.errno not in _NO_DIRECTORY_SYNC:
+                    raise
+                self.sync_file_system(fd)
+
+    def sync_data(self, fd: int, /) -> None:
+        self.sync(fd)
+
+    def sync_file_system(self, fd: int) -> None:
+        """The kernel tells no error of a file that could not be written, unlike syncfs(2)."""
+        flags = c_uint32(SYNC_FULL | SYNC_WAIT)
+        try:
+            _checked(self._libc.ffsctl(fd, SYNC_VOLUME, ctypes.byref(flags), 0), _NO_SYNC)
+        except Unsupported:
+            super().sync_file_system(fd)
+
+    def rename_to_absent(
+        self,
+        source: Name,
+        target: Name,
+        *,
+        source_dir_fd: int,
+        target_dir_fd: int,
+        or_fail: bool = False,
+    ) -> None:
+        try:
+            self._rename_with(RENAME_EXCL, source, target, source_dir_fd, target_dir_fd)
+        except Unsupported:
+            if or_fail:
+                raise
+            self._rename_after_look(source, target, source_dir_fd, target_dir_fd)
+
+    def exchange(
+        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
+    ) -> None:
+        self._rename_with(RENAME_SWAP, source, target, source_dir_fd, target_dir_fd)
+
+    def _rename_with(
+        self, flag: int, source: Name, target: Name, source_dir_fd: int, target_dir_fd: int
+    ) -> None:
+        names = os.fsencode(source), os.fsencode(target)
+        done = self._libc.renameatx_np(source_dir_fd, names[0], target_dir_fd, names[1], flag)
+        _checked(done, _NO_RENAME, target)
+
+    def current_path(self, fd: int) -> str | None:
+        try:
+            path: bytes = self._libc.fcntl(fd, F_GETPATH, bytes(_PATH_SIZE_MAX))
+        except OSError:
+            return None
+        return os.fsdecode(path.partition(b"\0")[0])
+
+    def list_xattrs(self, place: Place) -> list[str]:
+        with self._opened(place) as fd:
+            names = _filled(lambda *buffer: self._libc.flistxattr(fd, *buffer, 0))
+        return [os.fsdecode(name) for name in names.split(b"\0") if name]
+
+    def get_xattr(self, place: Place, attribute: str) -> bytes:
+        name = os.fsencode(attribute)
+        with self._opened(place) as fd:
+            return _filled(lambda *buffer: self._libc.fgetxattr(fd, name, *buffer, 0, 0))
+
+    def set_xattr(self, place: Place, attribute: str, value: bytes) -> None:
+        name = os.fsencode(attribute)
+        with self._opened(place) as fd:
+            _checked(self._libc.fsetxattr(fd, name, value, len(value), 0, 0), _NO_CALL)
+
+    def remove_xattr(self, place: Place, attribute: str) -> None:
+        with self._opened(place) as fd:
+            _checked(self._libc.fremovexattr(fd, os.fsencode(attribute), 0), _NO_CALL)
+
+    @contextmanager
+    def _opened(self, place: Place) -> Iterator[int]:
+        if isinstance(place, int):
+            yield place
+            return
+        fd = self.open_any(place[1], dir_fd=place[0])
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _filled(call: Callable[..., int]) -> bytes:
+    """Returns what a call fills a buffer with that is as long as it says; raises OSError."""
+    while True:
+        size = _checked(call(None, 0), _NO_CALL)
+        buffer = ctypes.create_string_buffer(size)
+        try:
+            size = _checked(call(buffer, size), _NO_CALL)
+            return buffer.raw[:size]
+        except OSError as error:
+            if error.errno != ERANGE:  # it has grown meanwhile
+                raise

@@ -1,0 +1,220 @@
+"""A Mac's volumes, by a double of its C library that lies below ``fs/darwin.py``.
+
+:class:`SystemDouble` makes the calls of that library by those of Linux, with the arguments, the
+buffers and the errors of a Mac, so the code under test is what runs there. A :class:`Volume` says
+what a file system does; what needs no call of that library, such as which names are one name, is
+in :class:`MacFileSystem` above it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from unicodedata import normalize
+
+from folding import Fold, FoldingFileSystem, without_case_or_form, without_form
+from treesnap.core.fs import darwin
+from treesnap.core.fs.base import Unsupported
+from treesnap.core.fs.darwin import DarwinFileSystem
+from treesnap.core.fs.posix import open_whole
+from treesnap.testing.children import KILLED_CODE
+from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, UnsyncedFileSystem
+
+_NUMBERS = {
+    errno.ENODATA: darwin.ENOATTR,
+    errno.ENOSYS: darwin.ENOSYS,
+    errno.EOPNOTSUPP: darwin.ENOTSUP,
+}
+"""Of errors that Linux numbers otherwise, as far as these calls raise them."""
+_EILSEQ = 92
+_C_LIBRARY = ctypes.CDLL(None, use_errno=True)
+_RENAMES = {darwin.RENAME_EXCL: 1, darwin.RENAME_SWAP: 2}
+"""The flags of renameat2(2)."""
+_FAT_STEP_NS = 2 * 10**9
+
+
+@dataclass(frozen=True)
+class Volume:
+    """What a file system of a Mac does."""
+
+    fold: Fold
+    swaps: bool = False
+    excludes: bool = False
+    """A rename may be one that replaces nothing."""
+    flushes: bool = True
+    """F_FULLFSYNC, and the sync of a directory."""
+    links: bool = True
+    attributes: bool = True
+    decomposes: bool = False
+    """Names are stored in one form, whatever is written."""
+    time_step_ns: int = 1
+
+
+VOLUMES = {
+    "APFS": Volume(without_case_or_form, swaps=True, excludes=True),
+    "case-sensitive APFS": Volume(without_form, swaps=True, excludes=True),
+    "HFS+": Volume(without_case_or_form, excludes=True, decomposes=True, time_step_ns=10**9),
+    "exFAT": Volume(str.casefold, flushes=False, links=False, attributes=False, time_step_ns=10**7),
+    "SMB": Volume(
+        str.casefold, flushes=False, links=False, attributes=False, time_step_ns=_FAT_STEP_NS
+    ),
+}
+
+
+class SystemDouble:
+    """The calls of ``LibSystem``, on a volume; notes the names of those that were made."""
+
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+        self.made: list[str] = []
+
+    def _answer(self, name: str, call: Callable[[], int | None]) -> int:
+        """Makes a call; returns -1 and sets the number of a Mac's error where it fails."""
+        self.made.append(name)
+        try:
+            return call() or 0
+        except OSError as error:
+            number = error.errno or 0
+            ctypes.set_errno(_NUMBERS.get(number, number))
+            return -1
+
+    def open(self, name: Any, flags: int, mode: int = 0o600, dir_fd: int | None = None) -> int:
+        assert not (flags & darwin.O_SYMLINK and flags & os.O_NOFOLLOW)
+        if flags & darwin.O_SYMLINK:
+            flags = flags & ~darwin.O_SYMLINK | os.O_PATH | os.O_NOFOLLOW
+        return open_whole(name, flags, mode, dir_fd)
+
+    def fcntl(self, fd: int, command: int, argument: int | bytes = 0) -> int | bytes:
+        self.made.append(f"fcntl {command}")
+        if command == darwin.F_GETPATH:
+            assert isinstance(argument, bytes)
+            path = os.fsencode(os.readlink(f"/proc/self/fd/{fd}"))
+            return path.ljust(len(argument), b"\0")
+        assert command == darwin.F_FULLFSYNC
+        os.fstat(fd)
+        if not self._volume.flushes:
+            raise OSError(darwin.ENOTSUP, os.strerror(darwin.ENOTSUP))
+        return 0
+
+    def fsync(self, fd: int) -> None:
+        self.made.append("fsync")
+        if os.path.isdir(f"/proc/self/fd/{fd}") and not self._volume.flushes:
+            raise OSError(darwin.ENOTTY, os.strerror(darwin.ENOTTY))
+
+    def ffsctl(self, fd: int, request: int, data: Any, options: int) -> int:
+        assert (request, data._obj.value, options) == (0x80044101, 3, 0)
+        return self._answer("ffsctl", lambda: os.fstat(fd) and 0)
+
+    def renameatx_np(self, fd: int, name: bytes, to_fd: int, to: bytes, flags: int) -> int:
+        is_known = self._volume.swaps if flags == darwin.RENAME_SWAP else self._volume.excludes
+
+        def rename() -> int:
+            if not is_known:
+                raise OSError(errno.EOPNOTSUPP, "")
+            done: int = _C_LIBRARY.renameat2(fd, name, to_fd, to, _RENAMES[flags])
+            if done < 0:
+                raise OSError(ctypes.get_errno(), "")
+            return done
+
+        return self._answer("renameatx_np", rename)
+
+    def flistxattr(self, fd: int, buffer: Any, size: int, options: int) -> int:
+        assert options == 0
+
+        def listed() -> int:
+            names = [name.removeprefix("user.") for name in self._attributes(fd)]
+            return _fill(buffer, size, b"".join(os.fsencode(name) + b"\0" for name in names))
+
+        return self._answer("flistxattr", listed)
+
+    def fgetxattr(
+        self, fd: int, name: bytes, buffer: Any, size: int, position: int, options: int
+    ) -> int:
+        assert (position, options) == (0, 0)
+        return self._answer("fgetxattr", lambda: _fill(buffer, size, self._value(fd, name)))
+
+    def fsetxattr(
+        self, fd: int, name: bytes, value: bytes, size: int, position: int, options: int
+    ) -> int:
+        assert (size, position, options) == (len(value), 0, 0)
+
+        def set_value() -> None:
+            self._attributes(fd)
+            os.setxattr(_itself(fd), _as_linux(name), value)
+
+        return self._answer("fsetxattr", set_value)
+
+    def fremovexattr(self, fd: int, name: bytes, options: int) -> int:
+        assert options == 0
+
+        def remove() -> None:
+            self._attributes(fd)
+            os.removexattr(_itself(fd), _as_linux(name))
+
+        return self._answer("fremovexattr", remove)
+
+    def _attributes(self, fd: int) -> list[str]:
+        if not self._volume.attributes:
+            raise OSError(errno.EOPNOTSUPP, "")
+        return [name for name in os.listxattr(_itself(fd)) if name.startswith("user.")]
+
+    def _value(self, fd: int, name: bytes) -> bytes:
+        self._attributes(fd)
+        return os.getxattr(_itself(fd), _as_linux(name))
+
+
+def _itself(fd: int) -> str:
+    """Returns what leads to an open link too."""
+    return f"/proc/self/fd/{fd}"
+
+
+def _as_linux(name: bytes) -> str:
+    """Returns a name under which a user may keep an attribute on Linux."""
+    return f"user.{os.fsdecode(name)}"
+
+
+def _fill(buffer: Any, size: int, data: bytes) -> int:
+    if buffer is not None:
+        if size < len(data):
+            raise OSError(errno.ERANGE, "")
+        ctypes.memmove(buffer, data, len(data))
+    return len(data)
+
+
+class MacFileSystem(FoldingFileSystem):
+    """``DarwinFileSystem`` on a volume below a directory; kills this process at a fault."""
+
+    def __init__(self, base: str | os.PathLike[str], volume: Volume, *faults: Fault) -> None:
+        self.libc = SystemDouble(volume)
+        inner = FaultyFileSystem(
+            *faults, inner=DarwinFileSystem(self.libc), on_kill=lambda: os._exit(KILLED_CODE)
+        )
+        super().__init__(base, inner, fold=volume.fold, exchanges=True)
+        self._volume = volume
+
+    def around(self, call: Call) -> Any:
+        """Makes the call where the volume can, with the names and times that it keeps."""
+        volume = self._volume
+        if call.method == "link" and not volume.links:
+            raise Unsupported(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        if call.method == "change_times":
+            name, time_ns = call.arguments
+            call.arguments = name, time_ns // volume.time_step_ns * volume.time_step_ns
+        if call.method in {"change_owner", "change_times"} and isinstance(call.arguments[0], int):
+            # Of a link that is open: on Linux by /proc alone.
+            return getattr(UnsyncedFileSystem(), call.method)(*call.arguments)
+        return super().around(call)
+
+    def _there(self, name: str | bytes, dir_fd: int | None) -> str | bytes:
+        try:
+            text = os.fsencode(name).decode()
+        except UnicodeDecodeError:
+            raise OSError(_EILSEQ, os.strerror(_EILSEQ), name) from None
+        if self._volume.decomposes:
+            above, last = os.path.split(text)
+            text = os.path.join(above, normalize("NFD", last))
+        return super()._there(text if isinstance(name, str) else text.encode(), dir_fd)
