@@ -99,6 +99,29 @@ def test_the_restore_that_goes_back_says_nothing_and_settles_it(handle, monitor,
     assert Path(handle.root, "file").read_text() == "before"
 
 
+def test_the_restore_that_goes_back_heeds_nothing_that_the_step_excluded(handle):
+    def die() -> None:
+        with handle.rollback_on_error("risky"):
+            Path(handle.root, "left").write_text("by the step")
+            Path(handle.root, ".snapignore").write_text("*\n")
+            handle.config("exclude", "file")
+            Path(handle.root, "file").write_text("half done")
+            os.chmod(handle.root, 0)
+            os._exit(0)
+
+    assert in_child(die).error is None
+    (found,) = handle.doctor().unfinished
+
+    planned = handle.restore(found.target_id, dry_run=True)
+    result = handle.restore(found.target_id)
+
+    assert os.listdir(handle.root) == ["file"]
+    assert Path(handle.root, "file").read_text() == "before"
+    assert (result.untouched, planned.deleted, result.deleted) == ((), 2, 2)
+    handle.undo()
+    assert Path(handle.root, "left").read_text() == "by the step"
+
+
 @pytest.mark.parametrize("paths", [None, ["file"]], ids=["root", "paths"])
 def test_a_roll_back_that_was_killed_and_finished_is_one(handle, monitor, paths):
     def be_killed(fs: FileSystem) -> None:

@@ -112,6 +112,14 @@ def unfinished_steps(session: Session, names: Iterable[str]) -> list[UnfinishedS
     return steps
 
 
+def is_unfinished(session: Session, checkpoint: Snapshot) -> bool:
+    """Returns whether a snapshot is the checkpoint of a step that still has to be rolled back."""
+    if checkpoint.record.kind != SnapshotKind.RUN:
+        return False
+    steps = unfinished_steps(session, session.root.names())
+    return any(step.checkpoint.id == checkpoint.id for step in steps)
+
+
 def _tell(session: Session, steps: Iterable[UnfinishedStep]) -> None:
     for step in steps:
         session.monitor.warn(step.code, step.message(session.context.root))

@@ -20,7 +20,13 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import RestoreResult
 from treesnap.core.model.snapshots import Snapshot
-from treesnap.core.ops.access import locked_root, opened, recover, tell_other_steps
+from treesnap.core.ops.access import (
+    is_unfinished,
+    locked_root,
+    opened,
+    recover,
+    tell_other_steps,
+)
 from treesnap.core.ops.checkpoint_locks import when_alone
 from treesnap.core.ops.context import Context, Session, refuse_dangerous
 from treesnap.core.ops.history.listing import count_rollback
@@ -34,11 +40,13 @@ from treesnap.core.ops.restore.plan import (
     Goal,
     HistoryStep,
     RestoreRequest,
+    WayBack,
     goal_of,
 )
 from treesnap.core.store.attachments import AttachmentChange
 from treesnap.core.store.roots import load_history
 from treesnap.core.store.snapshots import restored_ref
+from treesnap.core.worktree.apply.protection import unlock_root
 
 _REASON_SIZE_MAX = 1024
 _VERBS = {"undo": "restore", "redo": "undo"}
@@ -74,6 +82,8 @@ def restore(context: Context, request: RestoreRequest) -> RestoreResult:
             refuse_dangerous_restore(context, force=request.force)
             with locked_root(session, "restore"):
                 goal = goal_in_root(session, request)
+                if goal.request.way_back is not None:
+                    unlock_root(context.fs, context.root)
                 tell_other_steps(session, goal.snapshot, goal.scope)
                 result = restore_to(session, goal)
                 if not request.paths:
@@ -105,9 +115,13 @@ def goal_in_root(session: Session, request: RestoreRequest) -> Goal:
 
     What the settings exclude by now is left alone, as what ignore files exclude; not in a
     roll-back, in which only the checkpoint's exclusions count: its step may have changed both.
+    Nor where a person goes back instead, because the step was killed or its roll-back failed.
     """
     if request.way_back is not None:
         return goal_of(session, request)
+    goal = goal_of(session, request)
+    if not (request.paths or request.bases) and is_unfinished(session, goal.snapshot):
+        return goal_of(session, request._replace(way_back=WayBack(is_late=True)))
     settings = settings_or_defaults(session)
     excluded = settings.excluded if settings is not None else ()
     return goal_of(session, request._replace(exclude=(*excluded, *request.exclude)))

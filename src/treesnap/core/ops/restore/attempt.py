@@ -110,7 +110,12 @@ def dry_run(session: Session, goal: Goal) -> RestoreResult:
     goal = goal.reaching(view.linked)
     while True:
         if has_root(session.context):
-            request = CaptureRequest(scope=goal.scope, rules=goal.rules, revealed=view.revealed)
+            request = CaptureRequest(
+                scope=goal.scope,
+                rules=goal.rules,
+                heeds_ignore_files=goal.request.way_back is None,
+                revealed=view.revealed,
+            )
             seen = preview(session, request)
             current = seen.state
             target, left_out = goal.wanted(session, current)
@@ -294,11 +299,12 @@ def restore_to(session: Session, goal: Goal) -> RestoreResult:
     what the cache and a watcher know, because it is common.
     """
     refuse_covered(session)
-    force, is_way_back = goal.request.force, goal.request.way_back is not None
-    if not is_way_back:
+    force, way_back = goal.request.force, goal.request.way_back
+    is_of_step = way_back is not None and not way_back.is_late
+    if not is_of_step:
         _refuse_unnamed(session)
         refuse_overlap(session, goal.scope)
-    fresh = force and not is_way_back
+    fresh = force and not is_of_step
     view = _first_view(session, goal)
     why = ""
     for attempt in range(1, ATTEMPTS + 1):

@@ -92,6 +92,8 @@ class WayBack(NamedTuple):
     """Whether what goes is removed before anything is put: there is no room for both."""
     not_kept: str | None = None
     """Why there is no room for a safety snapshot either, or None where one is made."""
+    is_late: bool = False
+    """Whether it comes after the step, which was killed or whose own roll-back failed."""
 
 
 class RestoreRequest(NamedTuple):
