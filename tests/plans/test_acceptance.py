@@ -142,6 +142,7 @@ def test_stores_of_the_first_released_format_open_and_plans_run_in_them(tmp_path
     assert processes.snap("verify", "--read-data").code == 0
 
 
+@pytest.mark.needs("processes")
 def test_checkpoint_failure_kill_and_roll_back_end_to_end(processes):
     """The epic's flow, with the process killed in between."""
     (processes.root / "file").write_text("before")

@@ -286,6 +286,7 @@ class TestARealKillFromWithinAStep:
         assert "was interrupted in this root" in ended.err
         os.kill(self.left(died), 9)
 
+    @pytest.mark.needs("processes")
     def test_resume_ends_what_is_left_and_goes_on(self, died):
         ended = self.snap(died, "plan", "resume", "latest")
 
@@ -305,6 +306,7 @@ class TestARealKillFromWithinAStep:
         assert self.snap(died, "plan", "resume", "latest").code == 0
         assert died.lines() == NAMES
 
+    @pytest.mark.needs("processes")
     def test_revert_goes_to_before_the_step(self, died):
         ended = self.snap(died, "plan", "correct", "latest", "--mode", "revert")
 

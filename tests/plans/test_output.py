@@ -117,6 +117,7 @@ def written_bytes(process_id: int) -> int:
     return int(next(line for line in lines if line.startswith("wchar")).split()[1])
 
 
+@pytest.mark.needs("processes")
 def test_something_reads_only_for_a_step_that_leaves_something(bench, monkeypatch):
     monkeypatch.setenv("STARTED_BY", str(bench.directory))
 

@@ -149,6 +149,7 @@ class TestWhatIsLeftRunning:
         assert is_alive(place.number())
         end(place.number())
 
+    @pytest.mark.needs("processes")
     @pytest.mark.parametrize(
         "script",
         [
@@ -191,6 +192,7 @@ class TestWhatCannotBeStarted:
             attempt(FS, work, place.hear, wait_s=1)
 
 
+@pytest.mark.needs("processes")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, BrokenPipeError, SystemExit])
 def test_an_interruption_kills_everything_and_goes_on(place, error):
     def hear(data: bytes) -> None:
@@ -222,6 +224,7 @@ attempt(LocalFileSystem(), work, lambda data: os.kill(os.getpid(), 9), 1)
 """
 
 
+@pytest.mark.needs("processes")
 class TestLeftoversOfAKilledRunner:
     """The runner is killed as soon as the step says something."""
 

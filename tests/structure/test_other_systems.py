@@ -8,6 +8,7 @@ asked for with ``getattr``, numbers of errors that mean another thing elsewhere,
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
 import subprocess
 import sys
@@ -108,6 +109,17 @@ def test_everyday_commands_work_without_anything_of_linux(system, tmp_path):
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_lock_is_asked_for_as_a_mac_lays_it_out():
+    """Otherwise the kernel refuses the question, and that would count as no lock."""
+    done = run_elsewhere(
+        "darwin",
+        "import struct; from treesnap.core.fs import record_locks as locks; "
+        "print(locks._QUERY, struct.unpack('qqihh', locks._QUESTION))",
+    )
+
+    assert done.stdout == f"92 (0, 0, 0, {fcntl.F_WRLCK}, 0)\n"
 
 
 def test_windows_is_refused_by_a_command_and_by_the_library():

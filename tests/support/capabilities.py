@@ -19,6 +19,7 @@ import pytest
 from treesnap.core.fs import IS_LINUX
 
 CAPABILITIES = {
+    "absent names": "a rename that replaces nothing which another process makes meanwhile",
     "attributes": "extended attributes, access control lists among them",
     "birth times": "when a directory was made",
     "clones": "files that share their blocks",

@@ -33,6 +33,8 @@ from treesnap.testing.doubles import (
 
 OLD, NEW = b"old content", b"the new content"
 NO_LINKS = Fault(methods=frozenset({"link"}), errno=errno.EPERM, lasting=True)
+WITHOUT_LINKS = pytest.param((NO_LINKS,), marks=pytest.mark.needs("absent names"))
+RENAME_TO_ABSENT = pytest.param("rename_to_absent", marks=pytest.mark.needs("absent names"))
 
 
 def make_place(path):
@@ -109,7 +111,7 @@ def after(change):
     return {name: data for name, data in {**BEFORE, **change}.items() if data is not None}
 
 
-@pytest.mark.parametrize("faults", [(), (NO_LINKS,)], ids=["with links", "without links"])
+@pytest.mark.parametrize("faults", [(), WITHOUT_LINKS], ids=["with links", "without links"])
 @pytest.mark.parametrize(
     ("number_errno", "moment"),
     [
@@ -210,7 +212,7 @@ def test_an_error_before_the_blob_is_published_leaves_no_file(place, name):
     assert (contents(place), unfinished(place)) == (BEFORE, [])
 
 
-@pytest.mark.parametrize("faults", [(), (NO_LINKS,)], ids=["with links", "without links"])
+@pytest.mark.parametrize("faults", [(), WITHOUT_LINKS], ids=["with links", "without links"])
 @pytest.mark.parametrize("name", sorted(WRITTEN | {"remove"}))
 def test_what_was_done_survives_a_power_cut(tmp_path, place, name, faults):
     action, change = WRITING[name]
@@ -268,6 +270,7 @@ def test_a_kind_that_a_killed_writer_made_is_made_durable(place):
 # --------------------------------------------------- file systems that can do less
 
 
+@pytest.mark.needs("absent names")
 def test_without_hard_links_a_blob_is_created_by_a_rename_that_replaces_nothing(place):
     blobs, _ = opened(place, NO_LINKS)
 
@@ -314,7 +317,7 @@ def test_in_a_directory_that_may_not_be_changed_creating_is_denied(place):
     assert (caught.value.code, caught.value.is_unclear) == (ErrorCode.REMOTE_DENIED, False)
 
 
-@pytest.mark.parametrize("method", ["link", "rename", "rename_to_absent"])
+@pytest.mark.parametrize("method", ["link", "rename", RENAME_TO_ABSENT])
 @pytest.mark.parametrize("number_errno", [errno.EEXIST, errno.ENOENT, errno.EIO])
 def test_a_request_that_a_file_server_repeats_counts_as_done(place, method, number_errno):
     """The second one finds what the first has done."""
@@ -336,7 +339,7 @@ def test_a_request_that_a_file_server_repeats_counts_as_done(place, method, numb
     ("number_errno", "is_unclear"),
     [(errno.EIO, True), (errno.ETIMEDOUT, True), (errno.EACCES, False), (errno.EDQUOT, False)],
 )
-@pytest.mark.parametrize("method", ["link", "rename_to_absent"])
+@pytest.mark.parametrize("method", ["link", RENAME_TO_ABSENT])
 def test_a_file_server_may_still_do_what_it_did_not_refuse(place, method, number_errno, is_unclear):
     fault = Fault(methods=frozenset({method}), errno=number_errno)
     faults = (NO_LINKS, fault) if method == "rename_to_absent" else (fault,)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,9 +27,21 @@ from treesnap.core.fs.processes import read_shown
 
 _QUERY = getattr(fcntl, "F_OFD_GETLK", None)
 """Asks which lock keeps another open file from being locked; this process's locks do."""
-_LOCK = struct.Struct("hhqqi4x")
-_QUESTION = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-_NOTHING = _LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+if sys.platform == "darwin":
+    _QUERY = 92  # older versions of Python have no name for it
+    _LOCK, _HOLDER_AT = struct.Struct("qqihh"), 2
+
+    def _lock(kind: int) -> bytes:
+        return _LOCK.pack(0, 0, 0, kind, os.SEEK_SET)
+
+else:
+    _LOCK, _HOLDER_AT = struct.Struct("hhqqi4x"), 4
+
+    def _lock(kind: int) -> bytes:
+        return _LOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
+
+
+_QUESTION, _NOTHING = _lock(fcntl.F_WRLCK), _lock(fcntl.F_UNLCK)
 _OWN_DESCRIPTORS = "/proc/self/fdinfo"
 _RECORD_LOCK = b": POSIX "
 
@@ -98,7 +111,7 @@ def has_own_locks(fd: int) -> bool:
         answer = fcntl.fcntl(fd, _QUERY, _QUESTION)
         if answer == _NOTHING:
             return False
-        holder_id: int = _LOCK.unpack(answer)[4]
+        holder_id: int = _LOCK.unpack(answer)[_HOLDER_AT]
         return holder_id == os.getpid() or not IS_LINUX or _has_own_beside_others(fd)
     except OSError:
         return False
