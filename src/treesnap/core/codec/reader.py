@@ -186,13 +186,13 @@ class TreeReader:
         for page in tree.pages:
             below = self.tree(page.id)
             require(not below.pages, "tree", "a page has pages")
-            require(len(below.entries) == page.entry_count, "tree", "a page has a wrong count")
-            first_name = below.entries[0].name
+            entries = below.entries
+            require(len(entries) == page.entry_count, "tree", "a page has a wrong count")
+            first_name = entries[0].name
             require(first_name == page.first_name, "tree", "a page begins with another name")
-            for entry in below.entries:
-                require(entry.name > previous, "tree", "its pages overlap")
-                previous = entry.name
-                yield entry
+            require(first_name > previous, "tree", "its pages overlap")
+            previous = entries[-1].name
+            yield from entries
 
     def walk(self, whole_id: ObjectId | None = None) -> Walk:
         """Returns a new walk, for a reader that may visit all paths below a directory."""

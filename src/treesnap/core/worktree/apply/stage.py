@@ -278,7 +278,8 @@ class Stager:
         if part[0].entry.is_directory:
             self._put_below(part[0])
             return
-        for entry, path, names in part:
+        # The last first: their block is then decompressed once, up to the last that is asked for.
+        for entry, path, names in reversed(part):
             try:
                 self._put_leaf(self._root_fd, entry._replace(name=names[0]), path)
             except OSError as error:

@@ -12,7 +12,7 @@ links. What is reported may be more than what differs, and is never less.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from stat import S_ISDIR
 
 from treesnap.core.codec.journal import STAGE_PREFIX
@@ -206,11 +206,11 @@ def _compared(
     A directory that was not captured has no rows below it that count. ``is_other`` says that
     something differs.
     """
-    before: Iterable[PlainObservation] = now
+    before: Sequence[PlainObservation] = now
     try:
         if is_other or not is_observed(row.observations, now):
             before = list(decode_observations(row.observations).values())
-            names.update(item[0] for item in {*before} ^ {*now})
+            names.update(_names_that_differ(before, now))
     except Corrupt:
         yield _NAMES, row.path
         return
@@ -223,3 +223,13 @@ def _compared(
     new = {item[0] for item in now if S_ISDIR(item[1]) and item[0] not in captured}
     for name in names:
         yield _WHOLE if name in new else _NAME, treepath.join(row.path, name)
+
+
+def _names_that_differ(
+    before: Sequence[PlainObservation], now: Sequence[PlainObservation]
+) -> set[bytes]:
+    """Returns the names that only one side has, or that were observed differently."""
+    pairs = [(old, new) for old, new in zip(before, now, strict=False) if old != new]
+    if len(before) == len(now) and all(old[0] == new[0] for old, new in pairs):
+        return {old[0] for old, _ in pairs}  # as mostly, and without a hash of each
+    return {item[0] for item in {*before} ^ {*now}}
