@@ -24,6 +24,9 @@ FLAT_BYTES = 40
 PACKED_BYTES = 190
 """For each object of a pack that gc reads; a list of all places alone takes 200."""
 
+WRITTEN_BYTES = 340
+"""For each object that a session stored and has not indexed yet; with an entry of each 430."""
+
 
 @pytest.fixture
 def peak_bytes(tmp_path, monkeypatch):
@@ -89,3 +92,19 @@ def test_what_is_in_a_pack_is_read_without_a_list_of_all_its_objects(tmp_path):
         return peak
 
     assert measured(20_000) - measured(10_000) < PACKED_BYTES * 10_000
+
+
+def test_a_session_keeps_little_for_each_object_that_it_stored(tmp_path):
+    store = Store.open(LocalFileSystem(), str(tmp_path / "store"), create=True)
+    with Writer(store) as writer:
+        writer.put(ObjectKind.CHUNK, b"the first one")
+        writer.pause()
+        tracemalloc.start()
+        try:
+            for number in range(MANY):
+                writer.put(ObjectKind.CHUNK, b"%d" % number)
+            writer.pause()
+            kept = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    assert kept < MANY * WRITTEN_BYTES

@@ -164,10 +164,20 @@ class BlockTable(NamedTuple):
             start += 1 + size
         return entries
 
+    def entry(self, identity: ObjectId) -> IndexEntry:
+        """Returns one of the objects of the block."""
+        return next(entry for entry in self.entries if entry.id == identity)
+
     @property
     def end(self) -> int:
         """Position after the block."""
         return self.block.offset + self.block.size
+
+
+def entries_of(tables: Iterable[BlockTable]) -> Iterator[IndexEntry]:
+    """Yields the objects of blocks, in order."""
+    for table in tables:
+        yield from table.entries
 
 
 class OpenBlock:

@@ -13,10 +13,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, islice
-from operator import itemgetter
 
 from treesnap.core.codec.envelope import CHECKSUM_SIZE
-from treesnap.core.codec.index import IndexPart, encode_index
+from treesnap.core.codec.index import IndexPart, encode_index, encode_unsorted
 from treesnap.core.codec.pack import IndexEntry
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import (
@@ -158,8 +157,7 @@ class ObjectIndex:
         Not synced: a part that is lost or damaged by a power cut is
         recognised, and its packs are scanned instead.
         """
-        by_id = sorted(entries, key=itemgetter(0))
-        return self._publish(encode_index(by_id, covered), durable=False)
+        return self._publish(encode_unsorted(entries, covered), durable=False)
 
     def write_merged(
         self, sources: Iterable[Iterable[IndexEntry]], covered: Mapping[bytes, int]

@@ -33,6 +33,7 @@ from treesnap.core.codec.pack import (
     decode_table,
     decode_unchecked,
     encode_footer,
+    entries_of,
     footer_offset,
     scan_blocks,
     table_size,
@@ -78,7 +79,7 @@ class Inventory(NamedTuple):
     @property
     def entries(self) -> list[IndexEntry]:
         """The objects of the pack, computed on each call."""
-        return list(_entries(self.tables))
+        return list(entries_of(self.tables))
 
 
 class Sound(NamedTuple):
@@ -96,7 +97,7 @@ class Sound(NamedTuple):
     @property
     def entries(self) -> Iterator[IndexEntry]:
         """Its objects, without those that are torn."""
-        listed = _entries(self.tables)
+        listed = entries_of(self.tables)
         return (entry for entry in listed if entry not in self.torn) if self.torn else listed
 
     @property
@@ -387,7 +388,7 @@ class PackReader:
         if inventory.end > covered or torn_at is not None:
             self._fs.sync_data(self._descriptor(pack_id))
         uncovered = (table for table in inventory.tables if table.block.offset >= covered)
-        torn = frozenset(entry for entry in _entries(uncovered) if not self.is_right(entry))
+        torn = frozenset(entry for entry in entries_of(uncovered) if not self.is_right(entry))
         torn_at = min((entry.offset for entry in torn), default=torn_at)
         return Sound(
             inventory.tables,
@@ -418,11 +419,6 @@ def _chain(pack: _OpenPack, pack_id: bytes, start: int) -> tuple[list[BlockTable
     """Returns the blocks from ``start`` on up to the first damaged one, and its place."""
     tables = list(scan_blocks(pack, pack_id, start))
     return tables, tables[-1].end if tables else start
-
-
-def _entries(tables: Iterable[BlockTable]) -> Iterator[IndexEntry]:
-    for table in tables:
-        yield from table.entries
 
 
 def _footer(pack: _OpenPack, path: str) -> tuple[int | None, list[int] | None]:
@@ -489,10 +485,10 @@ class PackAppender:
     @classmethod
     def resume(
         cls, fs: FileSystem, layout: Layout, pack_id: bytes, covered: int
-    ) -> tuple[PackAppender, list[IndexEntry]] | None:
+    ) -> tuple[PackAppender, list[BlockTable]] | None:
         """Opens a pack that is not sealed, to append to it; returns None where that is not safe.
 
-        Also returns the objects behind ``covered``, which no index part knows yet.
+        Also returns the blocks behind ``covered``, which no index part knows yet.
         A pack whose header or tail is not whole is never appended to: what looks like a
         torn tail may be damage in front of good blocks, and what is appended behind a
         torn header is not found without the index.
@@ -509,20 +505,20 @@ class PackAppender:
             if is_open and _is_header(pack.read(HEADER_SIZE, 0), path):
                 tables, end = _chain(pack, pack_id, max(covered, HEADER_SIZE))
                 if end == size:
-                    return cls(fs, layout, pack_id, fd, size, covered), list(_entries(tables))
+                    return cls(fs, layout, pack_id, fd, size, covered), tables
         except BaseException:
             fs.close(fd)
             raise
         fs.close(fd)
         return None
 
-    def append(self, encoded: Encoded) -> list[IndexEntry]:
-        """Returns where the objects lie; on failure, truncates what it wrote."""
+    def append(self, encoded: Encoded) -> list[BlockTable]:
+        """Returns which objects lie where; on failure, truncates what it wrote."""
         tables = list(encoded.tables_at(self.pack_id, self.end))
         self._write(encoded.data)
         if self._offsets is not None:
             self._offsets += [table.block.offset for table in tables]
-        return [entry for table in tables for entry in table.entries]
+        return tables
 
     def _write(self, data: bytes) -> None:
         self._dirty = True

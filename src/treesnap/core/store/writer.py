@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from treesnap.core.codec.compress import LEVEL_CAPTURE, LEVEL_REWRITE, OBJECT_SIZE_MAX
-from treesnap.core.codec.pack import Encoded, IndexEntry, encode_objects
+from treesnap.core.codec.pack import BlockTable, Encoded, IndexEntry, encode_objects, entries_of
 from treesnap.core.codec.reader import CheckedBlock, check_object
 from treesnap.core.codec.snapshot import SNAPSHOT
 from treesnap.core.fs.durable import sweep_temporary, unlink_if_present
@@ -125,7 +125,10 @@ class Writer:
         self._batch_size = 0
         self._level = LEVEL_CAPTURE
         self._in_flight: deque[Future[Encoded]] = deque()
-        self._added: dict[ObjectId, IndexEntry | None] = {}
+        self._added: dict[ObjectId, BlockTable | None] = {}
+        """Each object with the table of its block, or None where it is not appended yet, or is in
+        the index. Tables take a fifth of the memory of entries."""
+        self._unindexed: list[BlockTable] = []
         self._covered: dict[bytes, int] = {}
         self._begins: dict[bytes, int] = {}
         """Where the session began in each of its packs."""
@@ -135,7 +138,7 @@ class Writer:
         self.added_bytes: int = 0
         self._second: list[Encoded] = []
         """Blocks of trees and chunk lists that may be appended once more."""
-        self._second_entries: list[IndexEntry] = []
+        self._second_tables: list[BlockTable] = []
         self._second_bytes = 0
         self._second_allowance = 0
         self._appended_bytes = 0
@@ -238,9 +241,9 @@ class Writer:
         """Returns an object of the store or of this session."""
         if identity in self._added:
             self._drain()
-            entry = self._added.get(identity)
-            if entry is not None:
-                return self._store.packs.read(entry)
+            table = self._added.get(identity)
+            if table is not None:
+                return self._store.packs.read(table.entry(identity))
         return self._store.get(kind, identity)
 
     def _submit(self) -> None:
@@ -272,13 +275,19 @@ class Writer:
         self.added_bytes += size_bytes
         self._appended_bytes += size_bytes
         self._refuse_beyond_limit(size_bytes)
-        self._added.update((entry.id, entry) for entry in pack.append(encoded))
+        self._take_tables(pack.append(encoded))
         self._second += encoded.without_content
         self._note_appended(pack, Added(count, size_bytes))
         if sum(len(block.data) for block in self._second) > _SECOND_PENDING_MAX:
             self._append_second()
         if len(self._added) >= _ENTRIES_MAX:
             self._flush_index()
+
+    def _take_tables(self, tables: Iterable[BlockTable]) -> None:
+        """Finds what blocks hold that were appended, and indexes it with the next part."""
+        for table in tables:
+            self._added.update(dict.fromkeys(map(ObjectId, table.ids), table))
+            self._unindexed.append(table)
 
     def _append_second(self) -> None:
         """Appends second copies as far as they are cheap, those nearest to the root first.
@@ -296,7 +305,7 @@ class Writer:
             pack = self._current_pack()
             try:
                 self._refuse_beyond_limit(size_bytes)
-                self._second_entries += pack.append(block)
+                self._second_tables += pack.append(block)
             except StorageFull:
                 return
             except OSError as error:
@@ -349,18 +358,18 @@ class Writer:
         resumed = PackAppender.resume(self._fs, self._store.layout, pack_id, covered)
         if resumed is None:
             return None
-        pack, entries = resumed
+        pack, tables = resumed
         try:
-            for entry in entries:
-                self._store.packs.read(entry)
+            for table in tables:
+                for entry in table.entries:
+                    self._store.packs.read(entry)
         except Corrupt:
             pack.close()
             return None
         except BaseException:
             pack.close()
             raise
-        for entry in entries:
-            self._added.setdefault(entry.id, entry)
+        self._take_tables(tables)
         self._covered[pack_id] = pack.end
         return pack
 
@@ -374,14 +383,13 @@ class Writer:
 
     def _flush_index(self) -> None:
         """Syncs what was appended and publishes an index part for it."""
-        entries = [entry for entry in self._added.values() if entry is not None]
-        entries += self._second_entries
         if self._pack is not None:
             self._pack.sync()
-        if entries:
-            self._store.index.write_part(entries, self._covered)
-        self._added = {key: entry for key, entry in self._added.items() if entry is None}
-        self._second_entries = []
+        tables = self._unindexed + self._second_tables
+        if tables:
+            self._store.index.write_part(entries_of(tables), self._covered)
+        self._added = {key: table for key, table in self._added.items() if table is None}
+        self._unindexed, self._second_tables = [], []
         self._covered = {}
 
     def flush(self) -> None:

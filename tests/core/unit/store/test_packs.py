@@ -11,7 +11,13 @@ import pytest
 
 from blocks import ONE_OBJECT_SIZE, chunk_blocks, one_block
 from treesnap.core.codec.envelope import HEADER_SIZE, FileKind, header
-from treesnap.core.codec.pack import PACK_SIZE_TARGET, TRAILER_SIZE, IndexEntry, decode_footer
+from treesnap.core.codec.pack import (
+    PACK_SIZE_TARGET,
+    TRAILER_SIZE,
+    IndexEntry,
+    decode_footer,
+    entries_of,
+)
 from treesnap.core.handle import Handle
 from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import Corrupt
@@ -34,7 +40,7 @@ def layout(store):
 
 def add(appender: PackAppender, *chunks: bytes):
     """Appends a block for each chunk, uncompressed; returns their places."""
-    return appender.append(chunk_blocks(*chunks))
+    return list(entries_of(appender.append(chunk_blocks(*chunks))))
 
 
 @pytest.fixture
@@ -190,7 +196,7 @@ class TestNear:
     def entries(self, fs, layout):
         """The places of all chunks, in one block."""
         appender = PackAppender.create(fs, layout)
-        entries = appender.append(one_block(*self.CHUNKS))
+        entries = list(entries_of(appender.append(one_block(*self.CHUNKS))))
         appender.close()
         assert len({entry.block for entry in entries}) == 1
         return entries
@@ -252,21 +258,21 @@ class TestResume:
     def test_goes_on_at_the_end(self, fs, store, layout, pack):
         pack_id, entries = pack
 
-        appender, records = PackAppender.resume(fs, layout, pack_id, 0)
+        appender, tables = PackAppender.resume(fs, layout, pack_id, 0)
         more = add(appender, b"four")
         appender.close()
 
-        assert [record.id for record in records] == [entry.id for entry in entries]
+        assert [entry.id for entry in entries_of(tables)] == [entry.id for entry in entries]
         assert store.packs.read(more[0]) == b"four"
         assert len(store.inventory(pack_id).entries) == 4
 
     def test_tells_only_what_the_index_does_not_know(self, fs, layout, pack):
         pack_id, entries = pack
 
-        appender, records = PackAppender.resume(fs, layout, pack_id, entries[2].offset)
+        appender, tables = PackAppender.resume(fs, layout, pack_id, entries[2].offset)
 
         appender.close()
-        assert [record.id for record in records] == [entries[2].id]
+        assert [entry.id for entry in entries_of(tables)] == [entries[2].id]
 
     def test_is_refused_for_a_tail_torn_anywhere(self, fs, store, layout, pack):
         """At every byte of the last block: what is whole before stays readable."""
