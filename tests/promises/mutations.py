@@ -267,8 +267,8 @@ MUTATIONS = (
         "core/store/packs.py",
         (
             (
-                "return cls(fs, layout, pack_id, fd, size, covered), list(",
-                "return cls(fs, layout, pack_id, fd, HEADER_SIZE, covered), list(",
+                "return cls(fs, layout, pack_id, fd, size, covered), tables",
+                "return cls(fs, layout, pack_id, fd, HEADER_SIZE, covered), tables",
             ),
         ),
         {"P6": ("core/concurrency/test_many_processes.py",)},

@@ -787,7 +787,7 @@ def result_of(
 def warn_of_degraded(session: Session, paths: Sequence[bytes]) -> None:
     """Warns of paths whose owner or privileged attributes were not permitted to be put back."""
     if paths:
-        named = first_few(paths, lambda path: quoted(path or b"."))
+        named = first_few(sorted(paths), lambda path: quoted(path or b"."))
         session.monitor.warn(
             WarningCode.METADATA_NOT_RESTORED,
             "The owner or some attributes could not be put back, which needs privileges "
