@@ -641,8 +641,9 @@ class Handle:
 
         ``root`` is a path or the beginning of an id. A crash leaves the whole history or
         nothing of it. ``gc`` frees the space. Returns what there was. Raises Refused without
-        ``force`` where snapshots are pinned, named or made by hand, and while an interrupted
-        restore needs them, NotFound, and Busy while a process relies on the root.
+        ``force`` where snapshots are pinned, named, made by hand or labelled steps of a session,
+        and while an interrupted restore needs them, NotFound, and Busy while a process relies on
+        the root.
         """
         from treesnap.core.ops.maintenance.roots import forget_root
 

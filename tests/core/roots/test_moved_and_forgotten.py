@@ -432,6 +432,19 @@ def test_what_a_person_made_is_not_forgotten_unasked(place):
         place.on(place.old).root_forget()
 
 
+def test_labelled_steps_of_a_session_are_not_forgotten_unasked(place):
+    place.make(place.new, "x")
+    place.on(place.new).create(session="work", step=1, label="it compiles")
+    unlabelled = place.on(place.new).create(session="work", step=2)
+
+    with pytest.raises(Refused, match="1 of 2 snapshots") as caught:
+        place.on(place.new).root_forget()
+
+    assert caught.value.code == ErrorCode.HISTORY_KEPT
+    assert place.on(place.new).resolve("latest").id == unlabelled.id
+    place.on(place.new).root_forget(force=True)
+
+
 def test_what_was_made_automatically_is_forgotten(place):
     place.make(place.new, "x")
     place.on(place.new).create(kind=SnapshotKind.RUN)

@@ -76,7 +76,8 @@ def forget(invocation: Invocation, *, root_ref: str, force: bool) -> None:
     """Delete the whole history of a root; 'snap gc' then frees its space.
 
     Deletes snapshots, settings and plans, and does not touch the directory. Refused without
-    --force where snapshots are pinned, named or made by hand.
+    --force where snapshots are pinned, named, made by hand or labelled steps of a
+    session.
     """
     with invocation.open(progress=False, needs_root=False) as handle:
         info = handle.root_forget(root_ref, force=force)

@@ -49,6 +49,9 @@ IMPORTED = f"{RESERVED_TAGS}imported"
 HELD = f"{RESERVED_TAGS}held"
 """The tag of a snapshot whose pin is none of the user's: it goes with what needs the snapshot."""
 
+HOST = f"{RESERVED_TAGS}host"
+"""The tag of a snapshot that a hook of an agent's host took: which host."""
+
 COUNTER = "counter."
 """The prefix of counters, such as ``counter.tests_passing``."""
 

@@ -25,9 +25,9 @@ from treesnap.core.model.errors import (
     WarningCode,
     quoted,
 )
-from treesnap.core.model.reserved_tags import is_fork_base
+from treesnap.core.model.reserved_tags import HOST, is_fork_base
 from treesnap.core.model.results import RootDirectory, RootInfo
-from treesnap.core.model.snapshots import SnapshotKind
+from treesnap.core.model.snapshots import Snapshot, SnapshotKind
 from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.access import opened
 from treesnap.core.ops.checkpoint_locks import kept_by
@@ -280,15 +280,27 @@ def _refuse_kept(store: Store, root: Root) -> None:
             continue
         if is_fork_base(snapshot):
             continue  # it is pinned for the fork's sake; what it holds came from the origin
-        record = snapshot.record
-        kept += is_pinned or record.kind == SnapshotKind.MANUAL or record.name is not None
+        kept += is_pinned or snapshot.record.name is not None or _is_asked_for(snapshot)
     if kept:
         raise Refused(
-            f"{kept} of {len(names)} snapshots of the root {quoted(root.path)} are pinned, named "
-            "or made by hand",
+            f"{kept} of {len(names)} snapshots of the root {quoted(root.path)} are pinned, named, "
+            "made by hand or labelled steps of a session",
             code=ErrorCode.HISTORY_KEPT,
             path=root.path,
         )
+
+
+def _is_asked_for(snapshot: Snapshot) -> bool:
+    """Returns whether a person made a snapshot, or a program that says what it is.
+
+    A program's are steps of a session with a label of its own. What the hooks of an agent's host
+    capture comes unasked.
+    """
+    record = snapshot.record
+    if record.kind == SnapshotKind.AUTOMATIC:
+        is_labelled = record.session is not None and record.label is not None
+        return is_labelled and HOST not in snapshot.tags
+    return record.kind == SnapshotKind.MANUAL
 
 
 def _context_of(context: Context, path: str) -> Context:

@@ -16,15 +16,15 @@ from datetime import datetime
 
 from treesnap.core.model.arguments import checked_record
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.reserved_tags import RESERVED_TAGS
+from treesnap.core.model.reserved_tags import HOST, RESERVED_TAGS
 from treesnap.core.model.snapshots import Snapshot, SnapshotKind, utc_time
 
 _PINNED, _NAMED = "pinned", "named"
 """Reasons that are not of a rule."""
 AUTOMATIC = frozenset(SnapshotKind) - {SnapshotKind.MANUAL}
 """Kinds of snapshots that are made unasked."""
-_HOST, _PHASE = f"{RESERVED_TAGS}host", f"{RESERVED_TAGS}phase"
-"""Facts that the snapshots of an agent have."""
+_PHASE = f"{RESERVED_TAGS}phase"
+"""A fact that the snapshots of an agent have."""
 
 
 @checked_record
@@ -120,7 +120,7 @@ def _sort_of(snapshot: Snapshot) -> tuple[bool, bool, str | None]:
     A turn of an agent has one prompt and may have hundreds of calls of tools.
     """
     tags = snapshot.record.tags
-    phase = tags.get(_PHASE) if _HOST in tags else None
+    phase = tags.get(_PHASE) if HOST in tags else None
     return snapshot.kind in AUTOMATIC, snapshot.record.scope is None, phase
 
 
