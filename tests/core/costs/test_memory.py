@@ -9,7 +9,7 @@ import pytest
 import treesnap
 from treesnap.core.codec import pack, reader
 from treesnap.core.fs.local import LocalFileSystem
-from treesnap.core.model.entries import ObjectKind
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.store import packs
 from treesnap.core.store.maintenance.pack_usage import StoreUsage
 from treesnap.core.store.maintenance.reachability import SeenObjects
@@ -108,3 +108,16 @@ def test_a_session_keeps_little_for_each_object_that_it_stored(tmp_path):
         finally:
             tracemalloc.stop()
     assert kept < MANY * WRITTEN_BYTES
+
+
+def test_encoding_a_batch_joins_one_block_at_a_time():
+    size = pack.BLOCK_SIZE_TARGET - 1
+    batch = [(ObjectKind.CHUNK, ObjectId(bytes([n]) * 32), bytes([n]) * size) for n in range(8)]
+    pack.encode_objects(batch[:1])  # what is loaded and made once
+    tracemalloc.start()
+    try:
+        pack.encode_objects(batch)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * size

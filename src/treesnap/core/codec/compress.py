@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from _thread import _local as local  # as in threading, which takes longer to import
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
 
@@ -78,15 +78,11 @@ def _compressor(level: int) -> Any:
     return compressor
 
 
-def compress(blocks: Sequence[bytes], level: int) -> list[tuple[Compression, bytes]]:
-    """Returns how each block is stored: compressed where that saves bytes.
+def compress(data: bytes, level: int) -> tuple[Compression, bytes]:
+    """Returns how a block is stored: compressed where that saves bytes.
 
     Compressing gives the GIL away.
     """
-    return [_stored(data, level) for data in blocks]
-
-
-def _stored(data: bytes, level: int) -> tuple[Compression, bytes]:
     if len(data) > _SMALL:
         compressor = _compressor(level)
         frame: bytes = compressor.compress(data, compressor.FLUSH_FRAME)

@@ -297,15 +297,12 @@ def encode_objects(
 
     So a reader of trees decompresses nothing else. Most of the time is spent without the GIL.
     """
-    groups = list(_groups(objects))
-    raw = [
-        b"".join([part for kind, _, data in group for part in (_KIND_BYTES[kind], data)])
-        for group in groups
-    ]
     pieces: list[bytes] = []
     tables: list[BlockTable] = []
     offset = 0
-    for group, each, (compression, stored) in zip(groups, raw, compress(raw, level), strict=True):
+    for group in _groups(objects):
+        each = b"".join([part for kind, _, data in group for part in (_KIND_BYTES[kind], data)])
+        compression, stored = compress(each, level)
         rows = [(identity, len(data), int(kind)) for kind, identity, data in group]
         head = encode_table(rows, compression, len(each), len(stored))
         pieces += head, stored

@@ -176,7 +176,7 @@ def test_stored_bytes_that_are_not_what_they_claim_are_refused(compression, stor
 def test_objects_come_back_however_they_were_stored():
     objects = [b"", b"a" * 64, b"a" * 65, bytes(range(256)), bytes(100_000), b"\0" * 70]
 
-    compressed = compress.compress(objects, 1)
+    compressed = [compress.compress(data, 1) for data in objects]
 
     found = [
         decompress(how, stored, len(data))
