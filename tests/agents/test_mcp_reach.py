@@ -189,6 +189,7 @@ def test_a_warning_about_the_whole_store_names_no_root(code):
     assert "secret" not in message
 
 
+@pytest.mark.needs("birth times")
 def test_a_root_that_was_moved_stays_in_reach(world, tmp_path):
     identity = world.own.list()[0].id
     (tmp_path / "own").rename(tmp_path / "new")

@@ -93,6 +93,7 @@ def test_a_prompt_that_is_told_again_keeps_the_state_before_the_work(context):
     assert record(context, event(context, TURN, "p1")).result.snapshot == first.snapshot
 
 
+@pytest.mark.needs("notices")
 def test_beside_a_watcher_each_step_reads_no_older_one_again(context):
     fs = RecordingFileSystem(context.fs)
     read = []
@@ -108,6 +109,7 @@ def test_beside_a_watcher_each_step_reads_no_older_one_again(context):
     assert read[2:] == read[2:3] * 6
 
 
+@pytest.mark.needs("notices")
 def test_a_damaged_step_is_read_again_once_it_is_repaired(context):
     first = record(context, event(context, PRE, "t1")).result.snapshot
     (path,) = Path(context.store_path, "snapshots").rglob(f"*-{first.id}")

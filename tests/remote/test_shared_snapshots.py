@@ -341,6 +341,7 @@ def test_what_is_said_of_a_fetched_snapshot_does_not_outlast_it(shared):
     assert here.verify().problems == ()
 
 
+@pytest.mark.needs("exchange")
 def test_a_fetched_snapshot_that_an_interrupted_restore_needs_stays(shared):
     """Also where another root of the store is the one from which it is to be removed."""
     here, ref = fetched(shared)

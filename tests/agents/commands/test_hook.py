@@ -674,6 +674,7 @@ def test_a_change_without_a_restore_is_no_news(tell, file):
     assert_silent(tell("UserPromptSubmit", prompt="go on", prompt_id="p2"))
 
 
+@pytest.mark.needs("companions")
 def test_the_first_prompt_starts_a_watcher_where_no_event_comes_before(snap, root):
     given = payload(root, "userPromptSubmit", prompt="do it")
     assert_silent(snap("hook", "kiro", process=True, given=given))
@@ -684,6 +685,7 @@ def test_the_first_prompt_starts_a_watcher_where_no_event_comes_before(snap, roo
         snap("watch", "--stop")
 
 
+@pytest.mark.needs("companions")
 def test_a_session_starts_a_watcher_and_makes_the_first_snapshot(snap, tell, root):
     given = payload(root, "SessionStart", source="startup")
     assert_silent(snap("hook", "claude", process=True, given=given))
@@ -697,6 +699,7 @@ def test_a_session_starts_a_watcher_and_makes_the_first_snapshot(snap, tell, roo
         snap("watch", "--stop")
 
 
+@pytest.mark.needs("companions")
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
 def test_a_watcher_that_was_killed_comes_back_once_a_minute(snap, tell, root, store):
     given = payload(root, "SessionStart", source="startup")
@@ -765,6 +768,7 @@ def test_a_call_of_codex_elsewhere_is_a_step_of_its_session(snap, hook, root, tm
     assert sorted(path.name for path in root.iterdir()) == ["file", "sub"]
 
 
+@pytest.mark.needs("companions")
 def test_a_fork_server_serves_hooks(root, store, environment, snap):
     snap("create")
     with serving(store, environment):
@@ -792,6 +796,7 @@ def run_hook(root: Path, environment: dict[str, str]) -> Callable[..., tuple[int
     return run
 
 
+@pytest.mark.needs("companions")
 def test_a_watcher_carries_hooks_out(run_hook, snap, detach, root, environment):
     detach()
     environment["CLAUDE_PROJECT_DIR"] = str(root)
@@ -810,6 +815,7 @@ def test_a_watcher_carries_hooks_out(run_hook, snap, detach, root, environment):
     assert found == [(5, "end"), (4, "turn"), (3, "post"), (2, "pre"), (1, "pre")]
 
 
+@pytest.mark.needs("companions")
 def test_what_a_watcher_does_not_carry_out_is_left_to_the_hook(run_hook, snap, detach):
     detach()
 
@@ -826,6 +832,7 @@ def test_what_a_watcher_does_not_carry_out_is_left_to_the_hook(run_hook, snap, d
     assert listed(snap) == []
 
 
+@pytest.mark.needs("companions")
 @pytest.mark.parametrize("program", [CLIENT, LIAR], ids=["hook", "watcher"])
 def test_a_hook_with_other_rights_is_left_to_itself(root, environment, snap, detach, program):
     if shutil.which("setpriv") is None:
@@ -840,6 +847,7 @@ def test_a_hook_with_other_rights_is_left_to_itself(root, environment, snap, det
     assert listed(snap) == []
 
 
+@pytest.mark.needs("companions")
 def test_a_hook_of_a_root_inside_asks_no_watcher_of_the_root_around(run_hook, snap, detach, root):
     (root / "inner").mkdir()
     assert snap("-C", "inner", "create").code == 0
@@ -867,6 +875,7 @@ def become_slow_client() -> None:
     start.main()
 
 
+@pytest.mark.needs("companions")
 def test_a_payload_that_comes_slowly_is_read_to_its_end(root, environment, snap, detach):
     detach()
     given = payload(root, "PreToolUse", tool_input={"command": "rm", "more": "x" * 200_000})
@@ -903,6 +912,7 @@ main()
 """The command line, that would wait for a companion for ever."""
 
 
+@pytest.mark.needs("companions")
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_hook_whose_watcher_is_gone_or_stands_still_does_the_work_at_once(
     root, environment, snap, detach, number
@@ -925,6 +935,7 @@ def test_a_hook_whose_watcher_is_gone_or_stands_still_does_the_work_at_once(
     assert [item["phase"] for item in listed(snap)] == ["pre"]
 
 
+@pytest.mark.needs("companions")
 def test_what_a_watcher_cannot_capture_is_one_gap_of_the_hook(
     root, environment, snap, detach, locked
 ):
@@ -962,6 +973,7 @@ def test_a_watcher_publishes_nothing_that_its_client_no_longer_waits_for(
     assert [item["label"] for item in listed(snap)] == labels
 
 
+@pytest.mark.needs("companions")
 def test_a_hook_that_a_watcher_carries_out_imports_hardly_anything(root, environment, snap, detach):
     detach()
     program = (

@@ -294,6 +294,7 @@ class TestWhatIsNotRemoved:
         assert (fork / "file").exists()
         assert file.exists()
 
+    @pytest.mark.needs("mounts")
     def test_what_another_file_system_is_mounted_in(self, root, file, tell, made):
         fork = made("feat")
         (fork / "data").mkdir()

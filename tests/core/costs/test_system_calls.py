@@ -321,6 +321,7 @@ class TestRestore:
         assert set(asked.values()) == {1}
         assert len(asked) == 200 + 10 + 1  # the files, their directories, the root
 
+    @pytest.mark.needs("exchange")
     def test_moves_each_changed_file_once(self, handle, fs, root):
         change_files(root, 10)
 

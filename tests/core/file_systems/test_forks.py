@@ -60,6 +60,7 @@ def prepared(mounter, tmp_path: Path, kind: str) -> Path:
     return mounted
 
 
+@pytest.mark.needs("clones")
 class TestWhereBlocksAreShared:
     @pytest.mark.parametrize("kind", SHARING)
     def test_every_file_is_cloned_and_takes_no_space(self, mounter, tmp_path, kind):
