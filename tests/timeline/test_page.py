@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -113,7 +114,7 @@ def test_hostile_names_labels_and_contents_are_text(handle, root, text):
     assert reader.names <= {
         *("html", "head", "meta", "title", "style", "body", "header", "main", "section", "p"),
         *("h1", "h2", "code", "details", "summary", "time", "span", "i", "pre", "b", "ins", "del"),
-        *("svg", "path", "rect", "fieldset", "legend", "input", "label"),
+        *("svg", "path", "rect", "input", "label"),
     }
     assert not any(name.startswith("on") for _, attributes in reader.tags for name in attributes)
     assert not {"\u202e", "\x1b"} & set(page)
@@ -176,9 +177,9 @@ def test_days_have_headings_and_sessions_their_places_in_them(handle, history):
 
 def test_a_long_history_shows_its_prompts_as_an_outline(handle, history, monkeypatch):
     monkeypatch.setattr(page_module, "OPEN_MAX", len(history))
-    assert '<details class="turn" open>' in written(handle)[0]
+    assert re.search('<details class="turn[^"]*" open>', written(handle)[0])
     monkeypatch.setattr(page_module, "OPEN_MAX", len(history) - 1)
-    assert '<details class="turn">' in written(handle)[0]
+    assert re.search('<details class="turn[^"]*">', written(handle)[0])
 
 
 def test_content_that_is_gone_meanwhile_is_a_note(handle, history):

@@ -5,13 +5,15 @@ turns text round or ends a line is written as an escape. It stands in text alone
 or an attribute. Sessions, prompts and differences are ``details``, which browsers open by
 themselves, also where a search finds something in them. The filters are buttons and style rules.
 
-A browser draws only the part of a long page that it shows: see ``content-visibility``.
+A browser draws only the part of a long page that it shows: see ``content-visibility``. Each part
+has the classes of what is in it, and buttons stand before it, so no rule needs ``:has``, for which
+browsers look again whenever more of the page arrives.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING
@@ -71,7 +73,7 @@ details details, details > p { margin-left: .35rem; padding-left: .7rem;
   border-left: 2px solid var(--line); }
 summary { cursor: pointer; overflow-wrap: anywhere; padding: .1rem .2rem; border-radius: 4px; }
 summary:hover { background: var(--panel); }
-summary:focus-visible, input:focus-visible + label { outline: 2px solid var(--hunk); }
+summary:focus-visible { outline: 2px solid var(--hunk); }
 .turn > summary { font-weight: 600; }
 p.row, .note { margin: .1rem 0; padding-left: 1.2rem; overflow-wrap: anywhere; }
 time, .dim, .note, .axis, .day > header span { color: var(--dim); }
@@ -97,24 +99,20 @@ path.other, i.other { --c: var(--other); } path.new, i.new { --c: var(--new); }
 .legend { display: flex; flex-wrap: wrap; gap: 0 1rem; font-size: .85rem; color: var(--dim); }
 .legend i { display: inline-block; width: .7rem; height: .7rem; border-radius: 2px;
   background: var(--c); margin-right: .35rem; }
-fieldset { border: 0; padding: 0; margin: .6rem 0; display: flex; flex-wrap: wrap; gap: .3rem; }
-legend { float: left; color: var(--dim); margin-right: .5rem; }
-fieldset input { position: absolute; opacity: 0; }
+.choice { margin: .6rem 0; display: flex; flex-wrap: wrap; gap: .3rem; }
+.choice span { color: var(--dim); margin-right: .5rem; }
+body > input { position: absolute; opacity: 0; }
 label { border: 1px solid var(--line); border-radius: 1rem; padding: 0 .7rem; cursor: pointer;
   overflow-wrap: anywhere; }
-input:checked + label { background: var(--hunk); border-color: var(--hunk); color: var(--back); }
-body:has(#only-prompts:checked) .session :is(.step, .other),
-body:has(#only-prompts:checked) .session:not(:has(.turn)),
-body:has(#only-others:checked) .session :is(.prompt, .step),
-body:has(#only-others:checked) :is(.session, .turn):not(:has(.other)),
-body:has(#only-pinned:checked) .session .row:not(.pinned),
-body:has(#only-pinned:checked) :is(.session, .turn):not(:has(.pinned)),
-body:has(#only-pinned:checked) .day:not(:has(.pinned)),
-body:has(#only-prompts:checked) .day:not(:has(.turn)),
-body:has(#only-others:checked) .day:not(:has(.other)) { display: none; }
+#only-prompts:checked ~ main :is(.row.step, .row.other),
+#only-prompts:checked ~ main :is(.day, .session):not(.has-turn),
+#only-others:checked ~ main :is(.row.prompt, .row.step),
+#only-others:checked ~ main :is(.day, .session, .turn):not(.has-other),
+#only-pinned:checked ~ main .row:not(.pinned),
+#only-pinned:checked ~ main :is(.day, .session, .turn):not(.has-pinned) { display: none; }
 @media (max-width: 40rem) { body { padding: 1rem .6rem 3rem; } .session { padding: .4rem; }
   details details, details > p { margin-left: 0; padding-left: .4rem; } }
-@media print { body { max-width: none; padding: 0; font-size: 10pt; } fieldset, .screen
+@media print { body { max-width: none; padding: 0; font-size: 10pt; } .choice, .screen
   { display: none; } .day > header { position: static; break-after: avoid; } .session
   { content-visibility: visible; break-inside: auto; } summary { break-after: avoid; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; } pre > * { width: auto; }
@@ -143,12 +141,42 @@ class Changed(NamedTuple):
     """Stands for the paths, for the filters."""
 
 
-class ShownRow(NamedTuple):
-    """A snapshot as the page shows it."""
+class Part(NamedTuple):
+    """A day, a session, a prompt or a snapshot as the page shows it."""
 
-    html: str
-    about: str
-    """How much it changed; empty where that is not in the page."""
+    element: str
+    classes: str
+    attributes: str
+    head: str
+    """What stands in it before its parts, as HTML."""
+    parts: Sequence[Part] = ()
+    about: str = ""
+    """How much a snapshot changed; empty where that is not in the page."""
+
+    def kinds(self) -> set[str]:
+        """Returns the classes of the snapshots in it, and whether a prompt is."""
+        if not self.parts:
+            return set(self.classes.split())
+        own = {"turn"} if self.classes == "turn" else set[str]()
+        return own.union(*(part.kinds() for part in self.parts))
+
+    def pieces(self, asked: set[str]) -> Iterator[str]:
+        """Yields it as HTML, with the classes of what is in it that can be asked for."""
+        within = sorted(f"has-{kind}" for kind in self.kinds() & asked) if self.parts else ()
+        classes = " ".join([self.classes, *within])
+        yield f'<{self.element} class="{classes}"{self.attributes}>{self.head}'
+        for part in self.parts:
+            yield from part.pieces(asked)
+        yield f"</{self.element}>\n"
+
+
+class ButtonRow(NamedTuple):
+    """Buttons of which one is chosen."""
+
+    rules: str
+    buttons: str
+    """Stand before everything, so that style rules can follow from them."""
+    labels: str
 
 
 class HistoryPage:
@@ -182,18 +210,26 @@ class HistoryPage:
         self._history.take(self._handle.snapshot_names())
         body = list(self._days())
         root = _text(self._handle.root)
+        chosen = self._most_changed()
         yield (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             '<meta http-equiv="Content-Security-Policy" '
             "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
             f"<title>History of {root}</title>\n"
-            f"<style>{STYLE}{self._file_rules()}</style>\n</head>\n<body>\n"
-            f"<header>\n<h1>History of <code>{root}</code></h1>\n"
+            f"<style>{STYLE}"
         )
+        choices = list(self._choices(chosen)) if self._moments else []
+        yield from (choice.rules for choice in choices)
+        yield from map(_rule_of_file, chosen)
+        yield "</style>\n</head>\n<body>\n"
+        yield from (choice.buttons for choice in choices)
+        yield f"<header>\n<h1>History of <code>{root}</code></h1>\n"
         yield from self._head()
+        yield from (choice.labels for choice in choices)
         yield "</header>\n<main>\n"
-        yield from body
+        asked = {"turn", "other", "pinned", *chosen}
+        yield from chain.from_iterable(part.pieces(asked) for part in body)
         yield "</main>\n"
         if left_out := self.left_out:
             yield f'<p class="note">The page is full. Left out: {left_out}.</p>\n'
@@ -230,82 +266,65 @@ class HistoryPage:
             "(Ctrl+F) finds what is closed, too. "
             "<code>snap restore ID</code> goes back to a state.</p>\n"
         )
-        shows = [("all", "everything")]
+
+    def _choices(self, chosen: dict[str, str]) -> Iterator[ButtonRow]:
+        shows = {"all": "everything"}
         if self._prompts:
-            shows += [("prompts", "prompts"), ("others", "by hand and others")]
+            shows |= {"prompts": "prompts", "others": "by hand and others"}
         if self._pinned:
-            shows.append(("pinned", "pinned"))
+            shows["pinned"] = "pinned"
         if len(shows) > 1:
             yield _choice("Show", "only", shows)
         if len(self._numbers) > 1:
-            files = [(str(self._numbers[path]), _text(path)) for path, _ in self._most_changed()]
-            yield _choice("Changes of", "file", [("all", "all files"), *files])
+            yield _choice("Changes of", "file", {"all": "all files", **chosen})
 
-    def _most_changed(self) -> list[tuple[bytes, int]]:
-        return self._steps_of.most_common(FILES_MAX)
-
-    def _file_rules(self) -> str:
-        """Returns what hides all but the changes of one file, for each that can be chosen."""
-        rules = []
-        for path, _ in self._most_changed():
-            number = self._numbers[path]
-            chosen, shown = f"body:has(#file-{number}:checked)", f".f{number}"
-            rules.append(
-                f"{chosen} .row:not({shown}), {chosen} .change:not({shown}), "
-                f"{chosen} :is(.day, .session, .turn):not(:has({shown})) {{ display: none; }}\n"
-            )
-        return "".join(rules)
+    def _most_changed(self) -> dict[str, str]:
+        """Returns the files that can be asked for: the class of each, and its path."""
+        most = self._steps_of.most_common(FILES_MAX)
+        return {f"f{self._numbers[path]}": _text(path) for path, _ in most}
 
     # ------------------------------------------------------------------ days, sessions, prompts
 
-    def _days(self) -> Iterator[str]:
+    def _days(self) -> Iterator[Part]:
         for day, groups in groupby(self._history.groups(), _day):
             of_day = list(groups)
             moments = moments_of(chain.from_iterable(group.rows for group in of_day))
             self._moments += moments
             count = count_text(sum(len(group.rows) for group in of_day), "snapshot")
-            yield (
-                f'<section class="day">\n<header><h2>{day} <span>{count}</span></h2>'
-                f"{day_picture(moments)}</header>\n"
-            )
-            for session, of_session in groupby(of_day, lambda group: group.session):
-                yield from self._session(session, list(of_session))
-            yield "</section>\n"
+            head = f"<h2>{day} <span>{count}</span></h2>{day_picture(moments)}"
+            sessions = groupby(of_day, lambda group: group.session)
+            parts = [self._session(session, list(within)) for session, within in sessions]
+            yield Part("section", "day", "", f"\n<header>{head}</header>\n", parts)
 
-    def _session(self, session: str | None, groups: Sequence[Group]) -> Iterator[str]:
+    def _session(self, session: str | None, groups: Sequence[Group]) -> Part:
+        parts = list(chain.from_iterable(map(self._group, groups)))
         if session is None:
-            yield '<section class="session">\n'
-        else:
-            self._sessions.add(session)
-            host = next((group.host for group in groups if group.host is not None), None)
-            said = f"{_text(host)}, " if host is not None else ""
-            yield '<section class="session agent">\n'
-            yield f"<h3>{said}session {_text(session)}</h3>\n"
-        for group in groups:
-            yield from self._group(group)
-        yield "</section>\n"
+            return Part("section", "session", "", "\n", parts)
+        self._sessions.add(session)
+        host = next((group.host for group in groups if group.host is not None), None)
+        said = f"{_text(host)}, " if host is not None else ""
+        head = f"\n<h3>{said}session {_text(session)}</h3>\n"
+        return Part("section", "session agent", "", head, parts)
 
-    def _group(self, group: Group) -> Iterator[str]:
+    def _group(self, group: Group) -> list[Part]:
         rows = [self._row(row) for row in group.rows]
-        if group.prompt is not None:
-            self._prompts += 1
-            is_open = " open" if len(self._history) <= OPEN_MAX else ""
-            steps = count_text(len(rows) - 1, "step") if len(rows) > 1 else ""
-            yield (
-                f'<details class="turn"{is_open}>\n<summary>{_time(group.prompt)} '
-                f'{_text(group.prompt.title)} <small class="dim">{steps} {rows[-1].about}</small>'
-                "</summary>\n"
-            )
-        yield from (row.html for row in rows)
-        if group.prompt is not None:
-            yield "</details>\n"
+        if group.prompt is None:
+            return rows
+        self._prompts += 1
+        steps = count_text(len(rows) - 1, "step") if len(rows) > 1 else ""
+        head = (
+            f"\n<summary>{_time(group.prompt)} {_text(group.prompt.title)} "
+            f'<small class="dim">{steps} {rows[-1].about}</small></summary>\n'
+        )
+        is_open = " open" if len(self._history) <= OPEN_MAX else ""
+        return [Part("details", "turn", is_open, head, rows)]
 
-    def _row(self, row: HistoryRow) -> ShownRow:
+    def _row(self, row: HistoryRow) -> Part:
         self.snapshots += 1
         snapshot = row.snapshot
         code = f"<code>{row.name.id[:SHORT_ID]}</code>"
         if snapshot is None:
-            return ShownRow(f'<p class="note">{code} cannot be read</p>\n', "")
+            return Part("p", "note", "", f"{code} cannot be read")
         origin = origin_of(row)
         classes = f"row {origin.value}"
         title = "before the prompt" if row.is_prompt else _text(row.title)
@@ -320,12 +339,14 @@ class HistoryPage:
         head = f'{_time(row)} {code} {title} <span class="dim">{dim}</span>'
         if self._left_bytes <= 0:
             self.snapshots_without += 1
-            return ShownRow(f'<p class="{classes}">{head}</p>\n', "")
+            return Part("p", classes, "", head)
         changed = self._changed(row)
-        return ShownRow(
-            f'<details class="{classes}{changed.classes}" id="{row.name.id}">\n'
-            f"<summary>{head} {changed.about}</summary>\n{changed.html}</details>\n",
-            changed.about,
+        return Part(
+            "details",
+            classes + changed.classes,
+            f' id="{row.name.id}"',
+            f"\n<summary>{head} {changed.about}</summary>\n{changed.html}",
+            about=changed.about,
         )
 
     # ------------------------------------------------------------------ changes
@@ -395,17 +416,31 @@ def _time(row: HistoryRow) -> str:
     return f"<time>{text}</time>"
 
 
-def _choice(title: str, name: str, answers: Sequence[tuple[str, str]]) -> str:
+def _choice(title: str, name: str, answers: Mapping[str, str]) -> ButtonRow:
     """Returns buttons of which one is chosen, the first one to begin with."""
-    buttons = []
-    for number, (value, text) in enumerate(answers):
-        checked = " checked" if number == 0 else ""
+    rules, buttons, labels = list[str](), list[str](), list[str]()
+    for value, text in answers.items():
         identity = f"{name}-{value}"
-        buttons.append(
-            f'<input type="radio" name="{name}" id="{identity}"{checked}>'
-            f'<label for="{identity}">{text}</label>'
+        label = f'~ header label[for="{identity}"]'
+        rules.append(
+            f"#{identity}:checked {label} {{ background: var(--hunk); border-color: var(--hunk); "
+            "color: var(--back); }\n"
+            f"#{identity}:focus-visible {label} {{ outline: 2px solid var(--hunk); }}\n"
         )
-    return f"<fieldset><legend>{title}</legend>{''.join(buttons)}</fieldset>\n"
+        checked = "" if buttons else " checked"
+        buttons.append(f'<input type="radio" name="{name}" id="{identity}"{checked}>\n')
+        labels.append(f'<label for="{identity}">{text}</label>')
+    line = f'<p class="choice"><span>{title}</span>{"".join(labels)}</p>\n'
+    return ButtonRow("".join(rules), "".join(buttons), line)
+
+
+def _rule_of_file(name: str) -> str:
+    """Returns what hides all but the changes of a file, where that is asked for."""
+    chosen = f"#file-{name}:checked ~ main"
+    return (
+        f"{chosen} :is(.row, .change):not(.{name}), "
+        f"{chosen} :is(.day, .session, .turn):not(.has-{name}) {{ display: none; }}\n"
+    )
 
 
 _ELEMENTS = {"+": "ins", "-": "del", "@": "b"}

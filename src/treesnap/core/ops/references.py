@@ -141,11 +141,10 @@ def resolve_in(
     step = _STEP.compiled.match(ref)
     if step is not None:
         return _by_step(session, ref, int(step.group(1)), wanted)
-    listing = session.store.snapshots.listing(session.root.id)
-    exact = listing.find(ref)
-    if exact is not None:  # a full id; the names are not sorted for it
-        return session.store.snapshots.load(session.root.id, exact)
-    names = list(listing)
+    exact = session.store.snapshots.load_by_id(session.root.id, ref)
+    if exact is not None:
+        return exact
+    names = list(session.store.snapshots.listing(session.root.id))
 
     named = find_named(session, ref)
     if named is not None:

@@ -164,7 +164,21 @@ class SnapshotListing:
         parsed = (_parsed(name) for name in self._file_names if name.endswith(ending))
         return next((name for name in parsed if name is not None), None)
 
+    @cached_property
+    def file_name_of(self) -> Callable[[str], str | None]:
+        """Returns a function that gives the file name for an id: for many look-ups."""
+        return {name[17:]: name for name in self._file_names}.get
 
+    @property
+    def file_count(self) -> int:
+        """How many files there are, whatever their names are."""
+        return len(self._file_names)
+
+
+_LISTED_NAMES_MAX = 100_000
+"""A longer listing is not kept; this one takes 30 MiB."""
+_last_listing: dict[str, SnapshotListing] = {}
+"""By its directory: the names of the last root in which a full id was looked up."""
 _CACHED_RECORDS = 512
 _CACHED_RECORD_SIZE_MAX = 2048
 """Nearly all take less; together the cached ones take 1 MiB at most."""
@@ -213,6 +227,27 @@ class SnapshotLog:
         if listing.newest is not None:
             self._founded.add(root_id)
         return listing
+
+    def load_by_id(self, root_id: str, identity: str) -> Snapshot | None:
+        """Returns the snapshot of a root with a full id, or None; raises Corrupt or NotFound.
+
+        For a program that looks up one after the other, the names of the last look are kept: a
+        name never changes, and to load it says whether it is still there.
+        """
+        if not is_hex(identity, _ID_DIGITS):
+            return None
+        directory = self._layout.root_snapshots(root_id)
+        last = _last_listing.get(directory)
+        name = _parsed(last.file_name_of(identity) or "") if last is not None else None
+        if name is not None:
+            with suppress(NotFound):
+                return self.load(root_id, name)
+        listing = self.listing(root_id)
+        _last_listing.clear()
+        if listing.file_count <= _LISTED_NAMES_MAX:
+            _last_listing[directory] = listing
+        name = listing.find(identity)
+        return self.load(root_id, name) if name is not None else None
 
     def names(self, root_id: str) -> list[SnapshotName]:
         """Returns the names of a root's snapshots, newest first. Reads one directory."""

@@ -161,3 +161,37 @@ def test_removing_twice_is_no_error(log, publish):
     log.remove(ROOT_ID, [name])
 
     assert log.names(ROOT_ID) == []
+
+
+class TestByAFullId:
+    def test_many_are_looked_up_with_one_listing(self, store, log, publish):
+        names = [publish(number) for number in range(1, 9)]
+        recording = RecordingFileSystem()
+        looking = SnapshotLog(recording, store.layout)
+
+        found = [looking.load_by_id(ROOT_ID, name.id) for name in names]
+
+        assert [item.sequence for item in found] == [name.sequence for name in names]
+        assert len(recording.calls("list_names")) == 1
+
+    def test_one_that_was_published_or_deleted_since_the_last_is_seen(self, store, log, publish):
+        first = publish(1)
+        assert log.load_by_id(ROOT_ID, first.id) is not None
+        second = publish(2)
+
+        assert log.load_by_id(ROOT_ID, second.id).sequence == 2
+        os.unlink(log.path(ROOT_ID, first))
+        assert log.load_by_id(ROOT_ID, first.id) is None
+
+    def test_one_that_went_and_came_back_with_another_number_is_found(self, log, publish):
+        name = publish(1)
+        assert log.load_by_id(ROOT_ID, name.id).sequence == 1
+        os.rename(log.path(ROOT_ID, name), log.path(ROOT_ID, SnapshotName(7, name.id)))
+
+        assert log.load_by_id(ROOT_ID, name.id).sequence == 7
+
+    def test_what_is_no_full_id_is_none(self, log, publish):
+        name = publish(1)
+
+        assert log.load_by_id(ROOT_ID, name.id[:12]) is None
+        assert log.load_by_id(ROOT_ID, "latest") is None
