@@ -191,7 +191,7 @@ def test_objects_come_back_however_they_were_stored():
         Compression.ZSTD,
         Compression.ZSTD,
     ]
-    assert compress.compress([b"a"], 1) == [(Compression.NONE, b"a")]
+    assert compress.compress(b"a", 1) == (Compression.NONE, b"a")
 
 
 def test_one_chunk_cannot_stand_for_a_huge_table_of_links():
