@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import msgpack  # type: ignore[import-untyped]  # the library has no types
 from blake3 import blake3
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
@@ -50,49 +51,101 @@ def keyed(key: bytes, data: bytes, size: int = 32) -> bytes:
     return blake3(data, key=key).digest(length=size)
 
 
-def padded(size: int) -> int:
-    """Returns the size of a stream by the size of what must be in it."""
-    if size < 16_384:
-        return size
-    digits = len(f"{size:b}") - 1
-    zeros = digits - len(f"{digits:b}")
-    while size % 2**zeros:
-        size += 1
-    return size
+def padded(size: int, draws: tuple[int, int]) -> int:
+    """Returns the size of a stream by the size of what must be in it, and its two numbers."""
+    largest_power = 1
+    while largest_power * 2 <= size:
+        largest_power *= 2
+    step = max(2048, largest_power // 32)
+    total = size + draws[0] % step + draws[1] % step
+    while total % step:
+        total += 1
+    return total
 
 
 def token(
-    remote_id: bytes, generation: Generation, random: bytes, content: bytes, name: str
+    remote_id: bytes,
+    generation: Generation,
+    random: bytes,
+    content: bytes,
+    prefix: str,
+    more: bytes,
 ) -> bytes:
-    """Returns what the 32 digits of a name, or a salt, are made of."""
-    names = derived(remote_id, generation.master_key, b"treesnap names 1")
-    contents = derived(remote_id, generation.master_key, b"treesnap contents 1")
-    return keyed(names, random + keyed(contents, content) + name.encode("ascii"), 16)
+    """Returns what the 32 digits of a name are made of."""
+    names = derived(remote_id, generation.master_key, b"treesnap names 2")
+    contents = derived(remote_id, generation.master_key, b"treesnap contents 2")
+    return keyed(names, random + keyed(contents, content) + prefix.encode("ascii") + more, 16)
+
+
+def public_key(seed: bytes) -> bytes:
+    """Returns the public key of a seed."""
+    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+
+
+def owner_key(remote_id: bytes, generation: Generation) -> bytes:
+    """Returns the public key of the owner."""
+    return public_key(derived(remote_id, generation.master_key, b"treesnap owner 2"))
 
 
 class File:
-    """An encrypted file, with its parts told apart."""
+    """A file, with its parts told apart, and its signature verified if it has one."""
 
     def __init__(
-        self, remote_id: bytes, generations: dict[int, Generation], name: str, data: bytes
+        self,
+        remote_id: bytes,
+        generations: dict[int, Generation],
+        name: str,
+        data: bytes,
+        signers: tuple[bytes, ...] = (),
     ):
-        is_random = re.fullmatch("[a-z]+/([0-9a-f]{16}-)?[0-9a-f]{32}", name)
-        assert is_random or re.fullmatch("[a-z]+/[0-9a-f]{16}", name)
-        header = data[:16]
-        start = 16 if is_random else 32
-        assert header[:10] == b"TREESNAP\x12\x01"
-        assert header[11] == 1
-        (number,) = struct.unpack("<I", header[12:])
-        algorithm, master_key = generations[number]
-        assert algorithm == header[10]
-        salt = bytes(16) if is_random else data[16:32]
-        self.associated = header + salt + name.encode("ascii")
-        files = derived(remote_id, master_key, b"treesnap files 1")
-        self.key = HKDFExpand(SHA256(), 32, b"treesnap file 1" + self.associated).derive(files)
+        is_signed = name.partition("/")[0] in {"commits", "deletions", "state", "members"}
+        is_clear = name.partition("/")[0] in {"state", "members"}
+        last = "[0-9a-f]{16}" if is_clear else "[0-9a-f]{32}"
+        assert re.fullmatch(f"[a-z]+/([0-9a-f]+-)*{last}", name)
+        header = data[:32]
+        assert header[:10] == b"TREESNAP\x12\x02"
+        algorithm, mode, number = struct.unpack("<BBI", header[10:16])
+        assert header[16:] == remote_id
+        assert mode == (0 if is_clear else 1)
+        start = 32
+        self.statement = b""
+        if is_signed:
+            size, signer, statement_hash, content_hash = struct.unpack("<I8s32s32s", data[32:108])
+            start = 172 + size
+            self.statement = data[172:start]
+            assert size <= 61_440
+            assert blake3(self.statement).digest() == statement_hash
+            (public,) = (key for key in signers if blake3(key).digest(length=8) == signer)
+            try:
+                Ed25519PublicKey.from_public_bytes(public).verify(
+                    data[108:172], b"treesnap head 2" + data[:108] + name.encode("ascii")
+                )
+            except InvalidSignature as error:
+                raise AssertionError("signature") from error
+        self.segments: list[bytes] = []
+        if is_clear:
+            assert algorithm == 0
+            self._content = data[start:]
+            assert blake3(self._content).digest() == content_hash
+            return
+        assert number in generations
+        assert algorithm == generations[number].algorithm
+        self.associated = data[:start] + name.encode("ascii")
+        master_key = generations[number].master_key
+        files = derived(remote_id, master_key, b"treesnap files 2")
+        self.key = HKDFExpand(SHA256(), 32, b"treesnap file 2" + self.associated).derive(files)
+        self.draws = struct.unpack(
+            "<QQ", HKDFExpand(SHA256(), 16, b"treesnap pad 2").derive(self.key)
+        )
         self.cipher = {1: AESGCM, 2: ChaCha20Poly1305}[algorithm](self.key)
         self.segments = [
             data[at : at + SEGMENT + TAG] for at in range(start, len(data), SEGMENT + TAG)
         ]
+        self._content_hash = (
+            (derived(remote_id, master_key, b"treesnap contents 2"), content_hash)
+            if is_signed
+            else None
+        )
 
     def encryptions(self) -> Iterator[Encryption]:
         """Yields what the key of the file encrypts."""
@@ -108,13 +161,18 @@ class File:
 
     def content(self) -> bytes:
         """Returns the content."""
+        if not self.segments:
+            return self._content
         pieces = [each.plaintext for each in self.encryptions()]
         assert {len(piece) for piece in pieces[:-1]} <= {SEGMENT}
         assert pieces[-1]
         stream = b"".join(pieces)
         size = int.from_bytes(stream[-8:], "little")
-        assert len(stream) == padded(size + 8)
+        assert len(stream) == padded(size + 8, self.draws)
         assert not any(stream[size:-8])
+        if self._content_hash is not None:
+            key, expected = self._content_hash
+            assert keyed(key, stream[:size]) == expected
         return stream[:size]
 
 

@@ -2,9 +2,9 @@
 
     python tests/formats/make_remote_vectors.py
 
-writes ``remote_vectors.json`` beside this script. Contents that are long, and the files that come
-of them, are recorded by their hashes: a content of n bytes is the first n of ``LONG``. Once a
-version is released its vectors are never made again.
+writes ``remote_vectors.json`` beside this script. Contents that are long, and most files of
+encrypted ones, are recorded by their hashes: a content of n bytes is the first n of ``LONG``. Once
+a version is released its vectors are never made again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ LONG = b"treesnap remote vectors"
 FIRST = MasterKeys.new(random=lambda size: b"\x42" * size)
 BOTH = FIRST.rotated(Algorithm.CHACHA20_POLY1305, random=lambda size: b"\x43" * size)
 SHORT = [b"", b"a", b"treesnap", bytes(range(100))]
-SIZES = [16_375, 16_376, 16_377, 65_527, 65_528, 65_529, 131_072, 200_000]
+SIZES = [16_375, 65_527, 65_528, 65_529, 131_072, 200_000]
 EPOCH = 0x1F
+SEED = b"\x5e" * 32
+STATEMENT = b"what needs no key"
 RAW_KEY = "d0" * 32
 KEY_FILE = b"-----BEGIN SOMETHING-----\n" + b"x" * 40
 SMALL = Cost(1, 64, 2)
@@ -44,21 +46,31 @@ def files() -> list[dict[str, Any]]:
             random = counted(number)
             sealer = Encrypted(keys, REMOTE_ID, random)
             given = f"state/{number:016x}"
+            signer, epoch = sealer.signer(SEED), f"{EPOCH:016x}-"
+            commit = f"commits/{epoch}{signer.id.hex()}-{number + 1:08x}-"
             made = [
-                sealer.seal(f"packs/{EPOCH:016x}-", content),
-                sealer.seal("deletions/", content),
+                (b"", *sealer.seal(f"packs/{epoch}", content)),
+                (STATEMENT, *sealer.seal(commit, content, signer, STATEMENT)),
+                (b"", given, sealer.sign(given, content, signer)),
+                (
+                    b"",
+                    f"members/{number:016x}",
+                    sealer.sign(f"members/{number:016x}", content, sealer.owner),
+                ),
             ]
-            made.append((given, sealer.seal_as(given, content)))
-            for name, data in made if len(content) < 1000 else made[:1]:
+            for statement, name, data in made if len(content) < 1000 else made[:1]:
                 stored = {
                     "generation": keys.newest,
                     "name": name,
                     "random": random(32).hex(),
+                    "statement": statement.hex(),
                     "content_size": len(content),
                     "file_size": len(data),
                 }
                 if len(content) < 1000:
-                    stored |= {"content": content.hex(), "file": data.hex()}
+                    stored["content"] = content.hex()
+                if len(data) < 1000 or content == b"treesnap":
+                    stored["file"] = data.hex()
                 else:
                     stored["file_blake3"] = checksum(data, 32).hex()
                 found.append(stored)
@@ -98,6 +110,7 @@ def main() -> None:
     vectors = {
         "remote_id": REMOTE_ID.hex(),
         "generations": generations,
+        "machine_seed": SEED.hex(),
         "long_content_seed": LONG.decode(),
         "files": files(),
         "slots": slots(),

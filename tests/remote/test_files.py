@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blob_doubles import MemoryBlobs
+from machine_doubles import MemoryMachine
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.errors import Corrupt
 from treesnap.remote.blobs.base import Blobs
@@ -33,7 +34,7 @@ def sealer(request) -> Sealer:
 
 @pytest.fixture
 def files(blobs, sealer) -> SealedFiles:
-    return SealedFiles(blobs, sealer)
+    return SealedFiles(blobs, sealer, machine=MemoryMachine())
 
 
 def test_a_file_is_read_as_it_was_written(files):
@@ -82,8 +83,8 @@ def test_what_is_gone_is_no_failure(files):
 
 
 def test_nothing_of_an_encrypted_file_is_readable_by_the_server(blobs):
-    files = SealedFiles(blobs, Encrypted(KEYS, b"r" * 16))
-    name = str(files.put(Folder.COMMITS, 1, b"garden on the laptop" * 50))
+    files = SealedFiles(blobs, Encrypted(KEYS, b"r" * 16), machine=MemoryMachine())
+    name = str(files.put(Folder.COMMITS, 1, b"garden on the laptop" * 50, sequence=1))
 
     stored = blobs.get(name)
 

@@ -1,7 +1,7 @@
 """Signed heads of machines as a model: what a server that lies can hide, and what it cannot.
 
-Nothing of the product is tried here: the rules come before their code. As in
-``test_remote_model.py``, each of them is also broken on purpose, and has to be found out.
+Nothing of the product is tried here. As in ``test_remote_model.py``, each of the rules is also
+broken on purpose, and has to be found out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ RUNS_TO_FIND_MAX = 60
 FOUND_BY = {
     "keeps marks": "rollback",
     "looks at what others saw": "hide",
+    "looks at the state that others read": "rollback",
     "checks signatures": "forge",
     "pins the state": "rollback",
     "looks for gaps": "hide",

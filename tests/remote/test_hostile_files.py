@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
 from blob_doubles import MemoryBlobs, WrappedBlobs
+from machine_doubles import MemoryMachine, put_commit
 from remote_world import Objects, new_snapshot
 from treesnap.core.codec.index import encode_index
 from treesnap.core.codec.snapshot import snapshot_id
@@ -17,15 +19,17 @@ from treesnap.remote import push as push_module
 from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.collector import PARTIAL_EPOCHS, Collector
 from treesnap.remote.files import SealedFiles
-from treesnap.remote.keys import MasterKeys
+from treesnap.remote.keys import GenerationKeys, MasterKeys
 from treesnap.remote.objects import RemoteObjects, Seen, needed_objects
 from treesnap.remote.protocol import Remote
 from treesnap.remote.push import push_snapshots
 from treesnap.remote.records import (
     COMMIT,
     DELETION,
+    HEAD,
     Deletion,
     Folder,
+    Head,
     HistoryName,
     RemoteCommit,
     RemoteName,
@@ -38,11 +42,12 @@ from treesnap.remote.verify import Verification
 HISTORY = HistoryName(b"h" * 16, "garden@laptop")
 OTHER = HistoryName(b"o" * 16, "shed@tower")
 KEYS = MasterKeys.new()
+MACHINE = MemoryMachine()
 SEALER = Encrypted(KEYS, b"r" * 16)
 
 
 def opened(blobs) -> Remote:
-    return Remote(SealedFiles(blobs, SEALER), lambda count_read: count_read < 3)
+    return Remote(SealedFiles(blobs, SEALER, machine=MACHINE), lambda count_read: count_read < 3)
 
 
 @pytest.fixture
@@ -122,9 +127,8 @@ def test_a_reader_goes_on_while_states_go_on(blobs, objects):
 # ---------------------------------------------------------------- a writer that has a key
 
 
-def put_commit(blobs, packs, rows: bytes, epoch: int) -> RemoteName:
-    commit = RemoteCommit(OTHER, (), tuple(packs), bytes(rows))
-    return opened(blobs).files.put(Folder.COMMITS, epoch, COMMIT.seal(commit))
+def put_packs(blobs, packs, rows: bytes, epoch: int) -> RemoteName:
+    return put_commit(opened(blobs), RemoteCommit(OTHER, (), tuple(packs), bytes(rows)), epoch)
 
 
 def pack_of(blobs) -> RemoteName:
@@ -138,7 +142,7 @@ def test_a_commit_takes_no_pack_of_another_one_away(blobs, objects):
     push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
     victim = pack_of(blobs)
     rows = encode_index([], {victim.id: 100})
-    put_commit(blobs, [victim._replace(number=7)], rows, 7)
+    put_packs(blobs, [victim._replace(number=7)], rows, 7)
 
     for _ in range(2):
         with pytest.raises(Corrupt, match="pack"):
@@ -164,7 +168,9 @@ def test_a_commit_takes_no_place_of_another_one(blobs, objects):
 
 def sealed_as(name: RemoteName, content: bytes) -> bytes:
     """Encrypts a file under a name that its writer chose, as no writer of ours does."""
-    return SEALER._sealed(str(name), b"", content)
+    with patch.object(GenerationKeys, "token", return_value=name.id):
+        statement = HEAD.payload(Head(0, bytes(16)))
+        return SEALER.seal(name.prefix, content, SEALER.signer(MACHINE.seed()), statement).data
 
 
 def flipped(data: bytes) -> bytes:
@@ -225,7 +231,8 @@ def test_what_is_swept_is_no_damaged_deletion(blobs, objects):
 def test_a_commit_that_needs_newer_keys_is_not_called_damaged(blobs, objects):
     push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(1), 1)])
     newer = Encrypted(KEYS.rotated(), b"r" * 16)
-    rotated = Remote(SealedFiles(blobs, newer), lambda count_read: count_read < 3)
+    opened(blobs).files.members.rotate(newer)
+    rotated = Remote(SealedFiles(blobs, newer, machine=MACHINE), lambda count_read: count_read < 3)
     push_snapshots(rotated, HISTORY, objects, [new_snapshot(objects, Random(2), 2)])
 
     with pytest.raises(GenerationMissing):
@@ -236,7 +243,7 @@ def test_a_commit_says_nothing_of_the_pack_of_another_one(blobs, objects):
     snapshot = new_snapshot(objects, Random(1), 1)
     push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
     victim = pack_of(blobs)
-    put_commit(blobs, [victim], encode_index([], {victim.id: 100}), victim.number)
+    put_packs(blobs, [victim], encode_index([], {victim.id: 100}), victim.number)
 
     with pytest.raises(Corrupt, match="pack"):
         Collector(opened(blobs)).collect()
@@ -244,7 +251,7 @@ def test_a_commit_says_nothing_of_the_pack_of_another_one(blobs, objects):
 
 def test_a_commit_lists_packs_of_its_own_epoch_alone(blobs):
     pack = RemoteName(Folder.PACKS, 3, b"p" * 16)
-    put_commit(blobs, [pack], encode_index([], {pack.id: 100}), 5)
+    put_packs(blobs, [pack], encode_index([], {pack.id: 100}), 5)
 
     with pytest.raises(Corrupt, match="epoch"):
         Collector(opened(blobs)).collect()
@@ -257,7 +264,7 @@ def foreign_rows(blobs, objects, change) -> RemoteName:
     own = RemoteName(Folder.PACKS, 1, b"p" * 16)
     some = next(packs.entries())
     rows = change(some._replace(block=some.block._replace(pack_id=own.id)))
-    return put_commit(blobs, [own], encode_index(rows, {own.id: 100}), 1)
+    return put_packs(blobs, [own], encode_index(rows, {own.id: 100}), 1)
 
 
 def descending(entry):
@@ -310,7 +317,7 @@ def test_nothing_is_fetched_for_a_block_that_is_larger_than_any(blobs, objects):
 
 def test_a_pack_has_a_possible_size(blobs):
     pack = RemoteName(Folder.PACKS, 1, b"p" * 16)
-    put_commit(blobs, [pack], encode_index([], {pack.id: 1 << 62}), 1)
+    put_packs(blobs, [pack], encode_index([], {pack.id: 1 << 62}), 1)
 
     with pytest.raises(Corrupt, match="larger"):
         opened(blobs).read()
@@ -342,7 +349,7 @@ def claim(blobs) -> RemoteName:
         if entry.kind == ObjectKind.CHUNK
     )
     commit = RemoteCommit(OTHER, (), (pack,), bytes(encode_index(rows, {pack.id: 600})))
-    return opened(blobs).files.put(Folder.COMMITS, epoch, COMMIT.seal(commit))
+    return put_commit(opened(blobs), commit, epoch)
 
 
 @pytest.fixture

@@ -263,7 +263,7 @@ def test_a_document_names_the_place_and_nothing_else():
     assert resources("s3://bbb") == [
         "arn:aws:s3:::bbb",
         ["arn:aws:s3:::bbb/*"],
-        ["arn:aws:s3:::bbb/commits/*", "arn:aws:s3:::bbb/packs/*"],
+        ["arn:aws:s3:::bbb/commits/*", "arn:aws:s3:::bbb/members/*", "arn:aws:s3:::bbb/packs/*"],
     ]
     assert resources("s3://bbb/x?region=cn-north-1")[1] == ["arn:aws-cn:s3:::bbb/x/*"]
     assert resources("s3://bbb/x?region=us-gov-west-1")[1] == ["arn:aws-us-gov:s3:::bbb/x/*"]

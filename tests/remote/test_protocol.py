@@ -45,7 +45,7 @@ class Checked(Remote):
 
     def read(self, *arguments, **options) -> View:
         view = super().read(*arguments, **options)
-        assert not view.hidden
+        assert not view.contradiction
         return view
 
 

@@ -10,6 +10,7 @@ from threading import Barrier, Event, Lock
 import pytest
 
 from blob_doubles import BlobFault, BlobFaultKind, FaultyBlobs, MemoryBlobs, WrappedBlobs
+from machine_doubles import MemoryMachine
 from remote_world import Objects, new_snapshot
 from treesnap.core.codec.pack import BLOCK_OBJECTS_MAX, PACK_SIZE_TARGET, ROW_SIZE
 from treesnap.core.codec.reader import Reference
@@ -44,11 +45,12 @@ from treesnap.remote.records import (
 from treesnap.remote.sealing import Encrypted
 
 HISTORY = HistoryName(b"h" * 16, "garden@laptop")
+MACHINE = MemoryMachine()
 SEALER = Encrypted(MasterKeys.new(), b"r" * 16)
 
 
 def opened(blobs) -> Remote:
-    return Remote(SealedFiles(blobs, SEALER), lambda count_read: count_read < 3)
+    return Remote(SealedFiles(blobs, SEALER, machine=MACHINE), lambda count_read: count_read < 3)
 
 
 @pytest.fixture
@@ -319,7 +321,7 @@ def test_a_collection_gives_back_what_a_deleted_snapshot_needed(blobs, objects):
     view = opened(blobs).read()
     (entry,) = view.visible.values()
     deletion = Deletion(entry.name, (bytes.fromhex(snapshot_id(second)),))
-    SealedFiles(blobs, SEALER).put(Folder.DELETIONS, view.state.epoch, DELETION.seal(deletion))
+    opened(blobs).files.put(Folder.DELETIONS, view.state.epoch, DELETION.seal(deletion))
 
     collected = Collector(opened(blobs)).collect()
 

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formats.independent_remote_reader import File, Generation, Slot, padded, token
+from formats.independent_remote_reader import (
+    File,
+    Generation,
+    Slot,
+    owner_key,
+    padded,
+    public_key,
+    token,
+)
 from sampling import sized
 from treesnap.core.model.ids import checksum, expanded
 from treesnap.remote import connection
@@ -22,6 +30,7 @@ from treesnap.remote.keys import (
     SecretKind,
     new_slot,
     open_slot,
+    signer_id,
     slot_header,
 )
 from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted, padded_size
@@ -56,14 +65,26 @@ def content_of(vector: dict[str, Any]) -> bytes:
     return expanded(VECTORS["long_content_seed"].encode(), vector["content_size"])
 
 
+SEED = bytes.fromhex(VECTORS["machine_seed"])
+SIGNERS = (public_key(SEED), *(owner_key(REMOTE_ID, item) for item in GENERATIONS.values()))
+
+
 def remade(vector: dict[str, Any]) -> tuple[str, bytes]:
     """Returns a recorded file as it is made today."""
     random = bytes.fromhex(vector["random"])
     sealer = Encrypted(keys_until(vector["generation"]), REMOTE_ID, lambda _size: random)
     content, name = content_of(vector), vector["name"]
-    if name.startswith("state/"):
-        return name, sealer.seal_as(name, content)
-    return sealer.seal(name[:-32], content)
+    signer = sealer.owner if name.startswith("members/") else sealer.signer(SEED)
+    if name.startswith(("state/", "members/")):
+        return name, sealer.sign(name, content, signer)
+    is_signed = name.startswith("commits/")
+    statement = bytes.fromhex(vector["statement"])
+    return sealer.seal(name[:-32], content, signer if is_signed else None, statement)
+
+
+def recorded(vector: dict[str, Any]) -> bytes:
+    """Returns a recorded file."""
+    return bytes.fromhex(vector["file"]) if "file" in vector else remade(vector)[1]
 
 
 def test_files_are_made_as_they_were():
@@ -78,32 +99,37 @@ def test_files_are_made_as_they_were():
 
 def test_recorded_files_are_opened():
     sealer = Encrypted(keys_until(2), REMOTE_ID)
+    keys = {signer_id(public): public for public in SIGNERS}
     for vector in VECTORS["files"]:
-        data = bytes.fromhex(vector["file"]) if "file" in vector else remade(vector)[1]
-
-        assert sealer.open(vector["name"], data) == content_of(vector)
+        name, data = vector["name"], recorded(vector)
+        if name.startswith("packs/"):
+            assert sealer.open(name, data) == content_of(vector)
+        else:
+            found = sealer.open_signed(name, data, keys.get)
+            expected = bytes.fromhex(vector["statement"]), content_of(vector), vector["generation"]
+            assert found == expected
 
 
 def test_the_independent_reader_opens_recorded_files():
     for vector in VECTORS["files"]:
-        data = bytes.fromhex(vector["file"]) if "file" in vector else remade(vector)[1]
+        file = File(REMOTE_ID, GENERATIONS, vector["name"], recorded(vector), SIGNERS)
 
-        assert File(REMOTE_ID, GENERATIONS, vector["name"], data).content() == content_of(vector)
+        assert file.content() == content_of(vector)
+        assert file.statement.hex() == vector["statement"]
 
 
-def test_names_and_salts_are_made_as_the_page_says():
+def test_names_are_made_as_the_page_says():
     for vector in VECTORS["files"]:
-        name, prefix = vector["name"], vector["name"][:-32]
-        is_given = name.startswith("state/")
+        name, statement = vector["name"], bytes.fromhex(vector["statement"])
+        if name.startswith(("state/", "members/")):
+            continue
+        more = public_key(SEED) + checksum(statement, 32) if name.startswith("commits/") else b""
         random = bytes.fromhex(vector["random"])
         generation = GENERATIONS[vector["generation"]]
 
-        made = token(
-            REMOTE_ID, generation, random, content_of(vector), name if is_given else prefix
-        )
+        made = token(REMOTE_ID, generation, random, content_of(vector), name[:-32], more)
 
-        found = vector["file"][32:64] if is_given else name[-32:]
-        assert made.hex() == found
+        assert made.hex() == name[-32:]
 
 
 CHEAP_SLOTS = [each for each in VECTORS["slots"] if each["cost"] != list(Cost())]
@@ -154,7 +180,7 @@ def test_a_new_slot_has_the_usual_cost():
     assert slot_header(slot.name, slot.data).cost == Cost()
 
 
-BOUNDARIES = [0, 8, 16_384, 17_408, SEGMENT_SIZE, 67_584, 2 * SEGMENT_SIZE, 3 * SEGMENT_SIZE]
+BOUNDARIES = [0, 8, 2048, 16_384, SEGMENT_SIZE, 67_584, 2 * SEGMENT_SIZE, 3 * SEGMENT_SIZE]
 SIZES = st.sampled_from(BOUNDARIES).flatmap(
     lambda size: st.integers(max(0, size - 12), size + 12)
 ) | st.integers(0, 4 * SEGMENT_SIZE)
@@ -166,43 +192,52 @@ CONTENT = expanded(b"generated", 4 * SEGMENT_SIZE)
     size=SIZES,
     is_zero=st.booleans(),
     newest=st.integers(1, 2),
-    prefix=st.sampled_from(["packs/0000000000000001-", "deletions/", ""]),
+    prefix=st.sampled_from(["packs/0000000000000001-", "index/", "commits/01-02-", "state/"]),
 )
 def test_both_readers_agree(size, is_zero, newest, prefix):
     content = bytes(size) if is_zero else CONTENT[:size]
-    sealer = Encrypted(keys_until(newest), REMOTE_ID)
-    given_name = "state/00000000000000ff"
+    sealer, name = Encrypted(keys_until(newest), REMOTE_ID), f"state/{255:016x}"
+    signer = sealer.signer(SEED)
 
-    file = (
-        sealer.seal(prefix, content)
-        if prefix
-        else (given_name, sealer.seal_as(given_name, content))
-    )
+    if prefix == "state/":
+        file = (name, sealer.sign(name, content, signer))
+    elif prefix[0] == "c":
+        file = sealer.seal(prefix, content, signer, CONTENT[:99])
+    else:
+        file = sealer.seal(prefix, content)
 
-    opened = File(REMOTE_ID, GENERATIONS, *file)
-    assert opened.content() == content == Encrypted(keys_until(2), REMOTE_ID).open(*file)
-    assert len(opened.segments) == -(-padded(size + 8) // SEGMENT_SIZE)
+    opened = File(REMOTE_ID, GENERATIONS, *file, SIGNERS)
+    both = Encrypted(keys_until(2), REMOTE_ID)
+    if prefix[0] in "pi":
+        assert both.open(*file) == content
+    else:
+        found = both.open_signed(*file, {signer.id: signer.public}.get)
+        assert (found.statement, found.content) == (opened.statement, content)
+    assert opened.content() == content
+    if prefix != "state/":
+        assert len(opened.segments) == -(-padded(size + 8, opened.draws) // SEGMENT_SIZE)
 
 
-@given(SIZES)
-def test_both_pad_alike(size):
-    assert padded(size) == padded_size(size)
+@given(SIZES, st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1))
+def test_both_pad_alike(size, one, other):
+    assert padded(size + 8, (one, other)) == padded_size(size + 8, (one, other))
 
 
 def test_the_page_shows_a_recorded_file():
     text = PAGE.read_text(encoding="utf-8")
     example = text.partition("## An example")[2]
-    words = re.findall(r"`([0-9a-f/]*[a-z]*/?[0-9a-f]+)`", example)
+    words = re.findall(r"`(packs/[0-9a-f-]+)`", example)
     (vector,) = (
         each for each in VECTORS["files"]
         if each["name"] in words
     )  # fmt: skip
     file = File(REMOTE_ID, GENERATIONS, vector["name"], bytes.fromhex(vector["file"]))
     (use,) = file.encryptions()
+    size = vector["content_size"]
+    stream = use.plaintext[:size] + use.plaintext[-8:]
 
     shown = "".join(re.findall(r"`([^`]+)`", example))
 
-    assert f"{vector['file'][:32]}" in shown
-    for value in (vector["file"], vector["random"], file.key.hex(), use.nonce.hex(),
-                  use.plaintext.hex(), VECTORS["remote_id"]):  # fmt: skip
+    for value in (vector["file"][:64], vector["file"][-32:], vector["random"], file.key.hex(),
+                  use.nonce.hex(), stream.hex(), VECTORS["remote_id"]):  # fmt: skip
         assert value in shown

@@ -11,16 +11,26 @@ from itertools import product
 
 import pytest
 
-from formats.independent_remote_reader import RAW_KEY, Encryption, File, Generation, Slot
+from formats.independent_remote_reader import (
+    RAW_KEY,
+    Encryption,
+    File,
+    Generation,
+    Slot,
+    public_key,
+)
 from treesnap.core.model.ids import expanded
 from treesnap.remote.keys import Algorithm, Cost, MasterKeys, Secret, new_slot
 from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted, Plain
 
 REMOTES = [bytes(range(16)), bytes(range(1, 17))]
-PREFIXES = ["packs/", "packs/0000000000000001-", "packs/0000000000000002-", "commits/"]
-GIVEN = ["state/0000000000000001", "state/0000000000000002"]
+PREFIXES = ["packs/", "packs/0000000000000001-", "packs/0000000000000002-", "index/"]
+COMMITS = ["commits/01-01-01-", "commits/01-01-02-"]
+SEEDS = [b"a" * 32, b"b" * 32]
+STATEMENTS = [b"", b"saw more"]
 LONG = expanded(b"long", 2 * SEGMENT_SIZE)
 CONTENTS = [b"", b"\0", b"a", b"b", LONG, LONG[:-1] + b"x", b"x" + LONG[1:], LONG[:-1]]
+SIGNERS = tuple(map(public_key, SEEDS))
 ROWS = {number: Generation(1 + number % 2, bytes([number]) * 32) for number in (1, 2, 3)}
 
 
@@ -43,9 +53,12 @@ def uses_of_files() -> list[tuple[str, Encryption]]:
         sealer = Encrypted(keys_of(*range(1, newest + 1)), remote_id, frozen)
         for content in CONTENTS:
             files = [sealer.seal(prefix, content) for prefix in PREFIXES]
-            files += [(name, sealer.seal_as(name, content)) for name in GIVEN]
+            files += [
+                sealer.seal(prefix, content, sealer.signer(seed), statement)
+                for prefix, seed, statement in product(COMMITS, SEEDS, STATEMENTS)
+            ]
             for name, data in files:
-                uses = File(remote_id, ROWS, name, data).encryptions()
+                uses = File(remote_id, ROWS, name, data, SIGNERS).encryptions()
                 found += [(name, use) for use in uses]
     return found
 
@@ -58,28 +71,18 @@ def test_no_key_and_nonce_encrypt_two_plaintexts_of_files():
     assert all(seen[use.key, use.nonce] == use for _, use in uses)
     assert len(seen) == len(uses)
     # And no two files have a key in common.
-    assert len({use.key for _, use in uses}) == len(REMOTES) * len(ROWS) * len(CONTENTS) * 6
+    assert len({use.key for _, use in uses}) == len(REMOTES) * len(ROWS) * len(CONTENTS) * 12
 
 
-@pytest.mark.parametrize("sealer", [Encrypted(keys_of(1), REMOTES[0], frozen), Plain(frozen)])
+@pytest.mark.parametrize(
+    "sealer", [Encrypted(keys_of(1), REMOTES[0], frozen), Plain(REMOTES[0], frozen)]
+)
 def test_equal_names_are_equal_files_and_unequal_contents_have_unequal_names(sealer):
     first = [sealer.seal(prefix, content) for prefix, content in product(PREFIXES, CONTENTS)]
     again = [sealer.seal(prefix, content) for prefix, content in product(PREFIXES, CONTENTS)]
 
     assert first == again
     assert len({name for name, _ in first}) == len(first)
-
-
-def test_a_file_that_is_encrypted_twice_with_one_salt_is_the_same_file():
-    sealer = Encrypted(keys_of(1), REMOTES[0], frozen)
-
-    states = {
-        (name, content): sealer.seal_as(name, content) for name in GIVEN for content in CONTENTS
-    }
-    again = {(name, content): sealer.seal_as(name, content) for name, content in states}
-
-    assert states == again
-    assert len({state[16:32] for state in states.values()}) == len(states)
 
 
 RAW = ["00" * 32, "01" * 32]

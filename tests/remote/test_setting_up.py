@@ -8,6 +8,7 @@ import pytest
 
 import treesnap
 from blob_doubles import MemoryBlobs, WrappedBlobs
+from machine_doubles import MemoryMachine
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, Refused
 from treesnap.core.store.layout import Layout
@@ -26,7 +27,7 @@ def secret() -> Secret:
 
 
 def set_up_encrypted(blobs):
-    return set_up("s3://b", blobs, secret, Collection.ANY, encrypts=True)
+    return set_up("s3://b", blobs, secret, Collection.ANY, lambda _: MemoryMachine(), encrypts=True)
 
 
 class Denying(WrappedBlobs):

@@ -6,48 +6,74 @@ from itertools import permutations
 
 import pytest
 
-from formats.independent_remote_reader import File, Generation
-from sampling import evenly
+from formats.independent_remote_reader import File, Generation, padded
+from sampling import evenly, sized
 from treesnap.core.model.errors import Corrupt, ErrorCode, GenerationMissing
 from treesnap.core.model.ids import expanded
-from treesnap.remote.keys import Algorithm, MasterKeys
-from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted
+from treesnap.remote.keys import Algorithm, MasterKeys, Signer
+from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted, Plain, _encrypted
 
 REMOTE_ID = bytes(range(16))
 KEYS = MasterKeys.new().rotated()
 PREFIX = "packs/0000000000000003-"
 GIVEN = "state/0000000000000007"
+COMMIT = f"commits/{3:016x}-{5:016x}-{1:08x}-"
 STORED_SIZE = SEGMENT_SIZE + 16
 SMALL = b"forty bytes that no machine may change ."
 LARGE = expanded(b"large", 4 * SEGMENT_SIZE - 20_000)
 WHOLE = [(0, len(LARGE))]
 SEALER = Encrypted(KEYS, REMOTE_ID)
+PLAIN = Plain(REMOTE_ID)
+SEED = b"s" * 32
+HEAD_SIZE = 32 + 140
+"""Of a signed file, before its statement."""
 
 
-def refused(name: str, data: bytes, sealer: Encrypted = SEALER) -> Corrupt:
+def signer_of(sealer: Encrypted | Plain) -> Signer:
+    return sealer.signer(SEED)
+
+
+def opened(name: str, data: bytes, sealer: Encrypted | Plain = SEALER) -> bytes:
+    """Returns the content of a file."""
+    if name.startswith("packs/"):
+        return sealer.open(name, data)
+    signer = signer_of(sealer)
+    return sealer.open_signed(name, data, {signer.id: signer.public}.get).content
+
+
+def refused(name: str, data: bytes, sealer: Encrypted | Plain = SEALER) -> Corrupt:
     """Returns the error for a file, which names it."""
     with pytest.raises(Corrupt) as caught:
-        sealer.open(name, data)
+        opened(name, data, sealer)
     error = caught.value
     assert (error.path, error.code) == (name, ErrorCode.REMOTE_DAMAGED)
     assert repr(name) in str(error)
     return error
 
 
-def small_files() -> list[tuple[str, bytes]]:
-    """Returns a file with a random name, and one with a given name."""
-    return [SEALER.seal(PREFIX, SMALL), (GIVEN, SEALER.seal_as(GIVEN, SMALL))]
+def small_files(sealer: Encrypted | Plain = SEALER) -> list[tuple[str, bytes]]:
+    """Returns a file of each kind: what a machine signs, with an encrypted content and with a clear
+    one, and of an encrypted remote what no machine signs."""
+    signer = signer_of(sealer)
+    files = [
+        sealer.seal(COMMIT, SMALL, signer, b"what it saw"),
+        (GIVEN, sealer.sign(GIVEN, SMALL, signer)),
+    ]
+    return [*files, sealer.seal(PREFIX, SMALL)] if isinstance(sealer, Encrypted) else files
 
 
-def test_the_files_can_be_opened_as_they_are():
-    assert [SEALER.open(*file) for file in small_files()] == [SMALL, SMALL]
+@pytest.mark.parametrize("sealer", [SEALER, PLAIN])
+def test_the_files_can_be_opened_as_they_are(sealer):
+    assert {opened(*file, sealer) for file in small_files(sealer)} == {SMALL}
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
-def test_every_flipped_bit_of_a_small_file_is_noticed(algorithm):
-    sealer = Encrypted(KEYS.rotated(algorithm), REMOTE_ID)
-    for name, data in (sealer.seal(PREFIX, SMALL), (GIVEN, sealer.seal_as(GIVEN, SMALL))):
-        for bit in range(8 * len(data)):
+@pytest.mark.parametrize(
+    "sealer", [PLAIN, *(Encrypted(KEYS.rotated(each), REMOTE_ID) for each in Algorithm)]
+)
+def test_every_flipped_bit_of_a_small_file_is_noticed(sealer):
+    for name, data in small_files(sealer):
+        bits = range(8 * len(data))
+        for bit in bits[:: sized(11, 1)]:
             refused(name, flipped(data, bit), sealer)
 
 
@@ -62,7 +88,7 @@ def test_flipped_bits_of_a_large_file_are_noticed_whole_and_in_ranges():
     name, data = SEALER.seal(PREFIX, LARGE)
     for number in evenly(8 * len(data), 60):
         changed = flipped(data, number - 1)
-        at = ((number - 1) // 8 - 16) // STORED_SIZE
+        at = ((number - 1) // 8 - 32) // STORED_SIZE
 
         error = refused(name, changed)
         if at >= 0:
@@ -76,7 +102,7 @@ def test_flipped_bits_of_a_large_file_are_noticed_whole_and_in_ranges():
 def refused_in_ranges(name: str, data: bytes) -> Corrupt:
     """Returns the error for a file that is read in ranges, from its first byte to its last."""
     with pytest.raises(Corrupt) as caught:
-        SEALER.open_ranges(name, len(LARGE), WHOLE, [data[16:]])
+        SEALER.open_ranges(name, len(LARGE), WHOLE, [data[32:]])
     return caught.value
 
 
@@ -93,15 +119,15 @@ def is_refused(name: str, data: bytes, wanted: list[tuple[int, int]]) -> bool:
 
 def test_every_cut_and_extension_of_a_small_file_is_noticed():
     for name, data in small_files():
-        for size in range(len(data)):
+        for size in (*range(min(len(data), 300)), *range(300, len(data), 61), len(data) - 1):
             refused(name, data[:size])
-        for extra in (b"\0", b"x" * 16, data[16:], data, bytes(STORED_SIZE)):
+        for extra in (b"\0", b"x" * 16, data[32:], data, bytes(STORED_SIZE)):
             refused(name, data + extra)
 
 
 def test_cuts_of_a_large_file_are_noticed():
     name, data = SEALER.seal(PREFIX, LARGE)
-    ends = [16 + segment * STORED_SIZE + off for segment in range(4) for off in (-1, 0, 1, 16, 17)]
+    ends = [32 + segment * STORED_SIZE + off for segment in range(4) for off in (-1, 0, 1, 16, 17)]
     for size in [*ends, *(number - 1 for number in evenly(len(data), 100))]:
         refused(name, data[:size])
 
@@ -121,13 +147,15 @@ def arrangements() -> list[tuple[int, ...]]:
 
 def test_segments_in_another_order_are_noticed_whole_and_in_ranges():
     # The last segment is as large as the others, so that sizes do not give anything away.
-    content = LARGE + expanded(b"more", 4 * SEGMENT_SIZE - len(LARGE) - 8)
-    name, data = SEALER.seal(PREFIX, content)
-    assert len(data) == 16 + 4 * STORED_SIZE
-    segments = [data[16 + n * STORED_SIZE :][:STORED_SIZE] for n in range(4)]
+    content = LARGE + expanded(b"more", 14_000)
+    while True:
+        name, data = SEALER.seal(PREFIX, content)
+        if len(data) == 32 + 4 * STORED_SIZE:
+            break
+    segments = [data[32 + n * STORED_SIZE :][:STORED_SIZE] for n in range(4)]
 
     for order in arrangements():
-        refused(name, data[:16] + b"".join(segments[number] for number in order))
+        refused(name, data[:32] + b"".join(segments[number] for number in order))
     for place in range(4):
         for other in range(4):
             wanted = [(place * SEGMENT_SIZE + 7, 100)]
@@ -141,7 +169,7 @@ def test_segments_in_another_order_are_noticed_whole_and_in_ranges():
 def test_segments_of_another_file_are_noticed():
     (name, data), (_, other) = SEALER.seal(PREFIX, LARGE), SEALER.seal(PREFIX, LARGE)
     for number in range(4):
-        start, end = 16 + number * STORED_SIZE, 16 + (number + 1) * STORED_SIZE
+        start, end = 32 + number * STORED_SIZE, 32 + (number + 1) * STORED_SIZE
         mixed = data[:start] + other[start:end] + data[end:]
 
         refused(name, mixed)
@@ -169,14 +197,39 @@ def test_a_file_under_another_name_is_refused(prefix):
         assert is_refused(other, data, WHOLE)
 
 
-def test_a_state_under_another_number_or_with_another_salt_is_refused():
-    data, second = SEALER.seal_as(GIVEN, SMALL), SEALER.seal_as(GIVEN, SMALL)
+@pytest.mark.parametrize("sealer", [SEALER, PLAIN])
+def test_what_is_signed_under_one_name_is_refused_under_another(sealer):
+    signer = signer_of(sealer)
+    data = sealer.sign(GIVEN, SMALL, signer)
+    name, commit = sealer.seal(COMMIT, SMALL, signer)
 
-    refused("state/0000000000000008", data)
-    refused("index/0000000000000007", data)
-    refused(GIVEN, data[:16] + second[16:32] + data[32:])
-    refused(GIVEN, data[:16] + bytes(16) + data[32:])
-    refused(f"state/{data[16:32].hex()}", data[:16] + data[32:])
+    refused("state/0000000000000008", data, sealer)
+    refused("members/0000000000000007", data, sealer)
+    refused(name.replace("commits", "deletions"), commit, sealer)
+    refused(name.replace("-00000001-", "-00000002-"), commit, sealer)
+
+
+@pytest.mark.parametrize("sealer", [SEALER, PLAIN])
+def test_what_another_machine_signs_is_refused(sealer):
+    """Also what a holder of the keys puts after the head that a member has signed."""
+    other = sealer.signer(b"o" * 32)
+    refused(GIVEN, sealer.sign(GIVEN, SMALL, other), sealer)
+    refused(*sealer.seal(COMMIT, SMALL, other, b"what it saw"), sealer)
+    signer = signer_of(sealer)
+    name, data = sealer.seal(COMMIT, SMALL, signer, b"")
+    stranger = sealer.seal(COMMIT, SMALL, other, b"").data
+    refused(name, data[:108] + stranger[108:172] + data[172:], sealer)
+    refused(name, data[:36] + stranger[36:44] + data[44:], sealer)
+
+
+def test_a_content_that_its_machine_did_not_sign_is_refused():
+    """A holder of the keys encrypts another one under a head that a member has signed."""
+    name, data = SEALER.seal(COMMIT, SMALL, signer_of(SEALER))
+    keys = SEALER._generations[KEYS.newest]
+
+    forged = _encrypted(keys, name, data[:HEAD_SIZE], b"weeds")
+
+    assert "has another content than its machine signed" in str(refused(name, forged))
 
 
 OTHERS = {
@@ -187,7 +240,8 @@ OTHERS = {
 
 @pytest.mark.parametrize("sealer", OTHERS.values(), ids=OTHERS)
 def test_a_file_of_other_keys_or_another_remote_is_refused(sealer):
-    for name, data in [*small_files(), SEALER.seal(PREFIX, LARGE)]:
+    encrypted = [file for file in small_files() if not file[0].startswith("state/")]
+    for name, data in [*encrypted, SEALER.seal(PREFIX, LARGE)]:
         refused(name, data, sealer)
     name, data = sealer.seal(PREFIX, LARGE)
     assert is_refused(name, data, WHOLE)
@@ -198,11 +252,13 @@ def test_a_file_of_one_generation_is_none_of_another(newer):
     sealer = Encrypted(KEYS.rotated(newer), REMOTE_ID)
     for generation, algorithm in ((2, 1), (3, newer)):
         for name, data in small_files():
-            header = data[:10] + bytes([algorithm, 1]) + generation.to_bytes(4, "little")
+            clear = name.startswith("state/")
+            mode = b"\0\0" if clear else bytes([algorithm, 1])
+            header = data[:10] + mode + generation.to_bytes(4, "little")
             if header != data[:16]:
                 refused(name, header + data[16:], sealer)
             else:
-                assert sealer.open(name, data) == SMALL
+                assert opened(name, data, sealer) == SMALL
 
 
 def test_a_generation_that_is_not_at_hand_is_named():
@@ -223,36 +279,36 @@ def test_files_of_all_generations_are_opened_after_a_rotation():
         name, data = sealer.seal(PREFIX, LARGE)
 
         assert rotated.open(name, data) == LARGE
-        assert rotated.open_ranges(name, len(LARGE), WHOLE, [data[16:]]) == [LARGE]
+        assert rotated.open_ranges(name, len(LARGE), WHOLE, [data[32:]]) == [LARGE]
 
 
-def stream_of(content: bytes, size: int, padding: bytes = b"") -> bytes:
+def stream_of(content: bytes, file_size: int, said: int, padding: bytes = b"") -> bytes:
     """Returns what is encrypted for a content, as a holder of the keys may make it up."""
-    return content + padding + size.to_bytes(8, "little")
+    zeros = bytes(file_size - len(content) - len(padding) - 8)
+    return content + padding + zeros + said.to_bytes(8, "little")
 
 
-LONG = bytes(16_377)
 STREAMS = {
-    "more padding": stream_of(SMALL, len(SMALL), b"\0"),
-    "a smaller size": stream_of(SMALL, len(SMALL) - 1),
-    "a larger size": stream_of(SMALL, len(SMALL) + 1),
-    "the largest size": stream_of(SMALL, (1 << 64) - 1),
-    "a byte in the padding": stream_of(LONG, len(LONG), bytes(1022) + b"\1"),
-    "another byte in the padding": stream_of(LONG, len(LONG), b"\1" + bytes(1022)),
-    "a smaller size inside the padding": stream_of(LONG, len(LONG) - 1, bytes(1022) + b"\1"),
+    "more padding": (1, len(SMALL), b""),
+    "a smaller size": (0, len(SMALL) - 1, b""),
+    "a size of more than there is": (0, 1 << 20, b""),
+    "the largest size": (0, (1 << 64) - 1, b""),
+    "a byte in the padding": (0, len(SMALL), b"\1"),
+    "another byte in the padding": (0, len(SMALL), bytes(1000) + b"\1"),
 }
 
 
-@pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
-def test_a_stream_that_no_writer_makes_is_refused(stream):
+@pytest.mark.parametrize(("steps", "said", "padding"), STREAMS.values(), ids=STREAMS)
+def test_a_stream_that_no_writer_makes_is_refused(steps, said, padding):
     """Equal contents are equal streams, also where a holder of the keys wants otherwise."""
-    name, header = f"packs/{'0' * 32}", b"TREESNAP\x12\x01\1\1\1\0\0\0"
+    name = f"packs/{'0' * 32}"
+    header = b"TREESNAP\x12\x02\1\1\1\0\0\0" + REMOTE_ID
     file = File(REMOTE_ID, {1: Generation(1, bytes(32))}, name, header)
     sealer = Encrypted(MasterKeys(b"\1\0\0\0\1" + bytes(32)), REMOTE_ID)
+    size = padded(len(SMALL) + 8, file.draws)
 
-    def sealed(data: bytes) -> bytes:
-        return header + file.cipher.encrypt(bytes(11) + b"\1", data, file.associated)
+    def sealed(stream: bytes) -> bytes:
+        return header + file.cipher.encrypt(bytes(11) + b"\1", stream, file.associated)
 
-    assert sealer.open(name, sealed(stream_of(SMALL, len(SMALL)))) == SMALL
-    assert sealer.open(name, sealed(stream_of(LONG, len(LONG), bytes(1023)))) == LONG
-    refused(name, sealed(stream), sealer)
+    assert sealer.open(name, sealed(stream_of(SMALL, size, len(SMALL)))) == SMALL
+    refused(name, sealed(stream_of(SMALL, size + 2048 * steps, said, padding)), sealer)

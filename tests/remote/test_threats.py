@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -76,13 +77,145 @@ def test_a_server_that_hides_the_newest_push_is_noticed_by_each_store_that_saw_i
     assert (tmp_path / "again" / "plants").read_text() == "roses"
     for machine in (remotes, remotes, seen):
         for work in (machine.push, machine.fetch, machine.histories):
-            with pytest.raises(Refused, match="does not list 1 push that it had") as refused:
+            with pytest.raises(Refused, match="does not list push 2 of machine") as refused:
                 work()
             assert refused.value.code is ErrorCode.REMOTE_SET_BACK
     assert content == older
     accepting = Remotes(handle, secret_of, opener, accepts_rollback=True)
     assert len(accepting.push().snapshots) == 1
     assert remotes.push().snapshots == ()
+
+
+class Machines:
+    """Machines with the same secret, each with a store and a root of its own."""
+
+    def __init__(self, base: Path, opener) -> None:
+        self._base = base
+        self._opener = opener
+        self._handles: dict[str, treesnap.Handle] = {}
+
+    def remotes(self, name: str, **options: bool) -> Remotes:
+        if name not in self._handles:
+            root = self._base / name
+            root.mkdir()
+            self._handles[name] = treesnap.open(root, self._base / f"store of {name}")
+            Remotes(self._handles[name], secret_of, self._opener).add("backup", URL)
+        return Remotes(self._handles[name], secret_of, self._opener, **options)
+
+    def push(self, name: str, text: str) -> None:
+        push(self._handles.get(name) or self.handle(name), self.remotes(name), text)
+
+    def handle(self, name: str) -> treesnap.Handle:
+        self.remotes(name)
+        return self._handles[name]
+
+    def clone(self, **options: bool) -> None:
+        """Clones what laptop pushed, to a machine that knows nothing."""
+        self._handles.pop("new", None)
+        place = self._base / f"new {len(list(self._base.iterdir()))}"
+        given = treesnap.open(place, self._base / f"store of {place.name}")
+        Remotes(given, secret_of, self._opener, **options).clone(URL, "laptop")
+
+
+@pytest.fixture
+def machines(tmp_path, opener) -> Machines:
+    return Machines(tmp_path, opener)
+
+
+def commits(content: dict[str, bytes]) -> list[str]:
+    """Returns the pushes there, in the order in which they came."""
+    return [name for name in content if name.startswith("commits/")]
+
+
+def test_a_push_that_another_machine_saw_is_not_hidden_from_a_new_one(machines, content):
+    machines.push("laptop", "roses")
+    machines.push("tower", "tulips")
+    machines.push("laptop", "peas")
+    (_, of_tower, _) = commits(content)
+    machines.clone()
+
+    del content[of_tower]
+
+    for work in (machines.clone, machines.remotes("third").histories):
+        with pytest.raises(Refused, match="does not list push 1 of machine") as refused:
+            work()
+        assert refused.value.code is ErrorCode.REMOTE_SET_BACK
+    machines.clone(accepts_rollback=True)
+    accepting = machines.remotes("third", accepts_rollback=True)
+    assert len(accepting.histories()) == 1
+    assert len(machines.remotes("third").histories()) == 1
+    machines.push("third", "beans")
+
+
+def test_an_older_push_of_a_machine_is_not_hidden_beside_a_newer_one(machines, content):
+    for text in ("roses", "tulips", "peas"):
+        machines.push("laptop", text)
+    (_, second, _) = commits(content)
+    machines.remotes("tower").histories()
+
+    del content[second]
+
+    for work in (machines.clone, machines.remotes("tower").histories):
+        with pytest.raises(Refused, match="does not list push 2 of machine"):
+            work()
+
+
+def test_an_older_state_beside_a_push_that_saw_the_newer_one_is_noticed(machines, content):
+    machines.push("laptop", "roses")
+    older = {
+        name: data for name, data in content.items() if name[:5] in {"state", "index", "commi"}
+    }
+    machines.remotes("laptop").collect()
+    machines.push("laptop", "tulips")
+    for name in [name for name in content if name.startswith("state/")]:
+        del content[name]
+    content |= older
+
+    with pytest.raises(Refused, match="at state 0, and machine"):
+        machines.clone()
+
+
+def test_a_thief_who_was_shut_out_enrols_no_machine_and_pushes_nothing_that_counts(
+    machines, content, opener
+):
+    """A thief of the old slot, the secret and the credentials, on a machine of their own."""
+    machines.push("laptop", "roses")
+    old = dict(content)
+    machines.remotes("laptop").rotate_keys()
+    content_of_thief = dict(old)
+    thief = Machines(machines._base, lambda _url, make=False: MemoryBlobs(content_of_thief))
+    thief.push("thief", "weeds")
+    theirs = {name: data for name, data in content_of_thief.items() if name not in old}
+    assert {name.partition("/")[0] for name in theirs} == {"commits", "packs", "members"}
+
+    content.update({name.replace("members/" + "0" * 15, "members/" + "0" * 14 + "1"): data
+                    for name, data in theirs.items()})  # fmt: skip
+
+    push(machines.handle("laptop"), machines.remotes("laptop"), "tulips")
+    assert [item.name.partition("@")[0] for item in machines.remotes("laptop").histories()] == [
+        "laptop"
+    ]
+    (problem,) = machines.remotes("laptop").verify().problems
+    assert problem.code == "bad-commit"
+    assert "not signed by a member" in problem.message
+
+
+def test_both_of_a_machine_and_its_copy_go_on_as_machines_of_their_own(machines, content, tmp_path):
+    machines.push("laptop", "roses")
+    shutil.copytree(tmp_path / "store of laptop", tmp_path / "stolen", symlinks=True)
+    copy = treesnap.open(tmp_path / "laptop", tmp_path / "stolen")
+    copy.store_trust()
+
+    theirs = Remotes(copy, secret_of, lambda _url, make=False: MemoryBlobs(content))
+    for text in ("weeds", "thistles"):
+        push(copy, theirs, text)
+        Path(machines.handle("laptop").root, "plants").write_text("roses")
+        machines.handle("laptop").create()
+        machines.remotes("laptop").push()
+
+    of_machine = Counter(name.split("-")[1] for name in commits(content))
+    assert sorted(of_machine.values()) == [2, 3]
+    assert machines.remotes("laptop").verify(read_data=True).problems == ()
 
 
 def test_a_rotation_that_a_server_undid_gets_no_push_in_the_old_generation(
@@ -188,7 +321,7 @@ def test_an_unencrypted_remote_in_the_place_of_the_encrypted_one_is_refused(
 def test_a_file_that_is_no_commit_stops_collections_alone(handle, remotes, content, data):
     push(handle, remotes, "roses")
     histories = remotes.histories()
-    name = f"commits/{1:016x}-{'ab' * 16}"
+    name = f"commits/{1:016x}-{'ab' * 8}-{1:08x}-{'ab' * 16}"
     content[name] = data
 
     assert remotes.push().snapshots == ()
@@ -214,7 +347,7 @@ def test_a_commit_of_what_is_no_snapshot_stops_collections_alone(
     histories = remotes.histories()
     rows = bytes(encode_index([], {}))
     weeds = RemoteCommit(HistoryName(b"w" * 16, "weeds"), (snapshot,), (), rows)
-    name = f"commits/{1:016x}-{'ab' * 16}"
+    name = f"commits/{1:016x}-{'ab' * 8}-{1:08x}-{'ab' * 16}"
     content[name] = COMMIT.seal(weeds)
 
     given = treesnap.open(tmp_path / "again", tmp_path / "other")

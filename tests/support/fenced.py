@@ -181,7 +181,7 @@ ROWS: tuple[tuple[str, Callable[..., bool]], ...] = (
     (rf"{_ROOT}/(?:hold|export)-.*", free),
     (rf"{_ROOT}/pushed-.*", pushes),
     (rf"{_ROOT}(?:/watch)?", registry),
-    (r"remotes/[^.].*", lambda taking: taking.holds("remotes/.lock")),
+    (r"remotes/(?:[^.]|\.machine-).*", lambda taking: taking.holds("remotes/.lock")),
     (r"config\.toml", registry),
     (r"made-here", free),
     (r"moving", lambda taking: taking.holds(".") or taking.holds_collector()),

@@ -33,8 +33,8 @@ from treesnap.remote.records import (
     RemoteName,
     RemoteState,
     damage_of_remote,
+    file_number,
     state_name,
-    state_number,
 )
 
 PARTIAL_EPOCHS = 4
@@ -182,12 +182,13 @@ class Collector:
         packs: frozenset[RemoteName],
         new: Sequence[IndexedPacks],
     ) -> RemoteState | None:
-        """Creates the state after that of a view: with commits and packs of the view, and packs
-        that are new.
+        """Creates the state after that of a view: with commits, heads and packs of the view, and
+        packs that are new.
 
         Returns it, or None when another collector was first.
         """
         state = state._replace(
+            heads=view.counted_heads,
             catalog_parts=self._catalog_parts(view, catalog),
             index_parts=self._index_parts(view, packs, new),
         )
@@ -242,7 +243,7 @@ class Collector:
     def sweep(self) -> None:
         """Deletes what is garbage for ever. Any machine may do so at any time."""
         listed = {folder: self._remote.names(folder) for folder in Folder}
-        states = [name for name in self._files.list("state/") if state_number(name) is not None]
+        states = [name for name in self._files.list("state/") if file_number(name) is not None]
         deletions = self._remote.read_deletions(skips_damaged=True).listed
         view = self._remote.read({})
         state = view.state

@@ -1,8 +1,8 @@
 """A remote that is open: its blobs, the keys that open its files, and its protocol.
 
-A new remote is set up in this order: the key slot, ``format``, the first state. A slot is bound
-to the remote's id, and ``format`` says which id holds. So of machines that set one up at
-the same time one wins, and a slot that a killed or beaten one left opens nothing. Where the
+A new remote is set up in this order: the key slot, ``format``, the first member, the first state.
+A slot is bound to the remote's id, and ``format`` says which id holds. So of machines that set one
+up at the same time one wins, and a slot that a killed or beaten one left opens nothing. Where the
 state is missing and nothing else is there, the machine was killed before it: the next one that is
 added writes it.
 """
@@ -53,7 +53,8 @@ from treesnap.remote.keys import (
     slot_header,
 )
 from treesnap.remote.marks import marks_of, require_not_set_back
-from treesnap.remote.protocol import Remote
+from treesnap.remote.members import Machine
+from treesnap.remote.protocol import Remote, View
 from treesnap.remote.records import (
     FILE_ID_SIZE,
     Collection,
@@ -64,6 +65,8 @@ from treesnap.remote.records import (
 )
 from treesnap.remote.sealing import Encrypted, Plain
 
+MachineOf = Callable[[bytes], Machine]
+"""Returns what a store is on the remote with an id."""
 SecretSource = Callable[[], Secret]
 """Returns the secret of a remote; asked only where one is needed, and only once."""
 
@@ -100,6 +103,7 @@ STATE_READS_MAX = 6
 _WAIT_S = 0.5
 _SCHEMES = frozenset({"s3", "gs", "az"})
 _SLOTS = "keys/"
+_NOTHING_SEEN = Marks()
 _LAST_SLOT = "slot"
 """What is kept under this name is the name of the slot that was opened last."""
 
@@ -209,21 +213,29 @@ class Connection:
         opened: OpenedSlot | None,
         cache: FileCache | None = None,
         secret: SecretSource | None = None,
+        machine_of: MachineOf | None = None,
         *,
         may_collect: bool = False,
+        known: Marks = _NOTHING_SEEN,
     ) -> None:
-        """``opened`` has the keys of an encrypted remote, and ``secret`` gives what opened them."""
+        """``opened`` has the keys of an encrypted remote, and ``secret`` gives what opened them.
+
+        Without ``machine_of`` nothing can be written there.
+        """
         self.url = url
         self.format = format_
         self.may_collect = may_collect
         """Whether this machine may collect garbage there."""
         self._blobs = blobs
+        self._accepted = known.accepted
         self._opened = opened
         self._cache = cache
         self._secret = secret
-        sealer = Encrypted(opened.keys, format_.remote_id) if opened is not None else Plain()
-        self.files: SealedFiles = SealedFiles(blobs, sealer, cache)
-        self.protocol: Remote = Remote(self.files, _wait, self._is_in_a_slot)
+        remote_id = format_.remote_id
+        sealer = Encrypted(opened.keys, remote_id) if opened is not None else Plain(remote_id)
+        machine = machine_of(remote_id) if machine_of is not None else None
+        self.files: SealedFiles = SealedFiles(blobs, sealer, cache, machine, self._is_in_a_slot)
+        self.protocol: Remote = Remote(self.files, _wait, self._is_in_a_slot, known.accepted)
 
     def __enter__(self) -> Self:
         return self
@@ -263,7 +275,19 @@ class Connection:
 
     def marks(self, number: int, state: RemoteState) -> Marks:
         """Returns what is to be remembered of the remote, with a state that was read there."""
-        return marks_of(number, state, self.generation)
+        marks = marks_of(number, state, self.generation)
+        return marks._replace(accepted=self._accepted)
+
+    def marks_of(self, view: View, *, accepts: bool = False) -> Marks:
+        """Returns what is to be remembered of the remote, with all that was read there.
+
+        Where what contradicts itself is accepted, that is remembered too.
+        """
+        listed = frozenset(name.id for name in view.commits)
+        return self.marks(view.number, view.state)._replace(
+            heads=view.certain_heads,
+            accepted=tuple(sorted(listed if accepts else listed.intersection(self._accepted))),
+        )
 
     def require_newest_keys(self, known: Marks) -> None:
         """Raises Refused where the secret opens only older keys than were seen before.
@@ -346,12 +370,12 @@ class Connection:
             )
         return fitting[0]
 
-    def rotate(self, *, takes_over: bool = False) -> KeyInfo:
+    def rotate(self) -> KeyInfo:
         """Makes a new key generation, which new files are encrypted with; durable after return.
 
         The slot in use is replaced, for the same secret. Other slots open what was stored before,
-        and nothing newer. Raises Busy where another machine rotates, or was stopped in the
-        middle of it, unless ``takes_over``; Refused where the server cannot be relied on.
+        and nothing newer. Raises Busy where another machine rotates, or is enrolled, meanwhile;
+        Refused where the server cannot be relied on.
         """
         opened = self._require_keys()
         if not self.may_collect:
@@ -361,22 +385,19 @@ class Connection:
             )
         assert self._secret is not None
         secret = self._secret()
-        number = opened.keys.newest + 1
-        while not self._blobs.create(_reservation(number), b"reserved\n"):
-            if not takes_over:
-                raise Busy(
-                    "Another machine rotates the keys of the remote, or was stopped in the middle"
-                )
-            number += 1
-        slot = new_slot(opened.keys.rotated(number=number), secret, self.format.remote_id)
+        keys, remote_id = opened.keys.rotated(), self.format.remote_id
+        slot = new_slot(keys, secret, remote_id)
+        overtaken = Busy("Another machine has changed the members of the remote meanwhile")
+        number = self.files.members.rotate(Encrypted(keys, remote_id))
+        if number is None:
+            raise overtaken
         self._blobs.put(slot.name, slot.data)
-        higher = self._blobs.list("generations/", after=_reservation(number))
-        if any(higher):
+        if not self.files.members.is_newest(number):
             self._blobs.delete([slot.name])
-            raise Busy("Another machine has rotated the keys of the remote meanwhile")
+            raise overtaken
         self._blobs.delete([opened.name])
         name = slot.name.removeprefix(_SLOTS)
-        return KeyInfo(name, secret.kind.words, number, is_used=True)
+        return KeyInfo(name, secret.kind.words, keys.newest, is_used=True)
 
     def _require_keys(self) -> OpenedSlot:
         if self._opened is None:
@@ -384,11 +405,6 @@ class Connection:
                 f"The remote {quoted(self.url)} is not encrypted", code=ErrorCode.NOT_ENCRYPTED
             )
         return self._opened
-
-
-def _reservation(generation: int) -> str:
-    """Returns the name of the file that gives a key generation to one machine."""
-    return f"generations/{generation:08x}"
 
 
 def _wait(count_read: int) -> bool:
@@ -400,7 +416,11 @@ def _wait(count_read: int) -> bool:
 
 
 def connect(
-    known: KnownRemote, secret: SecretSource, opener: Opener, cache: FileCache | None = None
+    known: KnownRemote,
+    secret: SecretSource,
+    opener: Opener,
+    cache: FileCache | None = None,
+    machine_of: MachineOf | None = None,
 ) -> Connection:
     """Opens a remote; one that was added has to be the same as then.
 
@@ -415,6 +435,20 @@ def connect(
     expected = None
     if any(known.remote_id):
         expected = RemoteFormat(known.remote_id, known.is_encrypted, known.collection)
+
+    def opened_as(format_: RemoteFormat, opened: OpenedSlot | None) -> Connection:
+        return Connection(
+            url,
+            blobs,
+            format_,
+            opened,
+            cache,
+            secret,
+            machine_of,
+            may_collect=may_collect,
+            known=known.marks,
+        )
+
     blobs = opener(url)
     if known.appends_only:
         blobs = CreateOnly(blobs)
@@ -424,9 +458,7 @@ def connect(
         if expected is not None and cache is not None:
             opened = _opened_again(blobs, expected, secret, cache)
             if opened is not None and opened.keys.newest >= known.marks.generation:
-                return Connection(
-                    url, blobs, expected, opened, cache, secret, may_collect=may_collect
-                )
+                return opened_as(expected, opened)
         format_ = read_format(url, blobs)
         if format_ is None:
             raise _no_remote(url)
@@ -436,7 +468,7 @@ def connect(
         elif known.is_encrypted:
             require_encrypted(url, format_)
         opened = _opened(blobs, format_, secret)
-        connection = Connection(url, blobs, format_, opened, cache, secret, may_collect=may_collect)
+        connection = opened_as(format_, opened)
         connection.require_newest_keys(known.marks)
         if opened is not None and cache is not None:
             cache.put(_LAST_SLOT, opened.name.encode())
@@ -451,6 +483,7 @@ def set_up(
     blobs: Blobs,
     secret: SecretSource,
     collection: Collection,
+    machine_of: MachineOf,
     *,
     encrypts: bool,
 ) -> Connection:
@@ -469,7 +502,7 @@ def set_up(
         if encrypts:
             require_encrypted(url, format_)
         opened = _opened(blobs, format_, secret)
-        connection = Connection(url, blobs, format_, opened)
+        connection = Connection(url, blobs, format_, opened, machine_of=machine_of)
         if not any(any(blobs.list(f"{kind}/")) for kind in ("state", *Folder)):
             # Beside anything else, state 0 would make that garbage.
             connection.protocol.create_state(0, RemoteState())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from treesnap.core.model.errors import Corrupt, ErrorCode
 from treesnap.remote.blobs.base import BlobMissing, Blobs
 from treesnap.remote.cache import FileCache
-from treesnap.remote.records import Folder, RemoteName
-from treesnap.remote.sealing import Sealer
+from treesnap.remote.members import Machine, Members
+from treesnap.remote.records import Folder, RemoteName, Span
+from treesnap.remote.sealing import Sealer, Signed, signer_of
 
 _STATES = "state/"
+_SIGNED = (_STATES, f"{Folder.COMMITS}/", f"{Folder.DELETIONS}/")
 _NEVER_CHANGED = tuple(
     f"{folder}/" for folder in (Folder.COMMITS, Folder.DELETIONS, Folder.INDEX, Folder.CATALOG)
 )
@@ -21,10 +23,22 @@ _NEVER_CHANGED = tuple(
 class SealedFiles:
     """Files of a remote; a :class:`treesnap.remote.protocol.RemoteFiles`."""
 
-    def __init__(self, blobs: Blobs, sealer: Sealer, cache: FileCache | None = None) -> None:
+    def __init__(
+        self,
+        blobs: Blobs,
+        sealer: Sealer,
+        cache: FileCache | None = None,
+        machine: Machine | None = None,
+        are_keys_known: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Without a ``machine`` nothing is written that is signed.
+
+        ``are_keys_known`` tells whether the remote has keys of a newer generation.
+        """
         self._blobs = blobs
         self._sealer = sealer
         self._cache = cache
+        self.members: Members = Members(blobs, sealer, machine, cache, are_keys_known)
         self._tags: dict[str, str] = {}
         """Tags of the states that were listed."""
         self._read: tuple[str, bytes, str] | None = None
@@ -35,12 +49,36 @@ class SealedFiles:
         """Takes no file that was kept for one that is on the server, from now on."""
         self._takes_kept = False
 
-    def put(self, folder: Folder, number: int, content: bytes) -> RemoteName:
+    def next_sequence(self) -> tuple[bytes, int, tuple[Span, ...]]:
+        """Returns which machine this is, the number of its next commit, and those of earlier ones
+        of which it is not known whether they count; durable.
+        """
+        return self.members.signer().id, *self.members.machine.next_sequence()
+
+    def settle(self, sequence: int, folded: int) -> None:
+        """Takes note that a commit of this machine counts, as do all up to the ``folded`` one."""
+        self.members.machine.settle(sequence, folded)
+
+    def meet(self, machines: Iterable[bytes]) -> None:
+        """Finds out which machines are members; raises Corrupt and RemoteFailed."""
+        self.members.meet(machines)
+
+    def put(
+        self,
+        folder: Folder,
+        number: int,
+        content: bytes,
+        statement: bytes = b"",
+        sequence: int = 0,
+    ) -> RemoteName:
         """Writes a file under a new name; durable and listed when it returns.
 
         What is sent again after a failure has the same bytes: it was sealed once.
         """
-        file = self._sealer.seal(f"{folder}/{number:016x}-", content)
+        signer = self.members.signer() if f"{folder}/" in _SIGNED else None
+        machine = signer.id if signer is not None else b""
+        prefix = RemoteName(folder, number, b"", machine, sequence).prefix
+        file = self._sealer.seal(prefix, content, signer, statement)
         name = RemoteName.parse(file.name)
         assert name is not None
         self._blobs.put(file.name, file.data)
@@ -50,22 +88,40 @@ class SealedFiles:
 
     def create(self, name: str, content: bytes) -> bool:
         """Writes a file if there is none; returns whether it did. Raises RemoteFailed."""
-        return self._blobs.create(name, self._sealer.seal_as(name, content))
+        return self._blobs.create(name, self._sealer.sign(name, content, self.members.signer()))
 
     def get(self, name: str) -> bytes | None:
         """Returns a file, or None when there is none; raises Corrupt and RemoteFailed."""
+        found = self.get_signed(name)
+        return None if found is None else found.content
+
+    def get_signed(self, name: str) -> Signed | None:
+        """Returns a file with what is signed beside it, as :meth:`get` does."""
         tag = self._tags.get(name, "")
         is_kept = self._takes_kept and (tag or name.startswith(_NEVER_CHANGED))
         kept = self._cache.get(name, tag) if self._cache is not None and is_kept else None
         if kept is not None:
             with suppress(Corrupt):  # read it again
-                return self._sealer.open(name, kept)
+                return self._opened(name, kept)
         try:
             data = self._blobs.get(name)
         except BlobMissing:
             return None
         self._read = name, data, tag
-        return self._sealer.open(name, data)
+        return self._opened(name, data)
+
+    def _opened(self, name: str, data: bytes) -> Signed:
+        if not name.startswith(_SIGNED):
+            return Signed(b"", self._sealer.open(name, data), 0)
+        parsed = RemoteName.parse(name)
+        if parsed is None:
+            self.members.meet([signer_of(name, data)])
+        by_name = None if parsed is None else parsed.machine
+
+        def key_of(machine: bytes) -> bytes | None:
+            return self.members.key_of(machine) if by_name in (None, machine) else None
+
+        return self._sealer.open_signed(name, data, key_of)
 
     def keep(self, name: str) -> None:
         """Keeps the file that was read last, which proved to be whole."""
@@ -80,7 +136,7 @@ class SealedFiles:
         kept = self._cache.get(name, None) if self._cache is not None else None
         if kept is not None:
             with suppress(Corrupt):
-                return self._sealer.open(name, kept)
+                return self._opened(name, kept).content
         return None
 
     def get_ranges(
@@ -109,10 +165,6 @@ class SealedFiles:
             if blob.tag and blob.name.startswith(_STATES):
                 self._tags[blob.name] = blob.tag
             yield blob.name
-
-    def kept(self, folder: str) -> Collection[str]:
-        """Returns the names of the files of a folder that were read before, and are needed."""
-        return self._cache.names(folder) if self._cache is not None else []
 
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
         """Lets go of the files of some folders that are not needed again but for these."""

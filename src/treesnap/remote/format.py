@@ -1,6 +1,6 @@
 """The file ``format`` of a remote: what it is, for a reader without a key.
 
-    {"treesnap": "remote", "format": 1, "min_reader": 1, "min_writer": 1,
+    {"treesnap": "remote", "format": 2, "min_reader": 2, "min_writer": 2,
      "id": "<32 hex>", "encrypted": true, "collection": "any"}
 
 It is written once, and only where there is none, so it decides which of two machines that found
@@ -18,7 +18,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.remote.records import Collection
 
 NAME = "format"
-VERSION = 1
+VERSION = 2
 SIZE_MAX = 1 << 16
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 

@@ -2,7 +2,7 @@
 
     secret     --Argon2id or HKDF-->  KEK  --BLAKE3-->  commitment, wrapping key
     key slot   =  header, AES-256-GCM(wrapping key, the master keys of all generations)
-    master key --HKDF, remote id-->   keys of files, contents, names and slots
+    master key --HKDF, remote id-->   keys of files, contents, names and slots, and the owner's
 
 A remote has one *master key* per *generation*; it is used with one algorithm. Each *key slot*
 (``keys/<32 hex>``) holds all of them for those with its *secret*: a passphrase, a raw key or a
@@ -19,6 +19,9 @@ What holds:
    slot, or have different keys. No key and nonce ever belong to two plaintexts.
 4. Nothing here shows a secret or a key: not in its ``repr``, not in the message of an error, and
    not in the local variables of the functions that an error passes through.
+
+A process that opens a slot is an *owner*: the key that signs the list of members follows from the
+newest master key.
 
 This is the one module that imports ``cryptography``, when the first key is used. Not here: files
 (sealing), where slots are stored, where secrets come from. docs/reference/remote-encryption.md
@@ -47,11 +50,15 @@ from treesnap.core.model.errors import (
     RemoteLocked,
     UnsupportedFormat,
 )
-from treesnap.core.model.ids import keyed_hash
+from treesnap.core.model.ids import checksum, keyed_hash
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import count_text
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
@@ -62,6 +69,10 @@ KEY_SIZE = 32
 RANDOM_SIZE = 32
 """Random bytes that go into a name or a salt."""
 SALT_SIZE = 16
+TOKEN_SIZE = 16
+"""Bytes of the random part of a name."""
+SIGNATURE_SIZE = 64
+SIGNER_ID_SIZE = 8
 TAG_SIZE = 16
 """Bytes that encryption adds."""
 REMOTE_ID_SIZE = 16
@@ -74,6 +85,7 @@ _WRAPPING_NONCE = bytes(12)
 """A wrapping key is used once, because the salt that it is made with stands for what it wraps."""
 _ROW = struct.Struct("<IB32s")
 """Generation, algorithm, master key."""
+_DRAWS = struct.Struct("<QQ")
 _SLOT_SHAPE = struct.Struct("<BIII")
 """Kind of the secret, and the three costs, 0 for a raw key."""
 _SLOT_NAME = re.compile(r"keys/[0-9a-f]{32}\Z")
@@ -146,6 +158,8 @@ def damaged(name: str, problem: str) -> Corrupt:
 class _Library(NamedTuple):
     """What is used of ``cryptography``."""
 
+    private_key: Callable[[bytes], Ed25519PrivateKey]
+    public_key: Callable[[bytes], Ed25519PublicKey]
     AESGCM: type[AESGCM]
     ChaCha20Poly1305: type[ChaCha20Poly1305]
     Argon2id: type[Argon2id]
@@ -153,13 +167,18 @@ class _Library(NamedTuple):
     HKDFExpand: type[HKDFExpand]
     SHA256: type[SHA256]
     InvalidTag: type[Exception]
+    InvalidSignature: type[Exception]
     UnsupportedAlgorithm: type[Exception]
 
 
 @cache
 def _library() -> _Library:
     try:
-        from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
+        from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+            Ed25519PrivateKey,
+            Ed25519PublicKey,
+        )
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
@@ -169,6 +188,8 @@ def _library() -> _Library:
 
         raise OperationFailed(missing_text(error, "remote")) from error
     return _Library(
+        Ed25519PrivateKey.from_private_bytes,
+        Ed25519PublicKey.from_public_bytes,
         AESGCM,
         ChaCha20Poly1305,
         Argon2id,
@@ -176,6 +197,7 @@ def _library() -> _Library:
         HKDFExpand,
         SHA256,
         InvalidTag,
+        InvalidSignature,
         UnsupportedAlgorithm,
     )
 
@@ -216,6 +238,74 @@ def _derived(library: _Library, key: bytes, salt: bytes, purpose: bytes) -> byte
     Takes the library, so that no key is around yet when that is missing.
     """
     return library.HKDF(library.SHA256(), KEY_SIZE, salt, purpose).derive(key)
+
+
+class FileKeys:
+    """What encrypts one file, and what its size is changed by."""
+
+    __slots__ = ("cipher", "draws")
+
+    def __init__(self, algorithm: Algorithm, key: bytes) -> None:
+        library = _library()
+        expand = library.HKDFExpand(library.SHA256(), _DRAWS.size, b"treesnap pad 2")
+        self.draws: tuple[int, int] = _DRAWS.unpack(expand.derive(key))
+        try:
+            self.cipher: Cipher = Cipher(algorithm, key)
+        except OperationFailed:
+            del key
+            raise
+
+
+# ----------------------------------------------------------------- signatures
+
+
+class Signer:
+    """What signs as one machine, or as the owner."""
+
+    __slots__ = ("public", "sign")
+
+    def __init__(self, public: bytes, sign: Callable[[bytes], bytes]) -> None:
+        self.public = public
+        """32 bytes that others know it by."""
+        self.sign = sign
+        """Returns the 64 bytes of a signature."""
+
+    @property
+    def id(self) -> bytes:
+        """What names it where keys would be long; it follows from the public key."""
+        return signer_id(self.public)
+
+
+def signer_id(public: bytes) -> bytes:
+    """Returns the id of who has a public key."""
+    return checksum(public, SIGNER_ID_SIZE)
+
+
+def key_signer(seed: bytes) -> Signer:
+    """Returns what signs with the Ed25519 key of a seed."""
+    key = _library().private_key(seed)
+    return Signer(key.public_key().public_bytes_raw(), key.sign)
+
+
+def is_signed(public: bytes, signature: bytes, data: bytes) -> bool:
+    """Tells whether the holder of an Ed25519 key signed some bytes."""
+    library = _library()
+    try:
+        library.public_key(public).verify(signature, data)
+    except (library.InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def checksum_signer(seed: bytes) -> Signer:
+    """Returns what makes a checksum in the place of a signature, where all may write."""
+    public = checksum(seed, KEY_SIZE)
+    return Signer(public, lambda data: checksum(public + data, SIGNATURE_SIZE))
+
+
+def is_checksum(public: bytes, signature: bytes, data: bytes) -> bool:
+    """Tells whether some bytes are what their checksum was made of."""
+    return compare_digest(checksum(public + data, SIGNATURE_SIZE), signature)
 
 
 # -------------------------------------------------------------------- secrets
@@ -317,7 +407,7 @@ def new_raw_key(random: Random = os.urandom) -> str:
 class GenerationKeys:
     """What the files of one remote are named and encrypted with in one generation."""
 
-    __slots__ = ("_contents", "_files", "_names", "algorithm", "generation")
+    __slots__ = ("_contents", "_files", "_names", "_owner", "algorithm", "generation")
 
     def __init__(
         self, generation: int, algorithm: Algorithm, master: bytes, remote_id: bytes
@@ -325,23 +415,34 @@ class GenerationKeys:
         library = _library()
         self.generation: int = generation
         self.algorithm: Algorithm = algorithm
-        self._files = _derived(library, master, remote_id, b"treesnap files 1")
-        self._contents = _derived(library, master, remote_id, b"treesnap contents 1")
-        self._names = _derived(library, master, remote_id, b"treesnap names 1")
+        self._files = _derived(library, master, remote_id, b"treesnap files 2")
+        self._contents = _derived(library, master, remote_id, b"treesnap contents 2")
+        self._names = _derived(library, master, remote_id, b"treesnap names 2")
+        self._owner = _derived(library, master, remote_id, b"treesnap owner 2")
 
-    def token(self, random_bytes: bytes, content: bytes | memoryview, name: bytes) -> bytes:
-        """Returns the 16 bytes that tell this content under this name from every other.
+    @property
+    def owner(self) -> Signer:
+        """What signs for all who have the master key."""
+        return key_signer(self._owner)
+
+    def content_hash(self, content: bytes | memoryview) -> bytes:
+        """Returns a hash that holders of the keys alone can compare a guess with."""
+        return keyed_hash(self._contents, content)
+
+    def token(self, random_bytes: bytes, content_hash: bytes, name: bytes) -> bytes:
+        """Returns the 16 bytes that tell a content under this name from every other.
 
         Equal tokens mean equal contents, also where the random bytes are equal.
         """
-        content_hash = keyed_hash(self._contents, content)
-        return keyed_hash(self._names, random_bytes + content_hash + name, SALT_SIZE)
+        return keyed_hash(self._names, random_bytes + content_hash + name, TOKEN_SIZE)
 
-    def cipher(self, file: bytes) -> Cipher:
-        """Returns the cipher of one file, of which ``file`` says all that tells it from others."""
+    def file(self, associated: bytes) -> FileKeys:
+        """Returns the keys of one file, of which ``associated`` says all that tells it from
+        others.
+        """
         library = _library()
-        expand = library.HKDFExpand(library.SHA256(), KEY_SIZE, b"treesnap file 1" + file)
-        return Cipher(self.algorithm, expand.derive(self._files))
+        expand = library.HKDFExpand(library.SHA256(), KEY_SIZE, b"treesnap file 2" + associated)
+        return FileKeys(self.algorithm, expand.derive(self._files))
 
 
 class MasterKeys:

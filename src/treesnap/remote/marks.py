@@ -1,23 +1,23 @@
 """What a store compares with what a server shows: the newest that it saw there before.
 
 A server, or a thief of its credentials, can put old files back, all of which are authentic. So a
-lower number is refused, and another content under one number. What a server hides from a machine
-that never saw it stays unnoticed.
+lower number is refused, and another content under one number: of a state, of the keys, and of the
+pushes of each machine. What a server hides from a machine that never saw it, and that nothing knows
+of which the server shows, stays unnoticed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 
 from treesnap.core.model.errors import ErrorCode, Refused, quoted
 from treesnap.core.model.ids import checksum
-from treesnap.core.model.quantities import count_text
-from treesnap.remote.records import FILE_ID_SIZE, REMOTE_STATE, Marks, RemoteName, RemoteState
+from treesnap.remote.records import FILE_ID_SIZE, REMOTE_STATE, HeadName, Marks, RemoteState
 
 
 def marks_of(number: int, state: RemoteState, generation: int) -> Marks:
     """Returns what is to be remembered of a state, and of the newest keys beside it."""
-    return Marks(number, state_hash(state), generation)
+    return Marks(number, state_hash(state), generation, state.heads)
 
 
 def state_hash(state: RemoteState) -> bytes:
@@ -28,30 +28,39 @@ def state_hash(state: RemoteState) -> bytes:
     return checksum(REMOTE_STATE.seal(state._replace(token=bytes(FILE_ID_SIZE))), FILE_ID_SIZE)
 
 
-def require_not_set_back(url: str, known: Marks, seen: Marks) -> None:
-    """Raises Refused where a server shows something older than what was seen there before."""
+def require_not_set_back(
+    url: str, known: Marks, seen: Marks, hides: Callable[[HeadName], bool] = lambda _: False
+) -> None:
+    """Raises Refused where a server shows something older than what was seen there before.
+
+    ``hides`` tells whether a push is shown no more, nor a later one of its machine.
+    """
     if seen.generation < known.generation:
-        raise _set_back(url, f"key generation {seen.generation}", f"generation {known.generation}")
-    if seen.state_number < known.state_number:
-        raise _set_back(url, f"state {seen.state_number}", f"state {known.state_number}")
-    is_other = seen.state_number == known.state_number and seen.state_hash != known.state_hash
-    if is_other and known != Marks(generation=known.generation):
-        number = seen.state_number
-        raise _set_back(url, f"state {number}", f"another state {known.state_number}")
-
-
-def require_not_hidden(url: str, hidden: Collection[RemoteName]) -> None:
-    """Raises Refused where pushes are not shown that were seen, and that count still."""
-    if hidden:
-        raise Refused(
-            f"The remote {quoted(url)} does not list {count_text(len(hidden), 'push', 'pushes')} "
-            f"that it had before, such as {min(hidden)}: it was set back, or its server hides them",
-            code=ErrorCode.REMOTE_SET_BACK,
+        raise set_back(
+            url,
+            f"is at key generation {seen.generation}, and was at generation {known.generation}",
         )
+    if seen.state_number < known.state_number:
+        raise set_back(
+            url, f"is at state {seen.state_number}, and was at state {known.state_number}"
+        )
+    is_other = seen.state_number == known.state_number and seen.state_hash != known.state_hash
+    if is_other and any(known.state_hash):
+        number = seen.state_number
+        raise set_back(url, f"is at state {number}, and was at another state {known.state_number}")
+    for head in known.heads:
+        if hides(head):
+            raise set_back(url, not_listed(head.machine, head.sequence))
 
 
-def _set_back(url: str, shown: str, before: str) -> Refused:
+def not_listed(machine: bytes, sequence: int) -> str:
+    """Returns what a remote does that does not show the push of a machine, in words."""
+    return f"does not list push {sequence} of machine {machine.hex()}, and had it"
+
+
+def set_back(url: str, what: str) -> Refused:
+    """Returns the error for a remote that shows less than before, in words."""
     return Refused(
-        f"The remote {quoted(url)} is at {shown}, and was at {before} before: it was set back",
+        f"The remote {quoted(url)} {what} before: it was set back, or its server hides something",
         code=ErrorCode.REMOTE_SET_BACK,
     )

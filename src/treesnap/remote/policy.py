@@ -1,7 +1,8 @@
 """The rules that a bucket needs for machines that read, write or collect.
 
     reader      reads and lists
-    writer      also writes packs/ and commits/: nothing is ever removed with its credentials
+    writer      also writes packs/, commits/ and members/; nothing is ever removed with its
+                credentials
     collector   also everything else that a command does
 
 What a command writes and removes stands in two tables here; a test compares them with what the
@@ -32,12 +33,12 @@ class Role(StrEnum):
 
 WRITTEN = {
     Role.READER: (),
-    Role.WRITER: (f"{Folder.COMMITS}/", f"{Folder.PACKS}/"),
+    Role.WRITER: (f"{Folder.COMMITS}/", "members/", f"{Folder.PACKS}/"),
     Role.COLLECTOR: (
         *(f"{folder}/" for folder in sorted(Folder)),
         "format",
-        "generations/",
         "keys/",
+        "members/",
         "probe/",
         "state/",
     ),

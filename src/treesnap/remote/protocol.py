@@ -1,11 +1,12 @@
 """How machines share a remote: none waits, no rule depends on a clock, nothing is lost.
 
-    packs/<epoch>-<id>       objects
-    commits/<epoch>-<id>     one push: snapshots, and where the objects of its packs are
-    deletions/<epoch>-<id>   snapshots of a commit that were deleted
-    index/<n>-<id>           where objects are, for commits that were folded
-    catalog/<n>-<id>         what these commits hold
-    state/<n>                what counts; the one with the highest number holds
+    packs/<epoch>-<id>                           objects
+    commits/<epoch>-<machine>-<sequence>-<id>    one push: snapshots, and where the objects of its
+                                                 packs are
+    deletions/<epoch>-<machine>-<id>             snapshots of a commit that were deleted
+    index/<n>-<id>                               where objects are, for commits that were folded
+    catalog/<n>-<id>                             what these commits hold
+    state/<n>                                    what counts; the one with the highest number holds
 
 A name is written once and never returns. The one operation that a server must do atomically is
 to create a file that is not there, and only collectors need it: for the next state.
@@ -29,6 +30,13 @@ packs that are to go: its readers do not rely on them. The second closes the epo
 before. It lists commits once more: those who did not see the first state are among them, or
 will see that their epoch is closed. What they need is spared. The third raises the floor, and
 the packs are in the index no longer. A collector that another one overtakes stops.
+
+**Heads.** Each commit says what its machine had seen: the state, the newest certain commit of each
+machine, and which of its own numbers may never count. A state has the newest commit of each machine
+that ever counted. So a server that hides a push, or shows an older state, contradicts something
+that it shows, or a mark of its reader. A number is used once, whatever becomes of its commit. Only
+certain commits are marks: others vanish rightly. A list is not read in one moment: what a commit
+has seen that is not listed, is looked for in a second list.
 
 What others wrote may be wrong: by a bug, by damage, or by a stolen key, which must not remove
 anything. So a commit has an id and packs of its own alone, and of a live object that lies in
@@ -55,13 +63,13 @@ epochs. Objects of a partial commit prove nothing of what is below them, so only
 snapshots end the walk of a later push.
 
 ``tests/remote/support/remote_protocol.py`` is a model of these rules, in which each of them is also
-broken.
+broken; that of heads is ``heads_model.py`` beside it.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -71,6 +79,7 @@ from itertools import count
 from typing import Any, Protocol, Self, TypeVar
 
 from treesnap.core.codec.compress import BLOCK_RAW_SIZE_MAX
+from treesnap.core.codec.envelope import Format
 from treesnap.core.codec.index import IndexPart, encode_index, encode_unsorted
 from treesnap.core.codec.pack import (
     KINDS,
@@ -95,23 +104,29 @@ from treesnap.core.model.errors import (
 )
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Record
+from treesnap.remote.marks import not_listed, state_hash
 from treesnap.remote.records import (
     CATALOG,
     COMMIT,
     DELETION,
     FILE_ID_SIZE,
+    HEAD,
     REMOTE_INDEX,
     REMOTE_STATE,
     CommitEntry,
     Deletion,
     Folder,
+    Head,
+    HeadName,
     HistoryName,
     RemoteCommit,
     RemoteName,
     RemoteState,
+    Span,
     damage_of_remote,
+    file_number,
+    newest_heads,
     state_name,
-    state_number,
 )
 
 CREATE_ATTEMPTS = 5
@@ -163,11 +178,50 @@ class Missing(Exception):
         return Corrupt(str(self), code=ErrorCode.REMOTE_DAMAGED, path=min(self.names))
 
 
+class SignedFile(Protocol):
+    """A file of which something can be read without a key."""
+
+    @property
+    def statement(self) -> bytes:
+        """What can be read without a key."""
+
+    @property
+    def content(self) -> bytes:
+        """What needs one."""
+
+
+_Meaning = Callable[[SignedFile, str], Any]
+"""Returns what a file with a name says."""
+
+
 class RemoteFiles(Protocol):
     """The files of a remote, each written whole, as a holder of the key reads them."""
 
-    def put(self, folder: Folder, number: int, content: bytes) -> RemoteName:
-        """Writes a file under a new name; durable and listed when it returns."""
+    def next_sequence(self) -> tuple[bytes, int, tuple[Span, ...]]:
+        """Returns which machine this is, the number of its next commit, and those of earlier ones
+        of which it is not known whether they count.
+
+        No other commit ever gets that number. Durable.
+        """
+
+    def settle(self, sequence: int, folded: int) -> None:
+        """Takes note that a commit of this machine counts, as do all up to the ``folded`` one."""
+
+    def meet(self, machines: Iterable[bytes]) -> None:
+        """Finds out which machines are members; without that, their files cannot be read."""
+
+    def put(
+        self,
+        folder: Folder,
+        number: int,
+        content: bytes,
+        statement: bytes = b"",
+        sequence: int = 0,
+    ) -> RemoteName:
+        """Writes a file under a new name; durable and listed when it returns.
+
+        A commit has a statement, and the sequence number of its machine.
+        """
 
     def create(self, name: str, content: bytes) -> bool:
         """Writes a file if there is none; returns whether it did.
@@ -177,6 +231,9 @@ class RemoteFiles(Protocol):
 
     def get(self, name: str) -> bytes | None:
         """Returns a file, or None when there is none; raises Corrupt and RemoteFailed."""
+
+    def get_signed(self, name: str) -> SignedFile | None:
+        """Returns a commit with its statement, as :meth:`get` does."""
 
     def get_ranges(
         self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]
@@ -191,9 +248,6 @@ class RemoteFiles(Protocol):
 
     def get_kept(self, name: str) -> bytes | None:
         """Returns a file that was whole when it was kept, or None."""
-
-    def kept(self, folder: str) -> Collection[str]:
-        """Returns the names of the files of a folder that were read before, and are needed."""
 
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
         """Lets go of the files of some folders that are not needed again but for these."""
@@ -297,9 +351,11 @@ class View:
     lacks: Mapping[str, Corrupt] = field(default_factory=dict)
     """The state and parts of index and catalog that cannot be read, and why. Readers go on without
     them; nothing is written meanwhile."""
-    hidden: frozenset[RemoteName] = frozenset()
-    """Commits that were read before, that count still, and that are not listed any more. No sweep
-    removes them: the remote was set back, or its server hides them."""
+    heads: Mapping[RemoteName, Head] = field(default_factory=dict)
+    """What the writers of the listed commits had seen."""
+    contradiction: str = ""
+    """What one of them had seen that is not shown, in words: the remote was set back, or its server
+    hides it."""
     absent: frozenset[str] = frozenset()
     """Packs and objects that were missing before this was read: what needs them all the same is
     damaged."""
@@ -323,6 +379,63 @@ class View:
     def is_certain(self, name: RemoteName) -> bool:
         """Tells whether a visible commit stays visible until it is deleted."""
         return name.id in self.catalog or name.number >= self.state.closing
+
+    @cached_property
+    def counted_heads(self) -> tuple[HeadName, ...]:
+        """The newest commit of each machine."""
+        return newest_heads((*self.state.heads, *(name.head for name in self.commits)))
+
+    @cached_property
+    def certain_heads(self) -> tuple[HeadName, ...]:
+        """The newest commit of each machine among those that are certain."""
+        certain = (name.head for name in self.commits if self.is_certain(name))
+        return newest_heads((*self.state.heads, *certain))
+
+    def is_ahead_of(self, machine: bytes, sequence: int) -> bool:
+        """Tells whether a machine that sent so many commits is one of several with its key."""
+        sent = [item.sequence for item in self._shown if item.machine == machine]
+        return max(sent, default=0) > sequence or len(sent) > len(set(sent))
+
+    @cached_property
+    def _shown(self) -> frozenset[HeadName]:
+        listed = (name.head for name in (*self.commits, *self.damaged))
+        return frozenset((*self.counted_heads, *self.state.heads, *listed))
+
+    @cached_property
+    def _sequences(self) -> dict[bytes, int]:
+        return {item.machine: item.sequence for item in self.counted_heads}
+
+    def hides(self, head: HeadName) -> bool:
+        """Tells whether neither a commit is shown nor a later one of its machine.
+
+        One that cannot be read is shown as well: its name is there.
+        """
+        return head not in self._shown and self._sequences.get(head.machine, 0) <= head.sequence
+
+    def contradicts(self, heads: Mapping[RemoteName, Head]) -> str:
+        """Returns what is not shown of what the writers of some commits had seen, in words."""
+        folded = {item.machine: item.sequence for item in self.state.heads}
+        listed = {(item.machine, item.sequence) for item in self._shown}
+        spans: dict[bytes, list[tuple[int, tuple[int, int]]]] = defaultdict(list)
+        for name, head in heads.items():
+            spans[name.machine] += [(name.sequence, span) for span in head.void]
+        for name, head in heads.items():
+            if head.state > self.number or (
+                head.state == self.number and head.state_hash != state_hash(self.state)
+            ):
+                return f"is at state {self.number}, and machine {name.machine.hex()} saw another"
+            for seen in head.seen:
+                if self.hides(seen):
+                    return not_listed(seen.machine, seen.sequence)
+            for number in range(folded.get(name.machine, 0) + 1, name.sequence):
+                is_excused = (name.machine, number) in listed or any(
+                    first <= number <= last
+                    for sequence, (first, last) in spans[name.machine]
+                    if sequence > number
+                )
+                if not is_excused:
+                    return not_listed(name.machine, number)
+        return ""
 
     @cached_property
     def reliable_commits(self) -> dict[bytes, CommitEntry]:
@@ -387,13 +500,15 @@ class Remote:
         files: RemoteFiles,
         wait: Callable[[int], bool],
         are_keys_known: Callable[[int], bool] = lambda _: True,
+        accepted: Collection[bytes] = (),
     ) -> None:
         """``wait`` is called before a state is read for the n-th time, and tells whether to.
 
         ``are_keys_known`` tells whether the remote has keys of a generation: a file that needs
-        others is damaged.
+        others is damaged. It does not matter what commits with ``accepted`` ids saw.
         """
         self.files = files
+        self._accepted = frozenset(accepted)
         self._wait = wait
         self._are_keys_known = are_keys_known
         self._known: dict[RemoteName, Any] = {}
@@ -421,17 +536,17 @@ class Remote:
         number = self._highest()
         name = state_name(number)
         if self._last_state is None or self._last_state[0] != number:
-            self._last_state = number, self._decoded(name, REMOTE_STATE.unseal)
+            self._last_state = number, self._decoded(name, _content_of(REMOTE_STATE))
             self.files.keep_only(("state",), (name,))
         return self._last_state
 
-    def _decoded(self, name: str, meaning: Callable[[bytes, str], Any]) -> Any:
+    def _decoded(self, name: str, meaning: _Meaning) -> Any:
         """Returns what a file says; raises _FileGone, Corrupt, and UnsupportedFormat."""
         try:
-            content = self.files.get(name)
-            if content is None:
+            file = self.files.get_signed(name)
+            if file is None:
                 raise _FileGone(name)
-            found = meaning(content, name)
+            found = meaning(file, name)
         except NewerVersion:
             raise
         except UnsupportedFormat as error:  # of a file that is not whole
@@ -450,7 +565,7 @@ class Remote:
         )
 
     def _highest(self) -> int:
-        numbers = (state_number(name) for name in self.files.list("state/"))
+        numbers = (file_number(name) for name in self.files.list("state/"))
         highest = max((number for number in numbers if number is not None), default=None)
         if highest is None:
             raise Corrupt(
@@ -471,10 +586,30 @@ class Remote:
         what is in :attr:`View.damaged` and :attr:`View.lacks`.
         """
         lacks: dict[str, Corrupt] = {}
+        view = self._read_without(own, lacks, skips_damaged=skips_damaged)
+        while own is None and view.has_state and view.contradicts(view.heads):
+            newer = self._read_without(own, lacks, skips_damaged=skips_damaged)
+            words = newer.contradicts(view.heads)
+            view = replace(newer, contradiction=words)
+            if words:
+                break
+        if not skips_damaged:
+            view.require_whole()
+            if view.damaged:
+                raise next(iter(view.damaged.values()))
+        return view
+
+    def _read_without(
+        self,
+        own: Mapping[RemoteName, RemoteCommit] | None,
+        lacks: dict[str, Corrupt],
+        *,
+        skips_damaged: bool,
+    ) -> View:
+        """Reads, and goes on without what readers can go on without; adds that to ``lacks``."""
         while True:
             try:
-                view = self._checked(lambda: self._read_once(own, lacks))
-                break
+                return self._checked(lambda: self._read_once(own, lacks))
             except Corrupt as error:
                 where = error.path if isinstance(error.path, str) else ""
                 if (
@@ -485,11 +620,6 @@ class Remote:
                 ):
                     raise
                 lacks[where] = error
-        if not skips_damaged:
-            view.require_whole()
-            if view.damaged:
-                raise next(iter(view.damaged.values()))
-        return view
 
     def _state_for_readers(self, lacks: Mapping[str, Corrupt]) -> tuple[int, RemoteState]:
         """Returns the state; where it cannot be read, as it was kept, or one for readers alone.
@@ -501,7 +631,7 @@ class Remote:
             return self.read_state()
         for name in lacks:
             content = self.files.get_kept(name)
-            number = state_number(name)
+            number = file_number(name)
             if content is not None and number is not None:
                 with suppress(Corrupt, UnsupportedFormat):
                     return number, REMOTE_STATE.unseal(content, name)
@@ -531,7 +661,6 @@ class Remote:
         self, own: Mapping[RemoteName, RemoteCommit] | None, lacks: Mapping[str, Corrupt]
     ) -> View:
         names = self.names(Folder.COMMITS) if own is None else list(own)
-        kept = [] if own is not None else _names(self.files.kept(Folder.COMMITS))
         number, state = self._state_for_readers(lacks)
         catalog_parts = [name for name in state.catalog_parts if str(name) not in lacks]
         catalog = {entry.name.id: entry for part in self._all(catalog_parts) for entry in part}
@@ -539,17 +668,24 @@ class Remote:
         index = tuple(self._all(index_parts))
         removed = frozenset(state.removed)
 
-        def counts(name: RemoteName) -> bool:
-            return name.number >= state.floor and name.id not in catalog and name.id not in removed
-
-        counted = list(filter(counts, names))
-        hidden = frozenset(filter(counts, kept)) - frozenset(names)
+        counted = [
+            name
+            for name in names
+            if name.number >= state.floor and name.id not in catalog and name.id not in removed
+        ]
+        self.files.meet(frozenset(name.machine for name in counted if name not in self._known))
         commits: dict[RemoteName, tuple[RemoteCommit, IndexedPacks]] = {}
+        heads: dict[RemoteName, Head] = {}
         damaged: dict[RemoteName, Corrupt] = {}
         for name in counted:
             try:
                 with damage_of_remote():
-                    (commit,) = self._all([name]) if own is None else [own[name]]
+                    if own is None:
+                        ((commit, head),) = self._all([name])
+                        if name.id not in self._accepted:
+                            heads[name] = head
+                    else:
+                        commit = own[name]
                     commits[name] = commit, IndexedPacks(commit.packs, commit.rows, str(name))
             except Corrupt as error:
                 if not self._is_damage(error):
@@ -560,15 +696,16 @@ class Remote:
         self._forget_others(needed)
         if own is None:
             folders = (Folder.COMMITS, Folder.INDEX, Folder.CATALOG)
-            self.files.keep_only(folders, list(map(str, (needed | hidden) - damaged.keys())))
-        for name in commits.keys() & damaged:
-            del commits[name]
-        view = View(number, state, catalog, index, commits, damaged, dict(lacks))
+            self.files.keep_only(folders, list(map(str, needed - damaged.keys())))
+        for name in damaged:
+            commits.pop(name, None)
+            heads.pop(name, None)
+        view = View(number, state, catalog, index, commits, damaged, dict(lacks), heads)
         if number < 0:
             return replace(view, index=(*index, *self._unlisted_packs(view)))
         if len(index_parts) < len(state.index_parts):
             view = replace(view, index=(*index, *self._unlisted_packs(view)))
-        return replace(view, hidden=hidden)
+        return view
 
     def settled(self, what: str, view: View, read: Callable[[View], _Result]) -> _Result:
         """Returns what is read with a view, or with a newer one while collections go on.
@@ -602,7 +739,9 @@ class Remote:
     def _read_deletions_once(self) -> Deletions:
         listed: dict[RemoteName, Deletion] = {}
         damaged: dict[RemoteName, Corrupt] = {}
-        for name in self.names(Folder.DELETIONS):
+        names = self.names(Folder.DELETIONS)
+        self.files.meet(frozenset(name.machine for name in names if name not in self._known))
+        for name in names:
             try:
                 (listed[name],) = self._all([name])
             except Corrupt as error:
@@ -731,17 +870,23 @@ def _refused(
     }
 
 
-def _indexed(data: bytes, where: str) -> IndexedPacks:
-    part = REMOTE_INDEX.unseal(data, where)
+def _content_of(format_: Format[Any]) -> _Meaning:
+    return lambda file, where: format_.unseal(file.content, where)
+
+
+def _indexed(file: SignedFile, where: str) -> IndexedPacks:
+    part = REMOTE_INDEX.unseal(file.content, where)
     return IndexedPacks(part.packs, part.rows, where)
 
 
-def _whole_commit(data: bytes, where: str) -> RemoteCommit:
-    """Returns a commit; raises Corrupt also where a snapshot in it is none.
+def _whole_commit(file: SignedFile, where: str) -> tuple[RemoteCommit, Head]:
+    """Returns a commit, and what its writer had seen.
+
+    Raises Corrupt also where a snapshot in it is none.
 
     Else that would stop each command that looks at the snapshots of others.
     """
-    commit = COMMIT.unseal(data, where)
+    commit = COMMIT.unseal(file.content, where)
     for payload in commit.snapshots:
         try:
             with suppress(UnsupportedFormat):  # said where the snapshot is read
@@ -752,13 +897,13 @@ def _whole_commit(data: bytes, where: str) -> RemoteCommit:
                 code=ErrorCode.REMOTE_DAMAGED,
                 path=where,
             ) from error
-    return commit
+    return commit, HEAD.decode(file.statement)
 
 
-_MEANINGS: Mapping[Folder, Callable[[bytes, str], object]] = {
+_MEANINGS: Mapping[Folder, _Meaning] = {
     Folder.COMMITS: _whole_commit,
-    Folder.DELETIONS: DELETION.unseal,
-    Folder.CATALOG: CATALOG.unseal,
+    Folder.DELETIONS: _content_of(DELETION),
+    Folder.CATALOG: _content_of(CATALOG),
     Folder.INDEX: _indexed,
 }
 """What reads a file of each folder that is read whole."""
@@ -770,8 +915,8 @@ class Uploaded(Record):
     objects: int = 0
     packs: int = 0
     size_bytes: int = 0
-    commits: tuple[bytes, ...] = ()
-    """Ids of its commits that were acknowledged."""
+    commits: tuple[RemoteName, ...] = ()
+    """Its commits that were acknowledged."""
 
 
 class Push:
@@ -791,6 +936,8 @@ class Push:
         self.own: dict[RemoteName, RemoteCommit] = {}
         """The commits of this push that were acknowledged."""
         self.view: View
+        self._seen: tuple[HeadName, ...] = ()
+        """The newest certain commits when everything was read, and those of this push."""
         self.stored: Uploaded = Uploaded()
         self.uncommitted_objects: int = 0
         """How many objects the next commit lists."""
@@ -811,6 +958,8 @@ class Push:
         self._forget()
         self.view = view if view is not None else self._remote.read(own, skips_damaged=True)
         self.view.require_whole()
+        if own is None:
+            self._seen = newest_heads((*self._seen, *self.view.certain_heads))
         return self.view
 
     def __enter__(self) -> Self:
@@ -866,9 +1015,27 @@ class Push:
         rows = bytes(encode_unsorted(entries, self._covered))
         commit = RemoteCommit(self._history, tuple(snapshots), tuple(self._packs), rows)
         self._forget()
-        name = self._remote.files.put(Folder.COMMITS, self.view.state.epoch, COMMIT.seal(commit))
+        machine, sequence, unsettled = self._remote.files.next_sequence()
+        state = self.view.state
+        folded = {item.machine: item.sequence for item in state.heads}
+        own_folded = folded.get(machine, 0)
+        head = Head(
+            self.view.number,
+            state_hash(state),
+            tuple(item for item in self._seen if item.sequence > folded.get(item.machine, 0)),
+            tuple((max(a, own_folded + 1), b) for a, b in unsettled if b > own_folded),
+        )
+        name = self._remote.files.put(
+            Folder.COMMITS,
+            state.epoch,
+            COMMIT.seal(commit),
+            HEAD.payload(head),
+            sequence,
+        )
         if not self._remote.is_acknowledged(name):
             return False
         self.own[name] = commit
-        self.stored = self.stored._replace(commits=(*self.stored.commits, name.id))
+        self._remote.files.settle(sequence, own_folded)
+        self._seen = newest_heads((*self._seen, name.head))
+        self.stored = self.stored._replace(commits=(*self.stored.commits, name))
         return True

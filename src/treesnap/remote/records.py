@@ -2,13 +2,14 @@
 
 Each is a sealed file, as in a store. Names carry a number: packs, commits and deletions the
 epoch that their writer read, parts of the index and of the catalog the number of the first
-state that names them.
+state that names them. Commits and deletions carry the machine too, and commits how many it
+pushed before: so the list alone says which push is the newest of each.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Self
@@ -37,11 +38,19 @@ from treesnap.core.model.named_tuple import NamedTuple
 FILE_ID_SIZE = 16
 """Bytes of the random part of a name, of the id of a history, and of a token."""
 NUMBER_MAX = (1 << 64) - 1
+SEQUENCE_MAX = (1 << 32) - 1
+KEY_SIZE = 32
 COMMIT_SIZE_MAX = 64 << 20
+MEMBERS_SIZE_MAX = 1 << 20
+STATEMENT_SIZE_MAX = 60 << 10
+"""A reader decides by the beginning of a signed file whether the rest is worth anything."""
 FILE_SIZE_MAX = 240 << 20
 """Bytes of any other file: encryption adds at most 4 %, and a blob has at most 256 MiB."""
-_NAME = re.compile(r"([a-z]+)/([0-9a-f]{16})-([0-9a-f]{32})\Z")
-_STATE_NAME = re.compile(r"state/([0-9a-f]{16})\Z")
+MACHINE_ID_SIZE = 8
+_NAME = re.compile(
+    r"([a-z]+)/([0-9a-f]{16})-(?:([0-9a-f]{16})-(?:([0-9a-f]{8})-)?)?([0-9a-f]{32})\Z"
+)
+_NUMBERED = re.compile(r"(state|members)/([0-9a-f]{16})\Z")
 
 
 class Folder(StrEnum):
@@ -60,9 +69,20 @@ class RemoteName(NamedTuple):
     folder: Folder
     number: int
     id: bytes
+    machine: bytes = b""
+    """Who wrote it: for a commit and a deletion."""
+    sequence: int = 0
+    """Which commit of its machine it is, from 1 on."""
 
     def __str__(self) -> str:
-        return f"{self.folder}/{self.number:016x}-{self.id.hex()}"
+        return self.prefix + self.id.hex()
+
+    @property
+    def prefix(self) -> str:
+        """All before the random part."""
+        machine = f"{self.machine.hex()}-" if self.machine else ""
+        sequence = f"{self.sequence:08x}-" if self.sequence else ""
+        return f"{self.folder}/{self.number:016x}-{machine}{sequence}"
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
@@ -70,7 +90,31 @@ class RemoteName(NamedTuple):
         found = _NAME.match(text)
         if found is None or found[1] not in frozenset(Folder):
             return None
-        return cls(Folder(found[1]), int(found[2], 16), bytes.fromhex(found[3]))
+        folder, number, machine, sequence, identity = found.groups()
+        name = cls(
+            Folder(folder),
+            int(number, 16),
+            bytes.fromhex(identity),
+            bytes.fromhex(machine or ""),
+            int(sequence or "0", 16),
+        )
+        has_machine = name.folder in (Folder.COMMITS, Folder.DELETIONS)
+        has_sequence = name.folder is Folder.COMMITS
+        is_right = (bool(name.machine), name.sequence > 0) == (has_machine, has_sequence)
+        return name if is_right and str(name) == text else None
+
+    @property
+    def head(self) -> HeadName:
+        """What others say of a commit that they saw."""
+        return HeadName(self.machine, self.sequence, self.id)
+
+
+class HeadName(NamedTuple):
+    """A commit, as those refer to it that saw it."""
+
+    machine: bytes
+    sequence: int
+    id: bytes
 
 
 def state_name(number: int) -> str:
@@ -78,10 +122,15 @@ def state_name(number: int) -> str:
     return f"state/{number:016x}"
 
 
-def state_number(name: str) -> int | None:
-    """Returns the number in the name of a state, or None for another file."""
-    found = _STATE_NAME.match(name)
-    return int(found[1], 16) if found else None
+def members_name(number: int) -> str:
+    """Returns the name of a list of members."""
+    return f"members/{number:016x}"
+
+
+def file_number(name: str) -> int | None:
+    """Returns the number in the name of a state or a list of members, or None for another file."""
+    found = _NUMBERED.match(name)
+    return int(found[2], 16) if found else None
 
 
 class RemoteState(NamedTuple):
@@ -98,6 +147,9 @@ class RemoteState(NamedTuple):
     catalog_parts: tuple[RemoteName, ...] = ()
     removed: tuple[bytes, ...] = ()
     """Commits that were dropped since the floor rose: their files may come back."""
+    heads: tuple[HeadName, ...] = ()
+    """The newest commit of each machine among all that ever counted; of a machine that was copied
+    there may be several with one number."""
     token: bytes = bytes(FILE_ID_SIZE)
     """Which attempt wrote it."""
 
@@ -110,6 +162,42 @@ class HistoryName(NamedTuple):
     """For people; several histories may have it."""
     forked_from: bytes | None = None
     """The history that it goes on from."""
+
+
+Span = tuple[int, int]
+"""Sequence numbers, from and to."""
+
+
+def spans(numbers: Iterable[int]) -> tuple[Span, ...]:
+    """Returns numbers as few spans."""
+    found: list[Span] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return tuple(found)
+
+
+class Head(NamedTuple):
+    """What the writer of a commit had seen: the statement that it signs, readable without a key."""
+
+    state: int
+    """The number of the state that it read."""
+    state_hash: bytes
+    seen: tuple[HeadName, ...] = ()
+    """The newest certain commit of each machine that the heads of that state lack; its own too."""
+    void: tuple[Span, ...] = ()
+    """Its machine's numbers above its head in that state that may never count."""
+
+
+class MemberList(NamedTuple):
+    """Which machines' commits count; the owner signs it."""
+
+    previous: bytes
+    """A hash of the list before; zeros in the first one."""
+    keys: bytes
+    """The public keys of the machines, 32 bytes each."""
 
 
 class CommitEntry(NamedTuple):
@@ -183,6 +271,11 @@ def _name(folder: Folder) -> FieldKind:
 
 
 _FILE_ID = _ids(FILE_ID_SIZE)
+_SEQUENCE = where(SIZE, lambda number: 0 < number <= SEQUENCE_MAX, "is out of range")
+_SPAN = where(
+    array(_SEQUENCE), lambda span: len(span) == 2 and span[0] <= span[1], "is not from and to"
+)
+_HEADS = array(row(HeadName, machine=_ids(MACHINE_ID_SIZE), sequence=_SEQUENCE, id=_FILE_ID))
 _NUMBER = where(SIZE, lambda number: number <= NUMBER_MAX, "is out of range")
 _PACKS = array(_name(Folder.PACKS))
 _HISTORY = row(HistoryName, id=_FILE_ID, forked_from=optional(_FILE_ID))
@@ -205,7 +298,23 @@ _STATE = Table(
     index_parts=array(_name(Folder.INDEX)),
     catalog_parts=array(_name(Folder.CATALOG)),
     removed=array(_FILE_ID),
+    heads=_HEADS,
     token=_FILE_ID,
+)
+_HEAD = Table(
+    Head,
+    "head of a commit",
+    names={"state_hash": "hash"},
+    state=_NUMBER,
+    state_hash=_FILE_ID,
+    seen=_HEADS,
+    void=array(_SPAN),
+)
+_MEMBERS = Table(
+    MemberList,
+    "list of members",
+    previous=_FILE_ID,
+    keys=where(BYTES, lambda keys: len(keys) % KEY_SIZE == 0, "has a key that is cut short"),
 )
 
 
@@ -246,11 +355,28 @@ class Marks(NamedTuple):
     """Of what that state says; zeros where none was seen."""
     generation: int = 0
     """The newest keys that were opened; 0 for a remote that is not encrypted."""
+    heads: tuple[HeadName, ...] = ()
+    """The newest commit of each machine among those that count for ever."""
+    accepted: tuple[bytes, ...] = ()
+    """Ids of commits of which it does not matter what they saw: after that, the remote was set
+    back, as a person has accepted."""
 
     def joined(self, other: Self) -> Self:
         """Returns the newest of both; of two states with one number, its own."""
         newer = other if other.state_number > self.state_number else self
-        return newer._replace(generation=max(self.generation, other.generation))
+        return newer._replace(
+            generation=max(self.generation, other.generation),
+            heads=newest_heads((*self.heads, *other.heads)),
+        )
+
+
+def newest_heads(heads: Iterable[HeadName]) -> tuple[HeadName, ...]:
+    """Returns the newest of each machine; all of them where several have its highest number."""
+    heads = frozenset(heads)
+    highest: dict[bytes, int] = {}
+    for item in heads:
+        highest[item.machine] = max(item.sequence, highest.get(item.machine, 0))
+    return tuple(sorted(item for item in heads if item.sequence == highest[item.machine]))
 
 
 class KnownRemote(NamedTuple):
@@ -282,6 +408,8 @@ _MARKS = Table(
     state_number=_NUMBER,
     state_hash=_FILE_ID,
     generation=SIZE,
+    heads=omitted(_HEADS, absent=()),
+    accepted=omitted(array(_FILE_ID), absent=()),
 )
 _KNOWN_REMOTE = Table(
     KnownRemote,
@@ -323,10 +451,33 @@ _PUSHED = Table(
 )
 
 
+class MachineRecord(NamedTuple):
+    """What a store signs with on a remote."""
+
+    seed: bytes
+    """32 random bytes that its key follows from."""
+    sequence: int = 0
+    """The number of the last commit that it began to send: no other commit ever gets it."""
+    unsettled: tuple[Span, ...] = ()
+    """Numbers of commits of which it never learned that they count."""
+
+
+_MACHINE = Table(
+    MachineRecord,
+    "machine",
+    seed=_ids(KEY_SIZE),
+    sequence=where(SIZE, lambda number: number <= SEQUENCE_MAX, "is out of range"),
+    unsettled=array(_SPAN),
+)
+
+
 REMOTE: Format[KnownRemote] = Format.of(FileKind.REMOTE, _KNOWN_REMOTE)
 PUSHED: Format[PushedHistory] = Format.of(FileKind.PUSHED, _PUSHED)
 REMOTE_STATE: Format[RemoteState] = Format.of(FileKind.REMOTE_STATE, _STATE, FILE_SIZE_MAX)
 COMMIT: Format[RemoteCommit] = Format.of(FileKind.COMMIT, _COMMIT, COMMIT_SIZE_MAX)
 DELETION: Format[Deletion] = Format.of(FileKind.DELETION, _DELETION, FILE_SIZE_MAX)
+HEAD: Format[Head] = Format.of(FileKind.COMMIT, _HEAD, STATEMENT_SIZE_MAX)
+MEMBERS: Format[MemberList] = Format.of(FileKind.MEMBERS, _MEMBERS, MEMBERS_SIZE_MAX)
+MACHINE: Format[MachineRecord] = Format.of(FileKind.MACHINE, _MACHINE)
 CATALOG = Format(FileKind.CATALOG, *single("catalog", commits=_CATALOG), FILE_SIZE_MAX)
 REMOTE_INDEX: Format[RemoteIndexPart] = Format.of(FileKind.REMOTE_INDEX, _INDEX, FILE_SIZE_MAX)

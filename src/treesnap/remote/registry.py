@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from treesnap.core.fs.base import FileSystem
@@ -20,7 +20,19 @@ from treesnap.core.store.lock import held
 from treesnap.core.store.records import read_record, write_record
 from treesnap.core.store.roots import Root
 from treesnap.remote.marks import require_not_set_back
-from treesnap.remote.records import PUSHED, REMOTE, KnownRemote, Marks, PushedHistory
+from treesnap.remote.records import (
+    KEY_SIZE,
+    MACHINE,
+    PUSHED,
+    REMOTE,
+    HeadName,
+    KnownRemote,
+    MachineRecord,
+    Marks,
+    PushedHistory,
+    Span,
+    spans,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _LOCK = ".lock"
@@ -82,7 +94,7 @@ class Registry:
         is encrypted, and what was seen of it, is not forgotten.
         """
         add_directory(self._fs, self._layout.remotes)
-        with self._locked():
+        with self.locked():
             present = read_record(self._fs, self._path(name), REMOTE)
             if present is not None and present.remote_id != remote.remote_id:
                 raise Refused(
@@ -102,31 +114,37 @@ class Registry:
         """Forgets a remote, durably; raises NotFound. What is stored there stays."""
         path = self._path(name)
         is_removed = False
-        with suppress(FileNotFoundError), self._locked():  # else a command at work brings it back
+        with suppress(FileNotFoundError), self.locked():  # else a command at work brings it back
             is_removed = unlink_if_present(self._fs, path)
             sync_directory(self._fs, self._layout.remotes)
         if not is_removed:
             raise NotFound(f"There is no remote {quoted(name)}", code=ErrorCode.REMOTE_NOT_FOUND)
 
-    def note(self, name: str, remote: KnownRemote, seen: Marks) -> None:
+    def note(
+        self,
+        name: str,
+        remote: KnownRemote,
+        seen: Marks,
+        hides: Callable[[HeadName], bool] = lambda _: False,
+    ) -> None:
         """Remembers what was seen of a remote, unless a command saw something newer meanwhile.
 
         Raises what :func:`require_not_set_back` does. Costs a write when something is new.
         """
-        require_not_set_back(remote.url, remote.marks, seen)
+        require_not_set_back(remote.url, remote.marks, seen, hides)
         if seen == remote.marks:
             return
-        with self._locked():
+        with self.locked():
             present = read_record(self._fs, self._path(name), REMOTE)
             if present is None or present.remote_id != remote.remote_id:
                 return  # it was removed meanwhile
-            marks = present.marks.joined(seen)
+            marks = present.marks.joined(seen)._replace(accepted=seen.accepted)
             if marks != present.marks:
                 self._write(name, present._replace(marks=marks))
 
     def forget_marks(self, name: str) -> None:
         """Lets what is on a remote now count, whatever was seen before; durable after return."""
-        with self._locked():
+        with self.locked():
             self._write(name, self.get(name)._replace(marks=Marks()))
 
     @contextmanager
@@ -140,15 +158,88 @@ class Registry:
         with held(self._fs, path, operation=operation, what=what, wait_s=wait_s):
             yield
 
+    def machine(self, remote_id: bytes) -> StoredMachine:
+        """Returns what the store is on the remote with an id."""
+        return StoredMachine(self, self._fs, self._layout, remote_id)
+
     def _write(self, name: str, remote: KnownRemote) -> None:
         write_record(self._fs, self._layout, self._path(name), REMOTE, remote)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes from changing what is remembered; raises Busy."""
         path = os.path.join(self._layout.remotes, _LOCK)
         what = "The list of remotes"
         with held(self._fs, path, operation="remote", what=what, wait_s=_LOCK_WAIT_S):
             yield
+
+
+def _numbers(spans: Iterable[Span]) -> set[int]:
+    return {number for first, last in spans for number in range(first, last + 1)}
+
+
+def _with_next(record: MachineRecord) -> MachineRecord:
+    sequence = record.sequence + 1
+    return record._replace(
+        sequence=sequence, unsettled=spans({*_numbers(record.unsettled), sequence})
+    )
+
+
+class StoredMachine:
+    """What a store signs with on a remote: a :class:`treesnap.remote.members.Machine`."""
+
+    def __init__(
+        self, registry: Registry, fs: FileSystem, layout: Layout, remote_id: bytes
+    ) -> None:
+        self._registry = registry
+        self._fs = fs
+        self._layout = layout
+        self._path = os.path.join(layout.remotes, f".machine-{remote_id.hex()}")
+
+    def seed(self) -> bytes:
+        """Returns what its key follows from; made at the first call, durably."""
+        record = read_record(self._fs, self._path, MACHINE)
+        return record.seed if record is not None else self._changed(lambda record: record).seed
+
+    def sequence(self) -> int:
+        """Returns the number of the last commit that it began to send."""
+        record = read_record(self._fs, self._path, MACHINE)
+        return record.sequence if record is not None else 0
+
+    def next_sequence(self) -> tuple[int, tuple[Span, ...]]:
+        """Returns the number of its next commit, which no other one ever gets, and those of earlier
+        ones of which it is not known whether they count; durable.
+        """
+        record = self._changed(_with_next)
+        sequence = record.sequence
+        return sequence, spans(_numbers(record.unsettled) - {sequence})
+
+    def settle(self, sequence: int, folded: int) -> None:
+        """Takes note that a commit counts, and does not matter up to the ``folded`` one."""
+
+        def settled(record: MachineRecord) -> MachineRecord:
+            left = _numbers(record.unsettled) - {sequence}
+            return record._replace(unsettled=spans(item for item in left if item > folded))
+
+        self._changed(settled)
+
+    def unsettle(self) -> None:
+        """Takes note that commits may be gone, as a person accepted; durable after return."""
+        self._changed(
+            lambda record: record._replace(unsettled=spans(range(1, record.sequence + 1)))
+        )
+
+    def renew(self) -> None:
+        """Begins anew, as another machine; durable after return."""
+        self._changed(lambda _: MachineRecord(os.urandom(KEY_SIZE)))
+
+    def _changed(self, change: Callable[[MachineRecord], MachineRecord]) -> MachineRecord:
+        add_directory(self._fs, self._layout.remotes)
+        with self._registry.locked():
+            record = read_record(self._fs, self._path, MACHINE)
+            record = change(record or MachineRecord(os.urandom(KEY_SIZE)))
+            write_record(self._fs, self._layout, self._path, MACHINE, record)
+        return record
 
 
 def pushed_history(root: Root, remote_id: bytes) -> PushedHistory | None:

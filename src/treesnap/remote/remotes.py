@@ -94,7 +94,7 @@ from treesnap.remote.histories import (
     choose_with_ref,
     without_deleted,
 )
-from treesnap.remote.marks import require_not_hidden
+from treesnap.remote.marks import set_back
 from treesnap.remote.merge_bases import merge_bases, merges_without_effect
 from treesnap.remote.policy import Role, RolePolicy, role_policies
 from treesnap.remote.protocol import Uploaded, View
@@ -110,7 +110,9 @@ from treesnap.remote.records import (
     KnownRemote,
     Marks,
     PushedHistory,
+    RemoteName,
     RemoteState,
+    newest_heads,
 )
 from treesnap.remote.registry import Registry, check_remote_name, pushed_history, set_pushed_history
 from treesnap.remote.verify import Verification, VerifiedObjects, repaired
@@ -291,6 +293,13 @@ class _RemoteSession(NamedTuple):
         seen = seen._replace(generation=max(seen.generation, generation))
         registry.note(self.name, registry.get(self.name), seen)
 
+    def note_pushed(self, commits: Iterable[RemoteName]) -> None:
+        """Remembers commits that count from now on."""
+        registry = _registry(self.session)
+        known = registry.get(self.name)
+        heads = newest_heads((*known.marks.heads, *(name.head for name in commits)))
+        registry.note(self.name, known, known.marks._replace(heads=heads))
+
     @property
     def _remote_id(self) -> bytes:
         return self.connection.format.remote_id
@@ -383,7 +392,9 @@ class Remotes:
                 except BaseException:
                     blobs.close()
                     raise
-                with set_up(url, blobs, secret, collection, encrypts=encrypts) as connection:
+                with set_up(
+                    url, blobs, secret, collection, registry.machine, encrypts=encrypts
+                ) as connection:
                     format_ = connection.format
                     if encrypted is not None and encrypted != format_.is_encrypted:
                         words = "is encrypted" if format_.is_encrypted else "is not encrypted"
@@ -545,9 +556,11 @@ class Remotes:
                 )
             # A commit may be invisible for the moment, and one that was forgotten is a copy's.
             commits = pushed.commits[-_COMMITS_KNOWN_MAX:]
+            commits += tuple(name.id for name in stored.commits)
             pruned = tuple(item for item in pushed.pruned if item.hex() not in ids)
-            pushed = pushed._replace(commits=(*commits, *stored.commits), pruned=pruned)
+            pushed = pushed._replace(commits=commits, pruned=pruned)
             remote.set_own_history(pushed)
+            remote.note_pushed(stored.commits)
             return PushResult(remote.name, history_id, ids, stored)
 
     def prune(
@@ -655,19 +668,19 @@ class Remotes:
         with self._connected(name, "remove a key of a remote") as remote:
             return remote.connection.remove_slot(beginning)
 
-    def rotate_keys(self, name: str | None = None, *, takes_over: bool = False) -> KeyInfo:
+    def rotate_keys(self, name: str | None = None) -> KeyInfo:
         """Encrypts what is stored on a remote from now on with new keys; durable after return.
 
         A copy of an older key slot does not open that, even with its secret. The secret in use
         opens everything, as before; other secrets open what was stored before, until they are
-        added anew. Nothing is written again. Raises Busy where another machine rotates or was
-        stopped in the middle, unless ``takes_over``, and Refused.
+        added anew. Nothing is written again. Raises Busy where another machine rotates them
+        meanwhile, and Refused.
         """
         with (
             self._connected(name, "rotate the keys of a remote") as remote,
             _alone(remote, "remote key rotate"),
         ):
-            rotated = remote.connection.rotate(takes_over=takes_over)
+            rotated = remote.connection.rotate()
             remote.note(remote.view.number, remote.view.state, rotated.generation)
             return rotated
 
@@ -876,15 +889,15 @@ class Remotes:
             known = known._replace(is_encrypted=encrypts)
         with connect(known, secret, self._opener) as connection:
             view = connection.protocol.read(skips_damaged=True)
+            self._require_consistent(connection, view)
             _warn_of_damage(context, view)
 
             def brought(view: View, *, with_others: bool) -> _Cloned:
                 histories = _histories(context, connection, view)
                 chosen, inner_ref = choose_with_ref(histories, history, ref)
                 with opened(context, "clone", create=True, recover=False) as session:
-                    if name is not None and view.has_state:
-                        seen = connection.marks(view.number, view.state)
-                        _registry(session).note(name, known, seen)
+                    if name is not None:
+                        self._note(session, name, known, connection, view)
                     goal = _find(name, chosen, inner_ref)
                     if goes_on:
                         goal = _newest_here(session, chosen)
@@ -957,6 +970,24 @@ class Remotes:
             known = known._replace(marks=Marks())
         return name, known
 
+    def _note(
+        self, session: Session, name: str, known: KnownRemote, connection: Connection, view: View
+    ) -> None:
+        """Remembers what a view shows; raises Refused for less than what was seen before."""
+        if view.has_state:
+            is_current = connection.format.collection is not Collection.NONE  # else it lists late
+            hides = view.hides if is_current else lambda _: False
+            if self._accepts_rollback:
+                _registry(session).machine(known.remote_id).unsettle()
+            seen = connection.marks_of(view, accepts=self._accepts_rollback)
+            _registry(session).note(name, known, seen, hides)
+
+    def _require_consistent(self, connection: Connection, view: View) -> None:
+        """Raises Refused where what a view shows had seen what it does not show."""
+        is_current = connection.format.collection is not Collection.NONE
+        if view.contradiction and is_current and not self._accepts_rollback:
+            raise set_back(connection.url, view.contradiction)
+
     def _known(self, place: str) -> tuple[str | None, KnownRemote]:
         """Returns a remote with its name in the store, or, without one, by its address.
 
@@ -1000,7 +1031,9 @@ class Remotes:
                 cache.clear()
             with (
                 _history_lock(session) if changes_history else nullcontext(),
-                connect(known, self._secret_of(known), self._opener, cache) as connection,
+                connect(
+                    known, self._secret_of(known), self._opener, cache, registry.machine
+                ) as connection,
             ):
                 if reads_all:
                     connection.files.read_anew()
@@ -1008,10 +1041,8 @@ class Remotes:
                 if not only_reads:
                     view.require_whole()
                 _warn_of_damage(session.context, view)
-                if view.has_state:
-                    registry.note(name, known, connection.marks(view.number, view.state))
-                if connection.format.collection is not Collection.NONE:  # else it may list late
-                    require_not_hidden(known.url, view.hidden)
+                self._require_consistent(connection, view)
+                self._note(session, name, known, connection, view)
                 yield _RemoteSession(session, name, connection, view)
 
 
@@ -1200,11 +1231,17 @@ def _history_to_push(remote: _RemoteSession) -> PushedHistory:
     """Returns the root's history on a remote: a new one at the first push.
 
     It is also a new one, which goes on from the other, where a commit of it holds what this root
-    never had: then this machine, or another, is a copy, and each goes on with a history of its
-    own. A commit of which this machine only never learned that it was written is its own.
+    never had, or the machine sent more than this store knows: then this machine, or another, is a
+    copy, and each goes on as a machine and with a history of its own. A commit of which this
+    machine only never learned that it was written is its own.
     """
     root = remote.session.root
+    machine = _registry(remote.session).machine(remote.connection.format.remote_id)
+    own_id = remote.connection.files.members.own_id
+    is_copied = remote.view.is_ahead_of(own_id, machine.sequence())
     name = f"{os.path.basename(os.fsdecode(root.path)) or 'root'}@{platform.node() or 'machine'}"
+    if is_copied:
+        machine.renew()
     pushed = remote.own_history()
     if pushed is None:
         return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name))
@@ -1215,8 +1252,11 @@ def _history_to_push(remote: _RemoteSession) -> PushedHistory:
         for key, entry in remote.view.visible.items()
         if entry.history.id == pushed.history.id and key not in own
     }
-    if all(snapshot_id(item) in local for entry in unknown.values() for item in entry.snapshots):
+    there = (snapshot_id(item) for entry in unknown.values() for item in entry.snapshots)
+    if not is_copied and all(item in local for item in there):
         return pushed._replace(commits=(*pushed.commits, *unknown))
+    if not is_copied:
+        machine.renew()
     return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name, pushed.history.id))
 
 

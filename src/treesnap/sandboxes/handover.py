@@ -34,9 +34,9 @@ from treesnap.remote.registry import check_remote_name
 
 FORMAT = "format"
 """The file of a remote that says which one it is."""
-_ADDED = ("packs", "commits")
+_ADDED = ("members", "packs", "commits")
 """What a push adds, in the order in which it refers to what was before."""
-_KINDS = ("packs", "index", "commits", "deletions", "catalog", "state")
+_KINDS = ("members", "packs", "index", "commits", "deletions", "catalog", "state")
 """All files of a remote, likewise."""
 
 Read = Callable[[str], Iterable[bytes]]

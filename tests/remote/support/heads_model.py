@@ -6,7 +6,8 @@ list commits, and then read the state.
 
 An honest server, with lost answers, crashes and collections, must raise no alarm. A lying one may
 hide only what no head that it shows, and no mark of the reader, knows. Each rule can be broken on
-purpose. No code of the product carries this out yet.
+purpose. A machine gives a number to one head, whatever becomes of it. The product carries this out
+in ``remote/protocol.py``; there, a list is not read in one moment.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import NamedTuple
 RULES = (
     "keeps marks",
     "looks at what others saw",
+    "looks at the state that others read",
     "checks signatures",
     "marks only what is certain",
     "sees only what is certain",
-    "repeats its intent after a crash",
+    "uses a number once",
     "names what may be void",
     "a fold keeps heads",
     "a fold joins the heads of the state before",
@@ -46,13 +48,14 @@ class Head(NamedTuple):
 
     machine: str
     sequence: int
-    previous: int
     id: int
     epoch: int
+    state: tuple[int, int]
+    """Number and token of the state that its writer had read."""
     seen: tuple[tuple[str, int, int], ...]
-    """Certain heads that its writer knew."""
+    """Certain heads that its writer knew, above those of that state."""
     maybe_void: tuple[int, ...]
-    """Own sequence numbers that may never have counted."""
+    """Own sequence numbers that may never count."""
     signer: str
     """The holder of the key that signed it."""
 
@@ -107,10 +110,12 @@ class World:
         self._hidden: dict[str, set[str]] = {}
         self._ids = 1
         self.is_lying = False
-        self.heads: dict[int, Head] = {}
-        """All that were ever made, by their ids."""
+        self.own: dict[int, dict[int, int]] = {}
+        """Which own heads of the writer of a head had been acknowledged."""
         self.past: dict[int, dict[str, int]] = {}
         """What the writer of a head knew."""
+        self.past_state: dict[int, int] = {}
+        """The number of the state that it knew."""
         self.acknowledged: set[int] = set()
 
     def breaks(self, rule: str) -> bool:
@@ -177,8 +182,10 @@ class World:
         elif self.mode == "forge":
             victim = random.choice(machines)
             void = tuple(range(50))
-            head = Head(victim, 50, 0, self.new_id(), 10**6, (), void, signer="thief")
+            head = Head(victim, 50, self.new_id(), 10**6, (0, 0), (), void, signer="thief")
             self.past[head.id] = {}
+            self.past_state[head.id] = 0
+            self.own[head.id] = {}
             self.files[head.name] = head
 
     def merge(self) -> None:
@@ -219,11 +226,12 @@ class Machine:
         self.name = name
         self.marks: Heads = {}
         self.state_mark = (0, 0)
-        self.intent: Head | None = None
-        """Journaled before it is sent."""
         self.sequence = 0
-        self.last = 0
+        """Journaled before a head is sent, as the next."""
         self.unsure: set[int] = set()
+        """Own numbers of which it is not known whether they count."""
+        self.own: dict[int, int] = {}
+        """Ids of its acknowledged heads by their numbers; what is true, whatever it remembers."""
         self.stopped = ""
         """Why it refuses the server."""
         self.known: dict[str, int] = {}
@@ -309,11 +317,22 @@ class Machine:
             if by_number.setdefault((head.machine, head.sequence), head).id != head.id:
                 raise Noticed(f"two heads of one number: a copy of {head.machine}")
             join(shown, head.machine, head.sequence, head.id)
+        self._look_for_state(view)
         self._look_for(shown, view)
         if not world.breaks("looks for gaps"):
             self._look_for_gaps(state, by_number)
         self._look_for_lies(shown, view)
         self._take(view)
+
+    def _look_for_state(self, view: View) -> None:
+        """Raises Noticed where a head's writer had read a higher state, or another one."""
+        if self.world.breaks("looks at the state that others read"):
+            return
+        state = view.state
+        for head in view.listed:
+            number, token = head.state
+            if number > state.number or (number == state.number and token != state.token):
+                raise Noticed(f"{head.machine} saw another state")
 
     def _look_for(self, shown: Heads, view: View) -> None:
         """Raises Noticed where a machine is behind what a mark or a shown head knows of it."""
@@ -358,11 +377,12 @@ class Machine:
             if shown.get(machine, NO_HEAD)[0] < sequence:
                 raise Wrong(f"a lie was taken: {machine} is at {sequence}")
         visible = {*view.state.catalog, *(head.id for head in view.listed)}
-        for head in view.listed:  # all that it follows, along the chain that its machine signed
-            while head.previous in world.heads:
-                head = world.heads[head.previous]  # noqa: PLW2901 - a chain
-                if head.id in world.acknowledged and head.id not in visible:
+        for head in view.listed:  # all that its machine had pushed before
+            for sequence, identity in world.own[head.id].items():
+                if sequence < head.sequence and identity not in visible:
                     raise Wrong("a lie was taken: a hole in a chain")
+            if world.past_state[head.id] > view.state.number:
+                raise Wrong("a lie was taken: a state that a writer had read")
         if view.state.number < self.known_state:
             raise Wrong("a lie was taken: an older state")
         for machine, (sequence, identity) in self.marks.items():
@@ -387,31 +407,28 @@ class Machine:
     # Writing
 
     def push(self) -> Steps:
-        """Sends a head, or the one that a crash left, and waits whether it counts."""
+        """Sends a head, and waits whether it counts."""
         world = self.world
-        if self.intent is None:
-            view = yield from self._read()
-            self.intent = self._next_head(view)
-        head = self.intent
+        view = yield from self._read()
+        head = self._next_head(view)
         while not world.put(self.name, head.name, head):
             yield
-            if world.random.random() < 0.2:  # a crash: the next push begins here
-                if world.breaks("repeats its intent after a crash"):
-                    self.intent = None
+            if world.random.random() < 0.2:  # a crash
+                if world.breaks("uses a number once"):
                     self.sequence -= 1
                 return
         yield
-        self.last, self.intent = head.id, None
         for _ in range(world.random.randrange(1, 6)):
             state = yield from self._state()
             if state.closing <= head.epoch or head.id in state.catalog:
                 join(self.marks, self.name, head.sequence, head.id)
                 self.known[self.name] = head.sequence
+                self.own[head.sequence] = head.id
+                self.unsure.discard(head.sequence)
                 world.acknowledged.add(head.id)
                 return
             if head.epoch < state.floor:
-                break
-        self.unsure.add(head.sequence)
+                return
 
     def _next_head(self, view: View) -> Head:
         world = self.world
@@ -419,20 +436,27 @@ class Machine:
         if world.breaks("sees only what is certain"):
             for head in view.listed:
                 join(seen, head.machine, head.sequence, head.id)
+        folded = heads_of(view.state)
         void = () if world.breaks("names what may be void") else tuple(sorted(self.unsure))
         self.sequence += 1
+        self.unsure.add(self.sequence)
         head = Head(
             self.name,
             self.sequence,
-            self.last,
             world.new_id(),
             view.state.epoch,
-            tuple((machine, *newest) for machine, newest in seen.items()),
+            (view.state.number, view.state.token),
+            tuple(
+                (machine, *newest)
+                for machine, newest in seen.items()
+                if newest[0] > folded.get(machine, NO_HEAD)[0]
+            ),
             void,
             self.name,
         )
         world.past[head.id] = dict(self.known)
-        world.heads[head.id] = head
+        world.past_state[head.id] = self.known_state
+        world.own[head.id] = dict(self.own)
         return head
 
     def collect(self) -> Steps:

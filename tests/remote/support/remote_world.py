@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from random import Random
+from typing import NamedTuple
 
+from machine_doubles import MemoryMachine
 from treesnap.core.codec.pack import Encoded
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import encode_snapshot
@@ -21,7 +23,7 @@ from treesnap.core.model.ids import object_id
 from treesnap.core.model.snapshots import SnapshotRecord
 from treesnap.remote.objects import Seen
 from treesnap.remote.push import encoded_anew
-from treesnap.remote.records import Folder, RemoteName
+from treesnap.remote.records import Folder, RemoteName, Span
 
 PAGE_SIZE = 3
 LEAVES = 6
@@ -83,6 +85,13 @@ class Machine:
             self.go_on()
 
 
+class File(NamedTuple):
+    """What a server has under a name."""
+
+    content: bytes
+    statement: bytes = b""
+
+
 class Server:
     """Files by name, and requests that land late."""
 
@@ -90,7 +99,7 @@ class Server:
         self.random = random
         self.page_size = page_size
         """How many names a request lists."""
-        self.files: dict[str, bytes] = {}
+        self.files: dict[str, File] = {}
         self.late: list[Callable[[], object]] = []
         self.requests = 0
         self.is_faulty = True
@@ -110,8 +119,8 @@ class Client:
     def __init__(self, server: Server) -> None:
         self._server = server
         self.machine: Machine | None = None
-        self._kept: set[str] = set()
-        """Names of commits that were read or written, as a cache keeps them."""
+        self._id = server.random.randbytes(8)
+        self._numbers = MemoryMachine()
 
     def _turn(self) -> None:
         self._server.requests += 1
@@ -128,14 +137,33 @@ class Client:
             act()
         return fault >= 0.16 or 0.06 <= fault < 0.1
 
-    def put(self, folder: Folder, number: int, content: bytes) -> RemoteName:
+    def next_sequence(self) -> tuple[bytes, int, tuple[Span, ...]]:
+        """Returns which machine this is, and the number of its next commit."""
+        return self._id, *self._numbers.next_sequence()
+
+    def settle(self, sequence: int, folded: int) -> None:
+        """Takes note that a commit counts."""
+        self._numbers.settle(sequence, folded)
+
+    def meet(self, machines: Iterable[bytes]) -> None:
+        """Does nothing: every machine is a member."""
+
+    def put(
+        self,
+        folder: Folder,
+        number: int,
+        content: bytes,
+        statement: bytes = b"",
+        sequence: int = 0,
+    ) -> RemoteName:
         """Writes a file under a new name; a request without an answer is sent again."""
-        files = self._server.files
-        name = RemoteName(folder, number, self._server.random.randbytes(16))
+        files, file = self._server.files, File(content, statement)
+        machine = self._id if folder in {Folder.COMMITS, Folder.DELETIONS} else b""
+        identity = self._server.random.randbytes(16)
+        name = RemoteName(folder, number, identity, machine, sequence)
         while True:
             self._turn()
-            if self._change(lambda: files.__setitem__(str(name), content)):
-                self._note(str(name))
+            if self._change(lambda: files.__setitem__(str(name), file)):
                 return name
 
     def create(self, name: str, content: bytes) -> bool:
@@ -143,23 +171,21 @@ class Client:
         files = self._server.files
         self._turn()
         is_free = name not in files
-        if not self._change(lambda: files.setdefault(name, content)):
+        if not self._change(lambda: files.setdefault(name, File(content))):
             error = RemoteFailed("no answer")
             error.is_unclear = True
             raise error
         return is_free
 
     def get(self, name: str) -> bytes | None:
+        """Returns the content of a file, or None."""
+        file = self.get_signed(name)
+        return file.content if file is not None else None
+
+    def get_signed(self, name: str) -> File | None:
         """Returns a file, or None."""
         self._turn()
-        content = self._server.files.get(name)
-        if content is not None:
-            self._note(name)
-        return content
-
-    def _note(self, name: str) -> None:
-        if name.startswith(f"{Folder.COMMITS}/"):
-            self._kept.add(name)
+        return self._server.files.get(name)
 
     def get_ranges(
         self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]
@@ -188,14 +214,8 @@ class Client:
     def get_kept(self, name: str) -> None:
         """Returns nothing."""
 
-    def kept(self, folder: str) -> list[str]:
-        """Returns what was read of a folder, and was not let go of."""
-        return [name for name in self._kept if name.startswith(f"{folder}/")]
-
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
-        """Lets go of names."""
-        if Folder.COMMITS in folders:
-            self._kept &= set(names)
+        """Does nothing."""
 
     def give_up(self) -> None:
         """Repeats for ever: a machine that dies is killed."""

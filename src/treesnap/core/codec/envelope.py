@@ -6,10 +6,10 @@
     +----------+------+---------+         +--------+-------------+---------+-----------+
 
 Byte 10 of the header is 0, byte 11 names the hash (1 is BLAKE3-256), bytes 12 to
-15 are 0; files of encrypted remotes have algorithm and key generation in 10 and 12
-to 15. All integers are little-endian. Large files (packs, indexes, stat caches,
-encrypted ones) begin with the header and go on as their own modules say; small
-ones are sealed whole.
+15 are 0; files of remotes that are signed or encrypted have other things there.
+All integers are little-endian. Large files (packs, indexes, stat caches, those of
+remotes) begin with the header and go on as their own modules say; small ones are
+sealed whole.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class FileKind(IntEnum):
     REMOTE_INDEX = 24
     REMOTE = 25
     PUSHED = 26
+    MEMBERS = 27
+    MACHINE = 28
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

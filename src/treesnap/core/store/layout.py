@@ -41,6 +41,7 @@
 │                               the command of ``snap watch --then`` runs
 ├── remotes/<name>              where a remote is, and which one
 ├── remotes/.cache-<id>/        what was read of it; may be removed at any time
+├── remotes/.machine-<id>       what the store signs with there, and how often it pushed
 ├── fork-server/                of the process that runs commands: lock and socket
 ├── quarantine/                 damaged files that a repair moved out of the way
 └── temporary/                  files before they are renamed into place

@@ -91,11 +91,8 @@ def remove_key(invocation: Invocation, *, name: str, key_id: str) -> None:
 
 @key.command("rotate", examples=["snap remote key rotate backup"])
 @remote_argument("name", required=False)
-@click.option(
-    "--take-over", is_flag=True, help="Go on after another machine that was stopped in the middle."
-)
 @pass_invocation
-def rotate_keys(invocation: Invocation, *, name: str | None, take_over: bool) -> None:
+def rotate_keys(invocation: Invocation, *, name: str | None) -> None:
     """Encrypt what is stored from now on with new keys.
 
     A person who kept a removed secret and a copy of its slot cannot read that. The secret in use
@@ -104,7 +101,7 @@ def rotate_keys(invocation: Invocation, *, name: str | None, take_over: bool) ->
     """
     with invocation.open(progress=False, needs_root=False) as handle:
         remotes = remotes_of(handle)
-        info = remotes.rotate_keys(name, takes_over=take_over)
+        info = remotes.rotate_keys(name)
         older = [item.id for item in remotes.keys(name) if item.generation < info.generation]
     line = f"Rotated the keys: new files are of generation {info.generation}"
     invocation.output.result(

@@ -1,0 +1,227 @@
+"""Which machines' commits, deletions and states count on a remote.
+
+    members/<n>   the public keys of all machines, signed by the owner; the highest one counts
+
+Every machine has a key of its own for each remote, which never leaves its store. A process that
+opens a key slot is an owner, and enrols its machine by itself when it first writes something: it
+creates the next list. A list is one of the newest key generation that its reader can open, so an
+owner whose secret was shut out can enrol no machine. What is not such a list counts for nothing.
+
+A list is read where a machine is met that the one at hand does not have. Others that know more
+machines name files that are then not readable here, and not the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Protocol
+
+from treesnap.core.model.errors import Corrupt, ErrorCode, GenerationMissing, UnsupportedFormat
+from treesnap.core.model.ids import checksum
+from treesnap.remote.blobs.base import BlobMissing, Blobs
+from treesnap.remote.cache import FileCache
+from treesnap.remote.keys import KEY_SIZE, Signer, damaged, signer_id
+from treesnap.remote.records import (
+    FILE_ID_SIZE,
+    MEMBERS,
+    MEMBERS_SIZE_MAX,
+    MemberList,
+    Span,
+    file_number,
+    members_name,
+)
+from treesnap.remote.sealing import Sealer
+
+_FOLDER = "members"
+_LOOKED_AT_MAX = 1000
+"""So many files are read to find a list that the owner signed."""
+_ENROLS_MAX = 20
+"""How often a list is created that other machines were faster with."""
+
+
+class Machine(Protocol):
+    """What one store is on a remote. Used by several processes at once."""
+
+    def seed(self) -> bytes:
+        """Returns the 32 bytes that its key follows from; made at the first call, durably."""
+
+    def next_sequence(self) -> tuple[int, tuple[Span, ...]]:
+        """Returns the number of its next commit, which no other one ever gets, and those of earlier
+        ones of which it is not known whether they count; durable.
+        """
+
+    def settle(self, sequence: int, folded: int) -> None:
+        """Takes note that a commit counts, and does not matter up to the ``folded`` one."""
+
+
+class Members:
+    """The machines of one remote, and this one among them."""
+
+    def __init__(
+        self,
+        blobs: Blobs,
+        sealer: Sealer,
+        machine: Machine | None = None,
+        cache: FileCache | None = None,
+        are_keys_known: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """Without a ``machine`` nothing can be signed.
+
+        ``are_keys_known`` tells whether the remote has keys of a newer generation: if not, lists of
+        these are left of a rotation that was stopped.
+        """
+        self._blobs = blobs
+        self._sealer = sealer
+        self._machine = machine
+        self._cache = cache
+        self._are_keys_known = are_keys_known
+        self._keys: dict[bytes, bytes] = {}
+        """Public keys by ids."""
+        self._hash = bytes(FILE_ID_SIZE)
+        """Of the list that they are from."""
+        self._number = -1
+        """That of the list that counts."""
+        self._taken: frozenset[int] = frozenset()
+        """Numbers of all lists that there are, whatever they say."""
+        self._newer: GenerationMissing | None = None
+        """Of a list of newer keys than are at hand."""
+        self._is_read = False
+        """Whether a list is at hand, be it one that was kept."""
+        self._is_current = False
+
+    def key_of(self, identity: bytes) -> bytes | None:
+        """Returns the public key of a machine that was met, or None for a stranger."""
+        if not self._is_read:
+            self._take_kept()
+        return self._keys.get(identity)
+
+    def meet(self, identities: Iterable[bytes]) -> None:
+        """Finds out who some machines are; costs requests where one is not known.
+
+        Raises Corrupt where there are lists and none can be read, and RemoteFailed.
+        """
+        if any(self.key_of(item) is None for item in identities):
+            self.read()
+
+    def read(self) -> None:
+        """Reads the newest list; raises what :meth:`meet` does."""
+        found = self._listed()
+        self._is_current, self._newer = True, None
+        self._taken = frozenset(found)
+        failure: Corrupt | None = None
+        for number in sorted(found, reverse=True)[:_LOOKED_AT_MAX]:
+            name = members_name(number)
+            if found[number] > MEMBERS_SIZE_MAX:
+                failure = failure or damaged(name, "is too large for a list of members")
+                continue
+            try:
+                data = self._blobs.get(name, MEMBERS_SIZE_MAX)
+                self._take(name, data)
+            except BlobMissing:
+                continue
+            except GenerationMissing as error:
+                self._newer = self._newer or error
+            except Corrupt as error:
+                failure = failure or error
+            else:
+                self._number = number
+                if self._cache is not None:
+                    self._cache.keep_only((_FOLDER,), ())
+                    self._cache.put(name, data)
+                return
+        if failure is not None:
+            raise failure
+
+    @property
+    def own_id(self) -> bytes:
+        """What this machine is called, whether or not it is a member."""
+        return self._sealer.signer(self.machine.seed()).id
+
+    def signer(self) -> Signer:
+        """Returns what signs as this machine, which is a member from then on, durably.
+
+        Raises RemoteFailed, GenerationMissing where the secret was shut out, and Corrupt.
+        """
+        signer = self._sealer.signer(self.machine.seed())
+        for _ in range(_ENROLS_MAX):
+            if self.key_of(signer.id) is not None:
+                return signer
+            if self._is_current:
+                self._require_newest_keys()
+                self._write(self._sealer, [*self._keys.values(), signer.public])
+            self.read()  # where two can create one list, it may be that of another machine
+        raise Corrupt(
+            "This machine does not become a member of the remote",
+            code=ErrorCode.REMOTE_DAMAGED,
+            path=_FOLDER,
+        )
+
+    def rotate(self, sealer: Sealer) -> int | None:
+        """Creates a list of the same machines with newer keys; returns its number.
+
+        None where another machine created a list meanwhile, or has newer keys. Raises what
+        :meth:`signer` does.
+        """
+        self.read()
+        self._require_newest_keys()
+        number = self._next_number()
+        is_done = self._write(sealer, self._keys.values())
+        return number if is_done and not self._are_keys_known(sealer.generation) else None
+
+    def is_newest(self, number: int) -> bool:
+        """Tells whether no higher list was created since all were read."""
+        return max(self._listed().keys() - self._taken, default=number) == number
+
+    def _listed(self) -> dict[int, int]:
+        """Returns the sizes of all lists by their numbers."""
+        blobs = self._blobs.list(f"{_FOLDER}/")
+        numbers = ((file_number(blob.name), blob.size_bytes) for blob in blobs)
+        return {number: size for number, size in numbers if number is not None}
+
+    def _next_number(self) -> int:
+        """Returns the next number that nothing has: junk may have any, up to the last one."""
+        return next(number for number in count(self._number + 1) if number not in self._taken)
+
+    def _require_newest_keys(self) -> None:
+        if self._newer is not None and self._are_keys_known(self._newer.generation):
+            raise self._newer
+
+    def _write(self, sealer: Sealer, keys: Iterable[bytes]) -> bool:
+        """Creates the next list; returns whether this machine did. Raises RemoteFailed."""
+        record = MemberList(self._hash, b"".join(sorted(keys)))
+        name = members_name(self._next_number())
+        return self._blobs.create(name, sealer.sign(name, MEMBERS.seal(record), sealer.owner))
+
+    @property
+    def machine(self) -> Machine:
+        """What this store is on the remote."""
+        assert self._machine is not None, "nothing is written without a machine"
+        return self._machine
+
+    def _take_kept(self) -> None:
+        """Takes the list that was read last."""
+        self._is_read = True
+        for name in self._cache.names(_FOLDER) if self._cache is not None else ():
+            data = self._cache.get(name) if self._cache is not None else None
+            if data is not None:
+                try:
+                    self._take(name, data)
+                except Corrupt:  # of older keys
+                    continue
+
+    def _take(self, name: str, data: bytes) -> None:
+        owner = self._sealer.owner
+        signed = self._sealer.open_signed(
+            name, data, lambda item: owner.public if item == owner.id else None
+        )
+        try:
+            record = MEMBERS.unseal(signed.content, name)
+        except UnsupportedFormat as error:
+            raise Corrupt(error.message, code=ErrorCode.REMOTE_DAMAGED, path=name) from error
+        keys = [
+            record.keys[start : start + KEY_SIZE] for start in range(0, len(record.keys), KEY_SIZE)
+        ]
+        self._keys = {signer_id(key): key for key in keys}
+        self._hash = checksum(data, FILE_ID_SIZE)
+        self._is_read = True
