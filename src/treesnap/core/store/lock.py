@@ -24,6 +24,7 @@ import time
 from _thread import get_ident  # as in threading, which takes longer to import
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem, Unsupported
 from treesnap.core.fs.durable import has_other_names, open_lock, open_regular, read_file
@@ -71,12 +72,13 @@ def held(
     what: str,
     wait_s: float,
     open_file: Callable[[FileSystem, str], int] = open_lock,
-) -> Iterator[None]:
+) -> Iterator[Callable[[], bool]]:
     """Holds an exclusive lock on a file while the body runs.
 
     Waits at most ``wait_s``, then raises Busy naming the holder. ``what`` is the
     thing that is locked, in words. The file is the one at the path when the body begins; it is
-    made if absent, unless ``open_file`` opens it otherwise.
+    made if absent, unless ``open_file`` opens it otherwise. Who holds it for long asks what it
+    yields whether the file is still there: after a move of the store, another one is.
     """
     deadline = time.monotonic() + wait_s
 
@@ -91,7 +93,7 @@ def held(
                 if _is_at(fs, fs.fstat(fd), path):
                     with suppress(OSError):  # on a full or read-only disk it does not say who
                         _write_note(fs, fd, operation)
-                    yield
+                    yield partial(_is_at, fs, fs.fstat(fd), path)
                     return
                 # The store was moved while this process waited.
             finally:

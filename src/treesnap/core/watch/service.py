@@ -1,7 +1,8 @@
 """The process that watches a root: when it makes a snapshot, its loop, and what it answers.
 
 A root has one such process at a time, which holds a lock. When the root is moved, it waits until a
-command has found the root at its new path, and watches there.
+command has found the root at its new path, and watches there. When the store is moved, it goes on
+with the lock and the socket of the new place.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ LATEST_S = 30.0
 """How long after a change its snapshot is made at the latest."""
 AGAIN_S = 30.0
 """How long after a failed snapshot the next one is tried at the latest."""
-AWAY_S = 5.0
-"""How often it looks whether a root that is away was found at another path."""
+LOOK_S = 5.0
+"""How often it looks whether the store was moved, or a root that is away found at another path."""
 
 
 class Schedule:
@@ -144,8 +145,8 @@ class WatchService:
         self._has_woken = False
         self._top: os.stat_result | None = None
         """What the root was when it was seen last, at its path."""
-        self._is_away = False
-        """Whether the root is not where it was when the watch began."""
+        self._is_store_in_place: Callable[[], bool] = lambda: True
+        """Whether the store is where it was when the watch began."""
 
     def run(self, on_ready: Callable[[WatchStatus], None] = lambda _: None) -> WatchStatus:
         """Watches until :meth:`stop`; returns the last status.
@@ -161,6 +162,8 @@ class WatchService:
                 on_ready(self.status())
                 on_ready = _ignore
                 while (place := self._place(directory)) == context.root:
+                    if not self._is_store_in_place():
+                        break
                     if self._is_stopping or not self._is_of_use():
                         return self.status()
                     self._wait(context)
@@ -178,7 +181,8 @@ class WatchService:
         directory = watch_directory(context)
         what = f"The watch of {quoted(context.root)}"
         lock = os.path.join(directory, "lock")
-        stack.enter_context(held(context.fs, lock, operation="watch", what=what, wait_s=0.0))
+        lock_held = held(context.fs, lock, operation="watch", what=what, wait_s=0.0)
+        self._is_store_in_place = stack.enter_context(lock_held)
         if is_hinted:
             self._take_hints(stack)
         else:
@@ -200,15 +204,13 @@ class WatchService:
     def _place(self, directory: str) -> str:
         """Returns where the root is: at another path once a command has found it there."""
         fs, root = self._context.fs, self._context.root
-        self._is_away = not self._is_at(root)
-        if self._is_away:
+        if not self._is_at(root):
             with suppress(OSError):
                 place = registered_path(self._context, directory)
                 if place is not None and self._is_at(place):
                     return place
                 if place == root:  # it may have been removed and made again
                     self._top = fs.lstat(root)
-                    self._is_away = False
         return root
 
     def _is_at(self, path: str) -> bool:
@@ -269,11 +271,10 @@ class WatchService:
 
     def _wait(self, watching: Context) -> None:
         due_in_s, idle_left_s = self._schedule.due_in_s(time.monotonic()), self._idle_left_s()
-        look_in_s = AWAY_S if self._is_away else None
-        waits_s = [wait_s for wait_s in (due_in_s, idle_left_s, look_in_s) if wait_s is not None]
+        waits_s = [wait_s for wait_s in (due_in_s, idle_left_s, LOOK_S) if wait_s is not None]
         if due_in_s == 0.0:
             self._make_snapshot(watching)
-        elif self._changed.wait(min(waits_s, default=None)):
+        elif self._changed.wait(min(waits_s)):
             self._changed.clear()
             self._schedule.noticed(time.monotonic())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -42,7 +43,13 @@ from treesnap.core.watch import control
 from treesnap.core.watch.follower import Follower
 from treesnap.core.watch.service import WatchService
 from treesnap.core.worktree.scan.statcache import load
-from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
+from treesnap.testing.doubles import (
+    Call,
+    Fault,
+    FaultyFileSystem,
+    UnsyncedFileSystem,
+    WrappedFileSystem,
+)
 from watching import Looks
 
 pytestmark = [pytest.mark.needs("notices"), pytest.mark.sampled(4)]
@@ -278,7 +285,7 @@ def test_one_that_is_stopped_says_what_became_of_it(watch, handle, directory):
 def test_one_whose_root_was_moved_goes_on_at_its_new_path(
     watch, handle, tmp_path, monkeypatch, is_replaced
 ):
-    monkeypatch.setattr("treesnap.core.watch.service.AWAY_S", 0.1)
+    monkeypatch.setattr("treesnap.core.watch.service.LOOK_S", 0.1)
     follower = Follower(handle.context, f"pwd >> {tmp_path}/ran-in", print)
     watched = watch(on_change=True, follower=follower)
     watched.wait_for(lambda: watched.made)
@@ -298,6 +305,26 @@ def test_one_whose_root_was_moved_goes_on_at_its_new_path(
     assert status is not None
     assert "[Errno" not in (status.why_lost or "")
     wait_until(lambda: str(new) in (tmp_path / "ran-in").read_text().split())
+
+
+def test_one_whose_store_was_moved_is_found_there(watch, handle, tmp_path, monkeypatch):
+    """Its lock and its socket are at the new place, so that no second one begins beside it."""
+    monkeypatch.setattr("treesnap.core.watch.service.LOOK_S", 0.1)
+    watched = watch(on_change=True)
+    watched.wait_for(lambda: watched.made)
+
+    fault = Fault(errno=errno.EXDEV, methods=frozenset({"exchange"}))  # as to another disk
+    fs = FaultyFileSystem(fault, inner=UnsyncedFileSystem())
+    mover = context_at(handle.root, handle.store_path, fs=fs, wait_s=DEADLINE_S)
+    Handle(mover).store_move(tmp_path / "new")
+
+    wait_until(lambda: control.status(handle.context) is not None)
+    with pytest.raises(Busy, match="is in use by"):
+        WatchService(handle.context, WatchRequest(on_change=True)).run()
+    Path(handle.root, "b").write_text("changed")
+    watched.wait_for(lambda: len(watched.made) > 1)
+    assert restored(handle, watched.made[-1].id) == []
+    assert control.stop(handle.context) is not None
 
 
 def test_one_whose_root_was_removed_and_made_again_goes_on(watch, handle):

@@ -277,7 +277,7 @@ def _taking(name: str, file_name: str, sort: _Sort, wait_s: float) -> Mend:
 
 def _files_locked(
     store: Store, root: Root, sort: _Sort, wait_s: float
-) -> AbstractContextManager[None]:
+) -> AbstractContextManager[object]:
     """Returns the lock under which files of a sort are written."""
     if sort is _PLAN:
         return root.attachments_locked("verify")
