@@ -81,6 +81,7 @@ def _checked(result: int, unsupported: Collection[int], name: Name | None = None
 class DarwinFileSystem(PosixFileSystem):
     """Implements :class:`treesnap.core.fs.base.FileSystem` with what a Mac has."""
 
+    _absent_flag, _exchange_flag = RENAME_EXCL, RENAME_SWAP
     _given: LibSystem | None = None
 
     def __init__(self, libc: LibSystem | None = None) -> None:
@@ -123,27 +124,6 @@ class DarwinFileSystem(PosixFileSystem):
             _checked(self._libc.ffsctl(fd, SYNC_VOLUME, ctypes.byref(flags), 0), _NO_SYNC)
         except Unsupported:
             super().sync_file_system(fd)
-
-    def rename_to_absent(
-        self,
-        source: Name,
-        target: Name,
-        *,
-        source_dir_fd: int,
-        target_dir_fd: int,
-        or_fail: bool = False,
-    ) -> None:
-        try:
-            self._rename_with(RENAME_EXCL, source, target, source_dir_fd, target_dir_fd)
-        except Unsupported:
-            if or_fail:
-                raise
-            self._rename_after_look(source, target, source_dir_fd, target_dir_fd)
-
-    def exchange(
-        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
-    ) -> None:
-        self._rename_with(RENAME_SWAP, source, target, source_dir_fd, target_dir_fd)
 
     def _rename_with(
         self, flag: int, source: Name, target: Name, source_dir_fd: int, target_dir_fd: int

@@ -44,8 +44,6 @@ _FICLONE = 0x40049409
 _MADV_POPULATE_READ = 22
 _EHWPOISON = 133
 _LOADED_SIZE_MAX = 16 << 20
-_RENAME_NOREPLACE = 1
-_RENAME_EXCHANGE = 2
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
 """Flags of fallocate(2)."""
 _STATUS_SIZE_MAX = 1 << 16
@@ -209,6 +207,7 @@ class LinuxFileSystem(PosixFileSystem):
     """Implements :class:`treesnap.core.fs.base.FileSystem` with the kernel's own."""
 
     _umask = staticmethod(current_umask)
+    _absent_flag, _exchange_flag = 1, 2  # RENAME_NOREPLACE, RENAME_EXCHANGE
 
     def open_any(self, name: Name, *, dir_fd: int | None = None, is_directory: bool = False) -> int:
         kind = os.O_DIRECTORY if is_directory else 0
@@ -281,27 +280,6 @@ class LinuxFileSystem(PosixFileSystem):
                 self._give_owner(fd, mode)
             finally:
                 os.close(fd)
-
-    def rename_to_absent(
-        self,
-        source: Name,
-        target: Name,
-        *,
-        source_dir_fd: int,
-        target_dir_fd: int,
-        or_fail: bool = False,
-    ) -> None:
-        try:
-            self._rename_with(_RENAME_NOREPLACE, source, target, source_dir_fd, target_dir_fd)
-        except Unsupported:
-            if or_fail:
-                raise
-            self._rename_after_look(source, target, source_dir_fd, target_dir_fd)
-
-    def exchange(
-        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
-    ) -> None:
-        self._rename_with(_RENAME_EXCHANGE, source, target, source_dir_fd, target_dir_fd)
 
     def _rename_with(
         self, flag: int, source: Name, target: Name, source_dir_fd: int, target_dir_fd: int

@@ -90,6 +90,8 @@ class PosixFileSystem:
         return bool(self._umask() & OWNER)
 
     _umask = staticmethod(current_umask)
+    _absent_flag, _exchange_flag = 0, 0
+    """What a system calls a rename to a name that must be absent, and an exchange of two."""
 
     close: staticmethod[[int], None] = staticmethod(os.close)
     read: staticmethod[[int, int], bytes] = staticmethod(os.read)
@@ -240,9 +242,12 @@ class PosixFileSystem:
         target_dir_fd: int,
         or_fail: bool = False,
     ) -> None:
-        if or_fail:
-            raise unsupported(errno.EOPNOTSUPP, target)
-        self._rename_after_look(source, target, source_dir_fd, target_dir_fd)
+        try:
+            self._rename_with(self._absent_flag, source, target, source_dir_fd, target_dir_fd)
+        except Unsupported:
+            if or_fail:
+                raise
+            self._rename_after_look(source, target, source_dir_fd, target_dir_fd)
 
     def _rename_after_look(
         self, source: Name, target: Name, source_dir_fd: int, target_dir_fd: int
@@ -253,13 +258,15 @@ class PosixFileSystem:
         self.rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
 
     def exchange(
-        self,
-        source: Name,
-        target: Name,
-        *,
-        source_dir_fd: int,
-        target_dir_fd: int,
+        self, source: Name, target: Name, *, source_dir_fd: int, target_dir_fd: int
     ) -> None:
+        self._rename_with(self._exchange_flag, source, target, source_dir_fd, target_dir_fd)
+
+    def _rename_with(
+        self, flag: int, source: Name, target: Name, source_dir_fd: int, target_dir_fd: int
+    ) -> None:
+        """Renames in a way that some systems have a call for; raises Unsupported."""
+        del flag, source, source_dir_fd, target_dir_fd
         raise unsupported(errno.EOPNOTSUPP, target)
 
     def _exists(self, name: Name, dir_fd: int) -> bool:
