@@ -143,7 +143,7 @@ def test_names_that_lead_elsewhere_are_left_out(scene, tmp_path):
 
     assert not set(hostile) & set(scene.reads)
     assert {path.name for path in scene.directory.iterdir()} == {
-        *("commits", "format", "packs", "state")
+        *("commits", "format", "members", "packs", "state")
     } | ({"probe"} if (scene.directory / "probe").exists() else set())
     assert not (tmp_path / "evil").exists()
 

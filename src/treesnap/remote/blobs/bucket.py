@@ -556,7 +556,8 @@ class BucketBlobs:
             with urlopen(request, timeout=_HEADERS_TIMEOUT_S, context=context) as answer:  # noqa: S310 - as above
                 headers = answer.headers
         except HTTPError as error:
-            headers = error.headers
+            with error:  # it is an answer too, and holds the connection
+                headers = error.headers
         except (OSError, ValueError):
             return {}
         return {name.lower(): value for name, value in headers.items()}

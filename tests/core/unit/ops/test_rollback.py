@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from functools import partial, wraps
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_coroutine_function_is_one_still_and_returns_its_value(handle, file):
         await asyncio.sleep(0)
         return words
 
-    assert asyncio.iscoroutinefunction(step)
+    assert inspect.iscoroutinefunction(step)
     assert step.__doc__ == "Says what it does."
     assert asyncio.run(step("done")) == "done"
     assert file.read_bytes() == CHANGED

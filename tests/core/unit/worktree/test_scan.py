@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -233,13 +233,13 @@ class TestDatabase:
     """One of SQLite, whose log belongs to one state of it."""
 
     @pytest.fixture
-    def database(self, root: Path) -> sqlite3.Connection:
-        opened = sqlite3.connect(root / "app.db", isolation_level=None)
-        opened.execute("PRAGMA journal_mode = WAL")
-        opened.execute("PRAGMA wal_autocheckpoint = 0")
-        opened.execute("CREATE TABLE t (a)")
-        opened.execute("INSERT INTO t VALUES (1)")
-        return opened
+    def database(self, root: Path) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(root / "app.db", isolation_level=None)) as opened:
+            opened.execute("PRAGMA journal_mode = WAL")
+            opened.execute("PRAGMA wal_autocheckpoint = 0")
+            opened.execute("CREATE TABLE t (a)")
+            opened.execute("INSERT INTO t VALUES (1)")
+            yield opened
 
     @pytest.mark.parametrize(
         ("change", "name"),
