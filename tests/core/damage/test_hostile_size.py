@@ -121,7 +121,7 @@ COMMANDS = [
 def test_no_command_takes_what_a_store_asks_for(scene, command, shape):
     if command[0] == "push":
         (scene.place / "disk").mkdir()
-        assert scene.snap("remote", "add", "disk", "../disk").exit_code == 0
+        assert scene.snap("remote", "add", "disk", str(scene.place / "disk")).exit_code == 0
     scene.forge.snapshot(scene.forge.tree(scene.forge.file(b"kept")), name="first")
     scene.forge.snapshot(getattr(scene, shape)())
 
