@@ -480,6 +480,7 @@ class Mover(Actor):
                 if error.code != ErrorCode.RESTORE_INTERRUPTED:
                     raise
                 self.place.count(self.name, "a restore was interrupted")
+                time.sleep(self.random.random() * 4 * PAUSE_S)  # until its actor has ended it
             except (Corrupt, OperationFailed) as error:
                 # A store with damage stays where it is.
                 is_told = isinstance(error, Corrupt) or NOT_MOVED in error.message
