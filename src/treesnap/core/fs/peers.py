@@ -23,12 +23,10 @@ Imports nothing that takes long: ``socket`` takes longer than this module does.
 from __future__ import annotations
 
 import _socket as socket
-import errno
 import os
 import sys
 
 from treesnap.core.fs import IS_LINUX
-from treesnap.core.fs.base import Unsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,6 +93,10 @@ def connected(
 
 
 def _missing() -> OSError:
+    import errno
+
+    from treesnap.core.fs.base import Unsupported  # the client of a hook loads nothing for it
+
     return Unsupported(errno.ENOSYS, "a process does not say here who it is")
 
 

@@ -24,7 +24,6 @@ import time
 from _thread import get_ident  # as in threading, which takes longer to import
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem, Unsupported
 from treesnap.core.fs.durable import has_other_names, open_lock, open_regular, read_file
@@ -93,7 +92,7 @@ def held(
                 if _is_at(fs, fs.fstat(fd), path):
                     with suppress(OSError):  # on a full or read-only disk it does not say who
                         _write_note(fs, fd, operation)
-                    yield partial(_is_at, fs, fs.fstat(fd), path)
+                    yield _place_of(fs, fs.fstat(fd), path)
                     return
                 # The store was moved while this process waited.
             finally:
@@ -109,6 +108,10 @@ def _is_at(fs: ReadingFileSystem, here: os.stat_result, path: str) -> bool:
     except FileNotFoundError:
         return False
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _place_of(fs: ReadingFileSystem, here: os.stat_result, path: str) -> Callable[[], bool]:
+    return lambda: _is_at(fs, here, path)
 
 
 @contextmanager

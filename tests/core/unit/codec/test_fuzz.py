@@ -226,7 +226,7 @@ CASES = {
     "zstd": Case(
         lambda data: compress.decompress(compress.Compression.ZSTD, data, 200),
         st.binary(max_size=9).map(lambda seed: (seed + bytes(200))[:200]).map(
-            lambda raw: bytes(compress.compress([raw], 1)[0][1])
+            lambda raw: bytes(compress.compress(raw, 1)[1])
         ),
     ),
 }  # fmt: skip
