@@ -294,7 +294,7 @@ class Pruner(Actor):
         number = self.some_root()
         ledger, handle = self.place.ledger(number), self.handle(number)
         time.sleep(self.random.random() * PAUSE_S)
-        token = ledger.log.add(what="pruning")
+        token = ledger.log.add(what="pruning", who=self.name)
         policy = Policy(keep_last=self.random.randrange(1, 4))
         size = 200_000 if self.random.random() < 0.2 else None
         removed: tuple[Snapshot, ...] = ()

@@ -200,17 +200,18 @@ class RootLedger:
         """Returns the snapshots that were made, and that no actor may have removed.
 
         A prune says what it removed. One that was killed did not, and may have removed
-        everything without a name that was there before the next one began. Safety
-        snapshots may go at any time, by the default policy.
+        everything without a name that was there before the same pruner began the next
+        one: others may begin while it waits. Safety snapshots may go at any time, by the
+        default policy.
         """
         lines = self.log.lines()
         answered = {line["by"] for line in lines if "by" in line}
         found: set[str] = set()
         unnamed: set[str] = set()
-        doubtful = False
+        doubtful: dict[str, bool] = {}
         for line in lines:
             if line["what"] == "pruning":
-                doubtful = line["token"] not in answered
+                doubtful[line["who"]] = line["token"] not in answered
             elif line["what"] == "made" and not line.get("automatic"):
                 found |= {*line["ids"]}
                 unnamed |= set() if line.get("named") else {*line["ids"]}
@@ -218,6 +219,6 @@ class RootLedger:
                 line["what"] == "deleting" and line["token"] not in answered
             ):
                 found -= {*line["ids"]}
-            if doubtful:
+            if any(doubtful.values()):
                 found -= unnamed
         return found | self.ids("pinned")

@@ -166,6 +166,25 @@ class TestWhatIsNoticed:
 
         assert self.problems(place) == []
 
+    def test_no_snapshot_that_a_killed_prune_may_have_removed(self, place):
+        """Also where another one began and ended after it."""
+        log = place.ledger(0).log
+        log.add(what="pruning", who="pruner-1")
+        log.add(what="gone", by=log.add(what="pruning", who="pruner-2"), ids=[])
+        gone = self.make(place)
+        self.handle(place).delete(gone)
+
+        assert self.problems(place) == []
+
+    def test_a_snapshot_that_was_made_when_no_prune_was_at_work(self, place):
+        log = place.ledger(0).log
+        log.add(what="pruning", who="pruner-1")
+        log.add(what="gone", by=log.add(what="pruning", who="pruner-1"), ids=[])
+        lost = self.make(place)
+        self.handle(place).delete(lost)
+
+        assert self.problems(place) == [f"root 0: snapshot {lost} is lost"]
+
     def test_a_pinned_snapshot_that_an_actor_deleted(self, place):
         gone = self.handle(place).list()[-1].id
         log = place.ledger(0).log
