@@ -76,8 +76,8 @@ def held(
 
     Waits at most ``wait_s``, then raises Busy naming the holder. ``what`` is the
     thing that is locked, in words. The file is the one at the path when the body begins; it is
-    made if absent, unless ``open_file`` opens it otherwise. Who holds it for long asks what it
-    yields whether the file is still there: after a move of the store, another one is.
+    made if absent, unless ``open_file`` opens it otherwise. Yields a function that
+    tells whether the file is still there: after a move of the store it is not.
     """
     deadline = time.monotonic() + wait_s
 
