@@ -135,7 +135,8 @@ def _flip(handle: Handle, made: SnapshotId, where: str, random: Random) -> bool:
             return False
         record = store.snapshots.load(root.id, name).record
         own = {each.id for each in Reachability(store).add(record)}
-        places = {identity: list(store.index.find_all(identity)) for identity in own}
+        # a set: beside a merge of parts the index knows one place twice
+        places = {identity: set(store.index.find_all(identity)) for identity in own}
         blocks: dict[Block, bool] = {}
         for found in places.values():
             for entry in found:
