@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 
@@ -17,9 +17,10 @@ from soak.ledger import Line, Log
 from treesnap.core.codec.pack import Block
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
-from treesnap.core.model.errors import Corrupt, NotFound, TreesnapError
+from treesnap.core.model.errors import Busy, Corrupt, NotFound, TreesnapError
 from treesnap.core.model.results import Problem
 from treesnap.core.model.snapshots import SnapshotId
+from treesnap.core.store.fence import collector_kept_out
 from treesnap.core.store.maintenance.reachability import Reachability
 from treesnap.core.store.store import Store
 
@@ -28,6 +29,8 @@ TREE, SECOND, LOST = "in the live tree", "in a second copy", "nowhere"
 NOTHING = "not damaged"
 OF_DAMAGE = frozenset({"bad-pack", "damaged-object", "missing-object"})
 """What a check says of damaged packs."""
+WAIT_S = 5.0
+"""How long a collection is waited for."""
 REPAIRS_MAX = 5
 """Repairs that may meet what was appended or damaged meanwhile, before the store is in order."""
 
@@ -127,8 +130,19 @@ class Damages:
 
 
 def _flip(handle: Handle, made: SnapshotId, where: str, random: Random) -> bool:
-    """Changes a byte of a block in which nothing lies but what one snapshot needs."""
-    with Store.open(LocalFileSystem(), handle.context.store_path) as store:
+    """Changes a byte of a block in which nothing lies but what one snapshot needs.
+
+    One of two copies is damaged beside no collection: it may have chosen that one before.
+    """
+    with ExitStack() as stack:
+        store = stack.enter_context(Store.open(LocalFileSystem(), handle.context.store_path))
+        if where == SECOND:
+            try:
+                stack.enter_context(
+                    collector_kept_out(store.fs, store.layout, operation="damage", wait_s=WAIT_S)
+                )
+            except Busy:
+                return False
         root = store.root(os.fsencode(handle.context.root))
         name = store.snapshots.listing(root.id).find(made)
         if name is None:
