@@ -10,6 +10,7 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.errors import Corrupt
 from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.blobs.directory import DirectoryBlobs
+from treesnap.remote.copies import Doubled
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.keys import MasterKeys
 from treesnap.remote.records import Folder, state_name
@@ -34,7 +35,7 @@ def sealer(request) -> Sealer:
 
 @pytest.fixture
 def files(blobs, sealer) -> SealedFiles:
-    return SealedFiles(blobs, sealer, machine=MemoryMachine())
+    return SealedFiles(Doubled(blobs), sealer, machine=MemoryMachine())
 
 
 def test_a_file_is_read_as_it_was_written(files):
@@ -83,7 +84,7 @@ def test_what_is_gone_is_no_failure(files):
 
 
 def test_nothing_of_an_encrypted_file_is_readable_by_the_server(blobs):
-    files = SealedFiles(blobs, Encrypted(KEYS, b"r" * 16), machine=MemoryMachine())
+    files = SealedFiles(Doubled(blobs), Encrypted(KEYS, b"r" * 16), machine=MemoryMachine())
     name = str(files.put(Folder.COMMITS, 1, b"garden on the laptop" * 50, sequence=1))
 
     stored = blobs.get(name)

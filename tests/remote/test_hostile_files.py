@@ -18,6 +18,7 @@ from treesnap.core.model.errors import Corrupt, GenerationMissing
 from treesnap.remote import push as push_module
 from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.collector import PARTIAL_EPOCHS, Collector
+from treesnap.remote.copies import Doubled
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.keys import GenerationKeys, MasterKeys
 from treesnap.remote.objects import RemoteObjects, Seen, needed_objects
@@ -47,7 +48,9 @@ SEALER = Encrypted(KEYS, b"r" * 16)
 
 
 def opened(blobs) -> Remote:
-    return Remote(SealedFiles(blobs, SEALER, machine=MACHINE), lambda count_read: count_read < 3)
+    return Remote(
+        SealedFiles(Doubled(blobs), SEALER, machine=MACHINE), lambda count_read: count_read < 3
+    )
 
 
 @pytest.fixture
@@ -232,7 +235,9 @@ def test_a_commit_that_needs_newer_keys_is_not_called_damaged(blobs, objects):
     push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(1), 1)])
     newer = Encrypted(KEYS.rotated(), b"r" * 16)
     opened(blobs).files.members.rotate(newer)
-    rotated = Remote(SealedFiles(blobs, newer, machine=MACHINE), lambda count_read: count_read < 3)
+    rotated = Remote(
+        SealedFiles(Doubled(blobs), newer, machine=MACHINE), lambda count_read: count_read < 3
+    )
     push_snapshots(rotated, HISTORY, objects, [new_snapshot(objects, Random(2), 2)])
 
     with pytest.raises(GenerationMissing):
@@ -300,7 +305,7 @@ def test_rows_that_no_writer_makes_stop_a_collection_before_it_merges_them(blobs
         with pytest.raises(Corrupt, match=str(commit)):
             work()
 
-    assert {name for name in blobs.content if name.startswith("state/")} == {state_name(0)}
+    assert [blob.name for blob in Doubled(blobs).list("state/")] == [state_name(0)]
 
 
 def test_nothing_is_fetched_for_a_block_that_is_larger_than_any(blobs, objects):
@@ -410,7 +415,7 @@ def test_what_is_claimed_while_a_collection_goes_on_replaces_nothing(blobs, obje
 
 def read_all(blobs, snapshot: bytes) -> None:
     """Reads all that a snapshot needs, each object verified, wherever it is whole."""
-    reader = RemoteObjects(SealedFiles(blobs, SEALER), opened(blobs).read())
+    reader = RemoteObjects(SealedFiles(Doubled(blobs), SEALER), opened(blobs).read())
     known = Seen()
     for reference in needed_objects(reader, [snapshot], known):
         reader.get(reference.kind, reference.id)
@@ -432,7 +437,7 @@ def test_a_block_that_lacks_what_the_index_says_is_not_taken(blobs, objects, job
     push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
     claim(blobs)
     assert Collector(opened(blobs)).fold()
-    reader = RemoteObjects(SealedFiles(blobs, SEALER), opened(blobs).read())
+    reader = RemoteObjects(SealedFiles(Doubled(blobs), SEALER), opened(blobs).read())
 
     found = list(reader.blocks(objects.by_id, jobs))
 

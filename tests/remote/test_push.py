@@ -24,6 +24,7 @@ from treesnap.remote import objects as objects_module
 from treesnap.remote import push as push_module
 from treesnap.remote.blobs.base import BLOB_SIZE_MAX, Blobs
 from treesnap.remote.collector import Collector
+from treesnap.remote.copies import Doubled
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.keys import MasterKeys
 from treesnap.remote.objects import RemoteObjects, needed_objects
@@ -50,7 +51,9 @@ SEALER = Encrypted(MasterKeys.new(), b"r" * 16)
 
 
 def opened(blobs) -> Remote:
-    return Remote(SealedFiles(blobs, SEALER, machine=MACHINE), lambda count_read: count_read < 3)
+    return Remote(
+        SealedFiles(Doubled(blobs), SEALER, machine=MACHINE), lambda count_read: count_read < 3
+    )
 
 
 @pytest.fixture
@@ -79,7 +82,7 @@ def objects() -> Counting:
 
 def everything(blobs: MemoryBlobs, snapshots: Iterable[bytes]) -> dict[ObjectId, bytes]:
     """Returns what snapshots need, read from the remote."""
-    objects, found = RemoteObjects(SealedFiles(blobs, SEALER), opened(blobs).read()), {}
+    objects, found = RemoteObjects(SealedFiles(Doubled(blobs), SEALER), opened(blobs).read()), {}
 
     def is_known(reference: Reference) -> bool:
         return reference.id in found

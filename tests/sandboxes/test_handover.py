@@ -151,9 +151,10 @@ def test_names_that_lead_elsewhere_are_left_out(scene, tmp_path):
 @pytest.mark.parametrize("kind", ["packs", "commits", "state"])
 def test_what_was_changed_is_refused_and_brings_no_snapshot(scene, kind):
     history_id = scene.push("roses")
-    file = next((scene.remote / kind).iterdir())
-    whole = file.read_bytes()
-    file.write_bytes(damaged(whole))
+    files = list((scene.remote / kind).iterdir())  # of a state there are two
+    whole = files[0].read_bytes()
+    for file in files:
+        file.write_bytes(damaged(whole))
 
     with pytest.raises((Corrupt, treesnap.NotFound)):
         scene.receive(history_id)

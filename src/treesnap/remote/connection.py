@@ -40,6 +40,7 @@ from treesnap.remote.blobs.base import BlobMissing, Blobs
 from treesnap.remote.blobs.retries import RETRY_FOR_S, Retries
 from treesnap.remote.blobs.wrappers import CreateOnly, SystemClock, Throttled, WholeReads
 from treesnap.remote.cache import FileCache
+from treesnap.remote.copies import Doubled
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.format import NAME, SIZE_MAX, RemoteFormat, decode_format, encode_format
 from treesnap.remote.keys import (
@@ -54,16 +55,17 @@ from treesnap.remote.keys import (
 )
 from treesnap.remote.marks import marks_of, require_not_set_back
 from treesnap.remote.members import Machine
-from treesnap.remote.protocol import Remote, View
+from treesnap.remote.protocol import Remote, View, check_whole
 from treesnap.remote.records import (
     FILE_ID_SIZE,
+    FILE_SIZE_MAX,
     Collection,
     Folder,
     KnownRemote,
     Marks,
     RemoteState,
 )
-from treesnap.remote.sealing import Encrypted, Plain
+from treesnap.remote.sealing import Encrypted, Plain, remote_of
 
 MachineOf = Callable[[bytes], Machine]
 """Returns what a store is on the remote with an id."""
@@ -103,6 +105,8 @@ STATE_READS_MAX = 6
 _WAIT_S = 0.5
 _SCHEMES = frozenset({"s3", "gs", "az"})
 _SLOTS = "keys/"
+_SIGNED_FOLDERS = ("members/", "state/")
+"""Of these, each file says which remote it is of."""
 _NOTHING_SEEN = Marks()
 _LAST_SLOT = "slot"
 """What is kept under this name is the name of the slot that was opened last."""
@@ -208,7 +212,7 @@ class Connection:
     def __init__(
         self,
         url: str,
-        blobs: Blobs,
+        blobs: Doubled,
         format_: RemoteFormat,
         opened: OpenedSlot | None,
         cache: FileCache | None = None,
@@ -314,6 +318,20 @@ class Connection:
         if format_ is None:
             raise _no_remote(self.url)
         _require_same(self.url, format_, self.format)
+
+    def mend(self) -> tuple[str, ...]:
+        """Writes small files again that are lost or damaged, as far as a copy of them is whole.
+
+        Returns which it wrote; durable after return. Raises RemoteFailed.
+        """
+        slots = (blob.name for blob in self._blobs.list(_SLOTS))
+        written = self._blobs.mend(slots, _whole_slot, lambda _: None)
+        written += self.files.mend(check_whole)
+        found = read_format(self.url, self._blobs)
+        if NAME in self._blobs.mended or found != self.format:
+            self._blobs.put(NAME, encode_format(self.format))
+            written += (NAME,)
+        return written
 
     # ------------------------------------------------------------------------- keys
 
@@ -449,11 +467,12 @@ def connect(
             known=known.marks,
         )
 
-    blobs = opener(url)
+    given = opener(url)
     if known.appends_only:
-        blobs = CreateOnly(blobs)
+        given = CreateOnly(given)
     if known.reads_whole:
-        blobs = WholeReads(blobs)
+        given = WholeReads(given)
+    blobs = Doubled(given)
     try:
         if expected is not None and cache is not None:
             opened = _opened_again(blobs, expected, secret, cache)
@@ -464,6 +483,8 @@ def connect(
             raise _no_remote(url)
         if expected is not None:
             _require_same(url, format_, expected)
+            if NAME in blobs.mended:  # who may collect is written there alone
+                format_ = expected
             may_collect = may_collect and format_.collection is not Collection.NONE
         elif known.is_encrypted:
             require_encrypted(url, format_)
@@ -480,19 +501,20 @@ def connect(
 
 def set_up(
     url: str,
-    blobs: Blobs,
+    given: Blobs,
     secret: SecretSource,
     collection: Collection,
     machine_of: MachineOf,
     *,
     encrypts: bool,
 ) -> Connection:
-    """Opens a remote, and sets it up where there is none; closes ``blobs`` when it fails.
+    """Opens a remote, and sets it up where there is none; closes ``given`` when it fails.
 
     A new remote is encrypted if ``encrypts``. One that exists is opened as it is, but it is not
     opened if it is not encrypted and ``encrypts``: a user who may write there could have prepared
     it, and would read what is pushed. Durable after return. Raises what :func:`connect` does.
     """
+    blobs = Doubled(given)
     try:
         if read_format(url, blobs) is None:
             _write_new(blobs, secret if encrypts else None, collection)
@@ -502,6 +524,9 @@ def set_up(
         if encrypts:
             require_encrypted(url, format_)
         opened = _opened(blobs, format_, secret)
+        if NAME in blobs.mended:
+            format_ = format_._replace(collection=collection)
+            blobs.put(NAME, encode_format(format_))
         connection = Connection(url, blobs, format_, opened, machine_of=machine_of)
         if not any(any(blobs.list(f"{kind}/")) for kind in ("state", *Folder)):
             # Beside anything else, state 0 would make that garbage.
@@ -524,28 +549,45 @@ def _write_new(blobs: Blobs, secret: SecretSource | None, collection: Collection
         blobs.delete([slot_name])
 
 
-def read_format(url: str, blobs: Blobs) -> RemoteFormat | None:
-    """Returns what a place says of itself, or None where there is no remote; raises Corrupt."""
+def read_format(url: str, blobs: Doubled) -> RemoteFormat | None:
+    """Returns what a place says of itself, or None where there is no remote; raises Corrupt.
+
+    Where the file is lost or damaged, what a signed file says; that leaves out who may collect.
+    """
+    problem: Corrupt | None = None
     try:
         return decode_format(blobs.get(NAME, SIZE_MAX), quoted(url))
     except BlobMissing:
-        return None
-
-
-def _opened_again(
-    blobs: Blobs, expected: RemoteFormat, secret: SecretSource, cache: FileCache
-) -> OpenedSlot | None:
-    """Returns the slot that was opened last time, or None where it cannot be."""
-    name = cache.get(_LAST_SLOT)
-    if name is None or not expected.is_encrypted:
-        return None
-    with suppress(BlobMissing, Corrupt, RemoteLocked, UnsupportedFormat):
-        slots = {name.decode(): blobs.get(name.decode(), SLOT_SIZE_MAX)}
-        return open_slots(slots, secret(), expected.remote_id)
+        pass
+    except Corrupt as error:
+        problem = error
+    for folder in _SIGNED_FOLDERS:
+        for blob in blobs.list(folder):
+            with suppress(BlobMissing, Corrupt, RemoteFailed):
+                found = blobs.read(
+                    blob.name, functools.partial(remote_of, blob.name), FILE_SIZE_MAX
+                )
+                blobs.mended[NAME] = str(problem) if problem is not None else "it is missing"
+                return RemoteFormat(*found, Collection.NONE)
+    if problem is not None:
+        raise problem
     return None
 
 
-def _opened(blobs: Blobs, format_: RemoteFormat, secret: SecretSource) -> OpenedSlot | None:
+def _opened_again(
+    blobs: Doubled, expected: RemoteFormat, secret: SecretSource, cache: FileCache
+) -> OpenedSlot | None:
+    """Returns the slot that was opened last time, or None where it cannot be."""
+    kept = cache.get(_LAST_SLOT)
+    if kept is None or not expected.is_encrypted:
+        return None
+    with suppress(BlobMissing, Corrupt, RemoteLocked, UnsupportedFormat):
+        name = kept.decode()
+        return open_slots({name: _slot(blobs, name)}, secret(), expected.remote_id)
+    return None
+
+
+def _opened(blobs: Doubled, format_: RemoteFormat, secret: SecretSource) -> OpenedSlot | None:
     """Returns the slot that the secret opens, or None for a remote that is not encrypted."""
     if not format_.is_encrypted:
         return None
@@ -555,7 +597,7 @@ def _opened(blobs: Blobs, format_: RemoteFormat, secret: SecretSource) -> Opened
     return open_slots(slots, secret(), format_.remote_id)
 
 
-def _slots(blobs: Blobs) -> dict[str, bytes]:
+def _slots(blobs: Doubled) -> dict[str, bytes]:
     slots = {}
     for number, blob in enumerate(blobs.list(_SLOTS)):
         if number >= SLOTS_MAX:
@@ -563,8 +605,22 @@ def _slots(blobs: Blobs) -> dict[str, bytes]:
                 f"The remote has more than {SLOTS_MAX} key slots", code=ErrorCode.REMOTE_DAMAGED
             )
         with suppress(BlobMissing):  # it was removed meanwhile
-            slots[blob.name] = blobs.get(blob.name, SLOT_SIZE_MAX)
+            slots[blob.name] = _slot(blobs, blob.name)
     return slots
+
+
+def _slot(blobs: Doubled, name: str) -> bytes:
+    """Returns a slot as it is stored; one that is damaged in both places as no bytes at all."""
+    try:
+        return blobs.read(name, functools.partial(_whole_slot, name), SLOT_SIZE_MAX)
+    except Corrupt:
+        return b""
+
+
+def _whole_slot(name: str, data: bytes) -> bytes:
+    with suppress(UnsupportedFormat):  # of a later version
+        slot_header(name, data)
+    return data
 
 
 def require_encrypted(url: str, found: RemoteFormat) -> None:

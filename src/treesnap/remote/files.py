@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
-from treesnap.core.model.errors import Corrupt, ErrorCode
-from treesnap.remote.blobs.base import BlobMissing, Blobs
+from treesnap.core.model.errors import Corrupt, ErrorCode, UnsupportedFormat
+from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.cache import FileCache
+from treesnap.remote.copies import Doubled
 from treesnap.remote.members import Machine, Members
 from treesnap.remote.records import Folder, RemoteName, Span
 from treesnap.remote.sealing import Sealer, Signed, signer_of
@@ -19,13 +21,15 @@ _NEVER_CHANGED = tuple(
 )
 """Their names are random, and are never given again."""
 
+_Meaning = TypeVar("_Meaning")
+
 
 class SealedFiles:
     """Files of a remote; a :class:`treesnap.remote.protocol.RemoteFiles`."""
 
     def __init__(
         self,
-        blobs: Blobs,
+        blobs: Doubled,
         sealer: Sealer,
         cache: FileCache | None = None,
         machine: Machine | None = None,
@@ -41,8 +45,6 @@ class SealedFiles:
         self.members: Members = Members(blobs, sealer, machine, cache, are_keys_known)
         self._tags: dict[str, str] = {}
         """Tags of the states that were listed."""
-        self._read: tuple[str, bytes, str] | None = None
-        """The file that was read last, as it is on the server, with its tag."""
         self._takes_kept = True
 
     def read_anew(self) -> None:
@@ -90,25 +92,55 @@ class SealedFiles:
         """Writes a file if there is none; returns whether it did. Raises RemoteFailed."""
         return self._blobs.create(name, self._sealer.sign(name, content, self.members.signer()))
 
+    @property
+    def mended(self) -> dict[str, str]:
+        """Files that were read from their copies, or as they were kept, and why."""
+        return self._blobs.mended
+
     def get(self, name: str) -> bytes | None:
         """Returns a file, or None when there is none; raises Corrupt and RemoteFailed."""
-        found = self.get_signed(name)
-        return None if found is None else found.content
+        return self.read(name, lambda file: file.content)
 
-    def get_signed(self, name: str) -> Signed | None:
-        """Returns a file with what is signed beside it, as :meth:`get` does."""
+    def read(self, name: str, meaning: Callable[[Signed], _Meaning]) -> _Meaning | None:
+        """Returns what a file means, or None when there is none; raises Corrupt and RemoteFailed.
+
+        What was whole is kept, where that may be read again.
+        """
         tag = self._tags.get(name, "")
-        is_kept = self._takes_kept and (tag or name.startswith(_NEVER_CHANGED))
-        kept = self._cache.get(name, tag) if self._cache is not None and is_kept else None
+        may_keep = self._cache is not None and (tag or name.startswith(_NEVER_CHANGED))
+        kept = self._cache.get(name, tag) if self._cache and may_keep and self._takes_kept else None
         if kept is not None:
-            with suppress(Corrupt):  # read it again
-                return self._opened(name, kept)
+            with suppress(Corrupt, UnsupportedFormat):  # read it again
+                return meaning(self._opened(name, kept))
+
+        def opened(data: bytes) -> tuple[bytes, _Meaning]:
+            return data, meaning(self._opened(name, data))
+
         try:
-            data = self._blobs.get(name)
+            data, found = self._blobs.read(name, opened, kept=lambda: self._kept(name))
         except BlobMissing:
             return None
-        self._read = name, data, tag
-        return self._opened(name, data)
+        if self._cache is not None and may_keep and name not in self.mended:
+            self._cache.put(name, data, tag)
+        return found
+
+    def _kept(self, name: str) -> bytes | None:
+        """Returns a file as it was kept, whatever is on the server now."""
+        return self._cache.get(name, None) if self._cache is not None else None
+
+    def mend(self, check: Callable[[Signed, str], object]) -> tuple[str, ...]:
+        """Writes small files again of which a copy is whole, as ``check`` says of what is in them.
+
+        Returns which it wrote; raises RemoteFailed.
+        """
+        written = self._mend("members/", self.members.check)
+        for folder in (_STATES, f"{Folder.CATALOG}/"):
+            written += self._mend(folder, lambda name, data: check(self._opened(name, data), name))
+        return written
+
+    def _mend(self, folder: str, check: Callable[[str, bytes], object]) -> tuple[str, ...]:
+        names = [blob.name for blob in self._blobs.list(folder)]
+        return self._blobs.mend(names, check, self._kept)
 
     def _opened(self, name: str, data: bytes) -> Signed:
         if not name.startswith(_SIGNED):
@@ -122,22 +154,6 @@ class SealedFiles:
             return self.members.key_of(machine) if by_name in (None, machine) else None
 
         return self._sealer.open_signed(name, data, key_of)
-
-    def keep(self, name: str) -> None:
-        """Keeps the file that was read last, which proved to be whole."""
-        if self._cache is not None and self._read is not None and self._read[0] == name:
-            _, data, tag = self._read
-            if tag or name.startswith(_NEVER_CHANGED):
-                self._cache.put(name, data, tag)
-        self._read = None
-
-    def get_kept(self, name: str) -> bytes | None:
-        """Returns a file as it was when it was kept, or None."""
-        kept = self._cache.get(name, None) if self._cache is not None else None
-        if kept is not None:
-            with suppress(Corrupt):
-                return self._opened(name, kept).content
-        return None
 
     def get_ranges(
         self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]

@@ -14,13 +14,15 @@ machines name files that are then not readable here, and not the other way round
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import count
 from typing import Protocol
 
 from treesnap.core.model.errors import Corrupt, ErrorCode, GenerationMissing, UnsupportedFormat
 from treesnap.core.model.ids import checksum
-from treesnap.remote.blobs.base import BlobMissing, Blobs
+from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.cache import FileCache
+from treesnap.remote.copies import Doubled
 from treesnap.remote.keys import KEY_SIZE, Signer, damaged, signer_id
 from treesnap.remote.records import (
     FILE_ID_SIZE,
@@ -60,7 +62,7 @@ class Members:
 
     def __init__(
         self,
-        blobs: Blobs,
+        blobs: Doubled,
         sealer: Sealer,
         machine: Machine | None = None,
         cache: FileCache | None = None,
@@ -116,8 +118,9 @@ class Members:
                 failure = failure or damaged(name, "is too large for a list of members")
                 continue
             try:
-                data = self._blobs.get(name, MEMBERS_SIZE_MAX)
-                self._take(name, data)
+                data = self._blobs.read(
+                    name, partial(self._take, name), MEMBERS_SIZE_MAX, partial(self._kept, name)
+                )
             except BlobMissing:
                 continue
             except GenerationMissing as error:
@@ -199,29 +202,41 @@ class Members:
         assert self._machine is not None, "nothing is written without a machine"
         return self._machine
 
+    def _kept(self, name: str) -> bytes | None:
+        return self._cache.get(name) if self._cache is not None else None
+
     def _take_kept(self) -> None:
         """Takes the list that was read last."""
         self._is_read = True
         for name in self._cache.names(_FOLDER) if self._cache is not None else ():
-            data = self._cache.get(name) if self._cache is not None else None
+            data = self._kept(name)
             if data is not None:
                 try:
                     self._take(name, data)
                 except Corrupt:  # of older keys
                     continue
 
-    def _take(self, name: str, data: bytes) -> None:
-        owner = self._sealer.owner
-        signed = self._sealer.open_signed(
-            name, data, lambda item: owner.public if item == owner.id else None
-        )
-        try:
-            record = MEMBERS.unseal(signed.content, name)
-        except UnsupportedFormat as error:
-            raise Corrupt(error.message, code=ErrorCode.REMOTE_DAMAGED, path=name) from error
+    def check(self, name: str, data: bytes) -> None:
+        """Raises Corrupt for what is not a list that the owner of the newest keys signed."""
+        self._decoded(name, data)
+
+    def _take(self, name: str, data: bytes) -> bytes:
+        """Takes a list for the one that counts; returns it as it is stored."""
+        record = self._decoded(name, data)
         keys = [
             record.keys[start : start + KEY_SIZE] for start in range(0, len(record.keys), KEY_SIZE)
         ]
         self._keys = {signer_id(key): key for key in keys}
         self._hash = checksum(data, FILE_ID_SIZE)
         self._is_read = True
+        return data
+
+    def _decoded(self, name: str, data: bytes) -> MemberList:
+        owner = self._sealer.owner
+        signed = self._sealer.open_signed(
+            name, data, lambda item: owner.public if item == owner.id else None
+        )
+        try:
+            return MEMBERS.unseal(signed.content, name)
+        except UnsupportedFormat as error:
+            raise Corrupt(error.message, code=ErrorCode.REMOTE_DAMAGED, path=name) from error

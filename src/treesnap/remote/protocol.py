@@ -229,11 +229,18 @@ class RemoteFiles(Protocol):
         Raises RemoteFailed; ``is_unclear`` when it may have been written all the same.
         """
 
+    @property
+    def mended(self) -> dict[str, str]:
+        """Files that were read from their copies, or as they were kept, and why."""
+
     def get(self, name: str) -> bytes | None:
         """Returns a file, or None when there is none; raises Corrupt and RemoteFailed."""
 
-    def get_signed(self, name: str) -> SignedFile | None:
-        """Returns a commit with its statement, as :meth:`get` does."""
+    def read(self, name: str, meaning: Callable[[SignedFile], _Result]) -> _Result | None:
+        """Returns what a file means, or None when there is none.
+
+        Where it is damaged, its copy is read. Raises RemoteFailed, and what ``meaning`` raises.
+        """
 
     def get_ranges(
         self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]
@@ -242,12 +249,6 @@ class RemoteFiles(Protocol):
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yields the names that begin so, in their order."""
-
-    def keep(self, name: str) -> None:
-        """Takes note that the file that was read last is whole, so that it may be kept."""
-
-    def get_kept(self, name: str) -> bytes | None:
-        """Returns a file that was whole when it was kept, or None."""
 
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
         """Lets go of the files of some folders that are not needed again but for these."""
@@ -543,10 +544,7 @@ class Remote:
     def _decoded(self, name: str, meaning: _Meaning) -> Any:
         """Returns what a file says; raises _FileGone, Corrupt, and UnsupportedFormat."""
         try:
-            file = self.files.get_signed(name)
-            if file is None:
-                raise _FileGone(name)
-            found = meaning(file, name)
+            found = self.files.read(name, lambda file: meaning(file, name))
         except NewerVersion:
             raise
         except UnsupportedFormat as error:  # of a file that is not whole
@@ -555,7 +553,8 @@ class Remote:
             if error.path is None:
                 error.path = name
             raise
-        self.files.keep(name)
+        if found is None:
+            raise _FileGone(name)
         return found
 
     def _is_damage(self, error: Corrupt) -> bool:
@@ -599,6 +598,15 @@ class Remote:
                 raise next(iter(view.damaged.values()))
         return view
 
+    def _was_overtaken(self, number: int) -> bool:
+        """Tells whether what seemed to be missing may have been swept meanwhile."""
+        missing = [name for name in self.files.mended if name.startswith(_MAY_LACK)]
+        if not missing or self._highest() == number:
+            return False
+        for name in missing:
+            del self.files.mended[name]
+        return True
+
     def _read_without(
         self,
         own: Mapping[RemoteName, RemoteCommit] | None,
@@ -609,7 +617,9 @@ class Remote:
         """Reads, and goes on without what readers can go on without; adds that to ``lacks``."""
         while True:
             try:
-                return self._checked(lambda: self._read_once(own, lacks))
+                view = self._checked(lambda: self._read_once(own, lacks))
+                if not view.has_state or not self._was_overtaken(view.number):
+                    return view
             except Corrupt as error:
                 where = error.path if isinstance(error.path, str) else ""
                 if (
@@ -622,19 +632,13 @@ class Remote:
                 lacks[where] = error
 
     def _state_for_readers(self, lacks: Mapping[str, Corrupt]) -> tuple[int, RemoteState]:
-        """Returns the state; where it cannot be read, as it was kept, or one for readers alone.
+        """Returns the state; where it cannot be read, one for readers alone.
 
         That names all parts that are listed, and lets every commit count: it may show what was
         deleted, or never acknowledged, and hides nothing.
         """
         if not any(name.startswith(_STATES) for name in lacks):
             return self.read_state()
-        for name in lacks:
-            content = self.files.get_kept(name)
-            number = file_number(name)
-            if content is not None and number is not None:
-                with suppress(Corrupt, UnsupportedFormat):
-                    return number, REMOTE_STATE.unseal(content, name)
         parts = {folder: self.names(folder) for folder in (Folder.INDEX, Folder.CATALOG)}
         if not any(parts.values()) and not self.names(Folder.COMMITS):
             raise next(iter(lacks.values()))  # there is nothing else either
@@ -907,6 +911,15 @@ _MEANINGS: Mapping[Folder, _Meaning] = {
     Folder.INDEX: _indexed,
 }
 """What reads a file of each folder that is read whole."""
+
+
+def check_whole(file: SignedFile, where: str) -> None:
+    """Raises Corrupt or UnsupportedFormat for a state, or a file that never changes, that is not
+    what its writer made.
+    """
+    name = RemoteName.parse(where)
+    meaning = _content_of(REMOTE_STATE) if name is None else _MEANINGS[name.folder]
+    meaning(file, where)
 
 
 class Uploaded(Record):

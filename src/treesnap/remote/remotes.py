@@ -83,6 +83,7 @@ from treesnap.remote.connection import (
     require_encrypted,
     set_up,
 )
+from treesnap.remote.copies import Doubled
 from treesnap.remote.fetch import Fetched, LeftOut, Wanted, fetch
 from treesnap.remote.fetched import fetched_root
 from treesnap.remote.format import RemoteFormat
@@ -383,7 +384,7 @@ class Remotes:
             with removed_if_unused(url):
                 blobs = self._opener(url, make=True)
                 try:
-                    format_ = read_format(url, blobs)
+                    format_ = read_format(url, Doubled(blobs))
                     if encrypts and format_ is not None:
                         require_encrypted(url, format_)  # before the probe writes anything there
                     collection, has_ranges = _suited_for(
@@ -532,6 +533,7 @@ class Remotes:
             if not payloads:
                 # All that the caller learns is that the remote is whole: so more of it is read.
                 remote.connection.check_format()
+                _warn_of_copies(session.context, remote.connection)
                 requests = 0 if dry_run else None
                 return PushResult(remote.name, history_id, ids, Uploaded(), requests)
             source = LocalObjects(session.store)
@@ -648,6 +650,15 @@ class Remotes:
                 return result
             collect = remote.collect if remote.connection.may_collect else None
             return repaired(verification, result, source, collect)
+
+    def repair(self, name: str | None = None) -> tuple[str, ...]:
+        """Stores small files of a remote again of which a copy is whole; returns their names.
+
+        Durable after return. :meth:`verify` finds lost contents, and stores them again. Raises
+        Refused, RemoteFailed, RemoteLocked.
+        """
+        with self._connected(name, "repair a remote", only_reads=True) as remote:
+            return remote.connection.mend()
 
     def keys(self, name: str | None = None) -> tuple[KeyInfo, ...]:
         """Returns the key slots of an encrypted remote. Raises Refused for another one."""
@@ -890,7 +901,7 @@ class Remotes:
         with connect(known, secret, self._opener) as connection:
             view = connection.protocol.read(skips_damaged=True)
             self._require_consistent(connection, view)
-            _warn_of_damage(context, view)
+            _warn_of_damage(context, connection, view)
 
             def brought(view: View, *, with_others: bool) -> _Cloned:
                 histories = _histories(context, connection, view)
@@ -1040,7 +1051,7 @@ class Remotes:
                 view = connection.protocol.read(skips_damaged=True)
                 if not only_reads:
                     view.require_whole()
-                _warn_of_damage(session.context, view)
+                _warn_of_damage(session.context, connection, view)
                 self._require_consistent(connection, view)
                 self._note(session, name, known, connection, view)
                 yield _RemoteSession(session, name, connection, view)
@@ -1162,7 +1173,16 @@ def _history_lock(session: Session) -> Iterator[None]:
         yield
 
 
-def _warn_of_damage(context: Context, view: View) -> None:
+def _warn_of_copies(context: Context, connection: Connection) -> None:
+    for where, problem in sorted(connection.files.mended.items()):
+        context.monitor.warn(
+            WarningCode.REMOTE_FILE_DAMAGED,
+            f"{where} was read from a copy, and should be repaired: {problem}",
+        )
+
+
+def _warn_of_damage(context: Context, connection: Connection, view: View) -> None:
+    _warn_of_copies(context, connection)
     for where, error in sorted(view.lacks.items()):
         context.monitor.warn(
             WarningCode.REMOTE_FILE_DAMAGED,

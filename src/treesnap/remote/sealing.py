@@ -451,6 +451,17 @@ def signer_of(name: str, data: bytes) -> bytes:
     return _Head.read(name, data).signer
 
 
+def remote_of(name: str, data: bytes) -> tuple[bytes, bool]:
+    """Returns of which remote a signed file says it is, and whether that is encrypted.
+
+    Raises Corrupt for what does not begin as a signed file. Nothing is authentic yet.
+    """
+    _, _, version, _, _, generation, remote_id = _HEADER.unpack_from(_Head.read(name, data).data)
+    if version != _VERSION:
+        raise damaged(name, "does not begin as a signed file")
+    return remote_id, generation > 0
+
+
 def _signed_bytes(before: bytes, name: str) -> bytes:
     return _SIGNED_AS + before + name.encode("ascii")
 

@@ -86,6 +86,9 @@ class Verification:
         for some blocks of each pack. Raises RemoteFailed, and at the end Missing when packs or
         objects are not there that were not looked for before the view was read.
         """
+        for where, words in sorted(self.remote.files.mended.items()):
+            folder = where.partition("/")[0]
+            self._note(f"bad-{folder}", f"{where} was read from its copy: {words}", where)
         for where, error in sorted(self._view.lacks.items(), key=lambda item: item[0]):
             folder = where.partition("/")[0]
             self._note(f"bad-{folder}", error.message, where)

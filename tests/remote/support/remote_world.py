@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from machine_doubles import MemoryMachine
 from treesnap.core.codec.pack import Encoded
@@ -121,6 +121,7 @@ class Client:
         self.machine: Machine | None = None
         self._id = server.random.randbytes(8)
         self._numbers = MemoryMachine()
+        self.mended: dict[str, str] = {}
 
     def _turn(self) -> None:
         self._server.requests += 1
@@ -179,13 +180,13 @@ class Client:
 
     def get(self, name: str) -> bytes | None:
         """Returns the content of a file, or None."""
-        file = self.get_signed(name)
-        return file.content if file is not None else None
+        return self.read(name, lambda file: file.content)
 
-    def get_signed(self, name: str) -> File | None:
-        """Returns a file, or None."""
+    def read(self, name: str, meaning: Callable[[File], Any]) -> Any:
+        """Returns what a file means, or None."""
         self._turn()
-        return self._server.files.get(name)
+        file = self._server.files.get(name)
+        return meaning(file) if file is not None else None
 
     def get_ranges(
         self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]
@@ -207,12 +208,6 @@ class Client:
             if len(names) <= self._server.page_size:
                 return
             after = names[self._server.page_size - 1]
-
-    def keep(self, name: str) -> None:
-        """Does nothing."""
-
-    def get_kept(self, name: str) -> None:
-        """Returns nothing."""
 
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
         """Does nothing."""

@@ -222,6 +222,23 @@ def verify(invocation: Invocation, *, name: str | None, read_data: bool, repair:
     print_check(invocation, "remote.verify", result, again=again, repair=repair)
 
 
+@remote.command("repair", examples=["snap remote repair backup"])
+@remote_argument("name", required=False)
+@pass_invocation
+def repair(invocation: Invocation, *, name: str | None) -> None:
+    """Store small files of a remote again that are lost or damaged.
+
+    What the remote cannot do without is there twice, and one of both has to be whole. For lost
+    contents there is 'snap remote verify --repair'.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        written = remotes_of(handle).repair(name)
+    if not written:
+        invocation.output.note("Nothing had to be stored again")
+    lines = [f"Stored again: {item}" for item in written]
+    invocation.output.result("remote.repair", lambda: {"files": written}, lines)
+
+
 @remote.command(
     "prune",
     examples=[
