@@ -115,3 +115,8 @@ def __getattr__(name: str) -> Any:
             if name in found:
                 return found[name]
     raise AttributeError(f"module 'treesnap' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, which :func:`dir` and completion cannot see before first use."""
+    return __all__

@@ -167,10 +167,16 @@ def _output(words: _Words) -> str:
         error = json.loads(said)
         told = f"{error.get('message', '')} ({error.get('hint')})"
     if done.returncode and (told or not said):
-        raise UsageError(" ".join(told.split("\n")).strip() or f"It exited with {done.returncode}")
+        raise UsageError(_one_line(told) or f"It exited with {done.returncode}")
     if told:
         print(told, end="")  # noqa: T201 - as in a terminal
     return said
+
+
+def _one_line(told: str) -> str:
+    """Returns what a failed command says as the errors of the library are shown here."""
+    said, _, hint = told.strip().removeprefix("treesnap: ").partition("\nhint: ")
+    return " ".join(f"{said} ({hint})".split("\n")) if hint else " ".join(said.split("\n"))
 
 
 def _first_line(cell: str) -> str:

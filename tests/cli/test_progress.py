@@ -9,12 +9,11 @@ import sys
 import pytest
 from rich.console import Console
 
-from treesnap.cli.output.as_text import time_text
 from treesnap.cli.output.progress import ProgressMonitor, WarningMonitor
 from treesnap.cli.output.streams import Output
 from treesnap.core.model.errors import WarningCode
 from treesnap.core.model.events import Phase
-from treesnap.core.model.quantities import size_text
+from treesnap.core.model.quantities import size_text, time_text
 
 
 class Clock:

@@ -124,7 +124,7 @@ def test_what_it_does_not_take_is_an_error(shell, handle, lines, capsys):
     [
         ("%snap restore nothing", "This root has no snapshot 'nothing' ('snap list' shows"),
         ("%snap show nothing --json", "This root has no snapshot 'nothing' ("),
-        ("%snap cat nothing data.csv", "This root has no snapshot 'nothing'"),
+        ("%snap cat nothing data.csv", "UsageError: This root has no snapshot 'nothing' ('"),
         ("%snap undo", "There is nothing to undo"),
     ],
 )

@@ -28,6 +28,16 @@ print(*sys.modules)
 """
 
 
+def test_completion_finds_the_public_names_before_they_are_used():
+    program = "import treesnap; print(*dir(treesnap)); print(*treesnap.__all__)"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    found, public = map(str.split, result.stdout.splitlines())
+    assert found == sorted(public)
+
+
 def test_a_checkpoint_and_a_restore_load_no_command_line(tmp_path):
     (tmp_path / "root").mkdir()
     result = subprocess.run(

@@ -11,8 +11,8 @@ import pytest
 
 from treesnap.cli.output.patches import patches
 from treesnap.core.model.errors import NotFound
+from treesnap.core.model.quantities import time_text
 from treesnap.timeline import page as page_module
-from treesnap.timeline.history import time_text
 from treesnap.timeline.page import HistoryPage
 
 pytestmark = pytest.mark.sampled(3)

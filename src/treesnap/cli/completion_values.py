@@ -124,9 +124,9 @@ def _latest(snapshots: Iterable[Snapshot], incomplete: str) -> Iterator[tuple[st
 
 def _meaning(snapshot: Snapshot) -> str:
     from treesnap.cli.output.as_text import title_of
-    from treesnap.cli.output.terminal import time_text
+    from treesnap.core.model.quantities import time_text
 
-    when = time_text(snapshot.record.created_at_ns, seconds=False)
+    when = time_text(snapshot.record.created_at_ns, "%Y-%m-%d %H:%M")
     return f"{'pinned, ' if snapshot.pinned else ''}{when} {title_of(snapshot)}".strip()
 
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager, suppress
 
 from treesnap.cli.failure import advised, usage_error
 from treesnap.cli.output.as_text import aligned, path_text, short_id, title_of, titled
-from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.errors import ErrorCode, NotFound, TreesnapError, printable
-from treesnap.core.model.quantities import first_few
+from treesnap.core.model.quantities import first_few, time_text
 from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.model.type_names import TYPE_CHECKING
 

@@ -99,7 +99,9 @@ class Invocation:
                 start or current_directory()
             )
             handle.context = handle.context._replace(
-                may_start_processes=True, is_root_named=not is_unsaid
+                may_start_processes=True,
+                is_root_named=not is_unsaid,
+                is_attended=shows_bar and ask is not None,
             )
             self.output.place = Place(os.fsencode(handle.root), os.fsencode(handle.store_path))
             if not makes_store and (self.store is not None or is_store_given()):

@@ -18,12 +18,11 @@ from treesnap.cli.declarations import Decorator, option
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import missing_lines, path_text, short_id, skipped_lines
-from treesnap.cli.output.terminal import time_text
 from treesnap.cli.parameters import WholeNumber
 from treesnap.core.ending_signals import ENDING, signal_name
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.presentation import Fields
-from treesnap.core.model.quantities import count_text
+from treesnap.core.model.quantities import count_text, time_text
 from treesnap.plans import (
     Attempt,
     Checkpoint,

@@ -11,8 +11,8 @@ from enum import StrEnum
 from html import escape
 
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.quantities import count_text, size_text
-from treesnap.timeline.history import HistoryRow, time_text
+from treesnap.core.model.quantities import count_text, size_text, time_text
+from treesnap.timeline.history import HistoryRow
 
 BARS = 80
 """Bars of a history; each stands for an equal time."""

@@ -27,7 +27,7 @@ from treesnap.core.model.entries import ChangeKind
 from treesnap.core.model.errors import NotFound, TreesnapError, WarningCode, printable
 from treesnap.core.model.events import NullMonitor
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.quantities import count_text
+from treesnap.core.model.quantities import count_text, time_text
 from treesnap.timeline.dialogs import Choice, Confirmation, KeyList, LabelPrompt, SearchPrompt
 from treesnap.timeline.history import (
     LETTERS,
@@ -36,7 +36,6 @@ from treesnap.timeline.history import (
     History,
     HistoryRow,
     added_text,
-    time_text,
     title_of,
 )
 from treesnap.timeline.hunk_choice import HunkChoice

@@ -7,7 +7,6 @@ what a row shows follows from its own record and those beside it. Knows no termi
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -257,14 +256,6 @@ def title_of(snapshot: Snapshot) -> str:
     if record.scope is not None:
         parts.append(f"(only {count_text(len(record.scope), 'path')})")
     return printable(" ".join(parts) or snapshot.kind.value)
-
-
-def time_text(time_ns: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Returns a time in the local zone; beyond calendars, seconds as date(1) takes them."""
-    try:
-        return time.strftime(form, time.localtime(time_ns // 1_000_000_000))
-    except (OverflowError, OSError):
-        return f"@{time_ns // 1_000_000_000}"
 
 
 def added_text(snapshot: Snapshot) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from treesnap.core.model.errors import Corrupt, NotFound, printable
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.quantities import count_text, size_text
+from treesnap.core.model.quantities import count_text, size_text, time_text
 from treesnap.timeline.activity import Origin, day_picture, history_picture, moments_of, origin_of
 from treesnap.timeline.history import (
     LETTERS,
@@ -29,7 +29,6 @@ from treesnap.timeline.history import (
     History,
     HistoryRow,
     added_text,
-    time_text,
 )
 
 if TYPE_CHECKING:

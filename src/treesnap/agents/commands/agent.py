@@ -15,7 +15,6 @@ from treesnap.agents.hosts.base import Payload
 from treesnap.agents.hosts.table import HOSTS
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.cli.output.terminal import time_text
 from treesnap.core.diff.texts import hunks
 from treesnap.core.model.errors import (
     OperationFailed,
@@ -25,7 +24,7 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.presentation import Fields
-from treesnap.core.model.quantities import count_text
+from treesnap.core.model.quantities import count_text, time_text
 from treesnap.core.own_program import program_words
 
 if TYPE_CHECKING:

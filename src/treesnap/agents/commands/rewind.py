@@ -14,9 +14,8 @@ from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import dry_run_option, session_option
 from treesnap.cli.output.as_text import change_lines, gap_text, restore_line, restore_notes
-from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.errors import path_fields, printable, quoted
-from treesnap.core.model.quantities import first_lines
+from treesnap.core.model.quantities import first_lines, time_text
 
 if TYPE_CHECKING:
     from treesnap.agents.conversation import Conversation

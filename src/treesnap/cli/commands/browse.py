@@ -18,11 +18,10 @@ from treesnap.cli.output.as_text import (
     skipped_text,
     tag_texts,
 )
-from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.entries import Entry, EntryKind
 from treesnap.core.model.errors import path_fields, printable
 from treesnap.core.model.presentation import Fields
-from treesnap.core.model.quantities import count_text, size_text
+from treesnap.core.model.quantities import count_text, size_text, time_text
 from treesnap.core.model.reserved_tags import (
     TEXTS,
     counter_tags,
@@ -249,7 +248,7 @@ def _long_lines(entries: Iterable[Entry]) -> Iterator[str]:
             name += "/"
         elif entry.kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}:
             size = ", ".join(str(number) for number in entry.device)
-        when = time_text(entry.mtime_ns, seconds=False)
+        when = time_text(entry.mtime_ns, "%Y-%m-%d %H:%M")
         yield f"{mode} {owner:>11} {size:>12}  {when:<16}  {name}"
 
 

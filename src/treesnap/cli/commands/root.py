@@ -9,9 +9,8 @@ import click
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import short_id
-from treesnap.cli.output.terminal import time_text
 from treesnap.core.model.errors import printable
-from treesnap.core.model.quantities import count_text
+from treesnap.core.model.quantities import count_text, time_text
 from treesnap.core.model.results import RootDirectory, RootInfo
 
 _WORDS = {

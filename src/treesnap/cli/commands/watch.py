@@ -13,12 +13,11 @@ from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.declarations import option
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import create_notes, short_id
-from treesnap.cli.output.terminal import time_text
 from treesnap.cli.parameters import Seconds
 from treesnap.core.features import functions_by_command
 from treesnap.core.model.errors import path_fields, printable, quoted
 from treesnap.core.model.presentation import Fields
-from treesnap.core.model.quantities import count_text
+from treesnap.core.model.quantities import count_text, time_text
 from treesnap.core.model.requests import WatchRequest
 from treesnap.core.model.results import FollowStatus, WatchStatus
 from treesnap.core.model.type_names import TYPE_CHECKING, Any

@@ -6,10 +6,10 @@ the terminal.
 
 from __future__ import annotations
 
-from treesnap.cli.output.terminal import Cell, Style, styled, table, time_text
+from treesnap.cli.output.terminal import Cell, Style, styled, table
 from treesnap.core.model.entries import ChangeKind, SkipReason
 from treesnap.core.model.errors import printable, quoted
-from treesnap.core.model.quantities import count_text, first_few, first_lines, size_text
+from treesnap.core.model.quantities import count_text, first_few, first_lines, size_text, time_text
 from treesnap.core.model.reserved_tags import own_tags
 from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.model.type_names import TYPE_CHECKING

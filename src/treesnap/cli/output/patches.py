@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from treesnap.cli.output.as_text import path_text
 from treesnap.cli.output.coloured_patch import coloured_hunks, without_controls
-from treesnap.cli.output.terminal import Style, styled, time_text
+from treesnap.cli.output.terminal import Style, styled
 from treesnap.core.diff.texts import LineCounts, count_lines, hunks, is_binary
 from treesnap.core.model.entries import CONTENT_SIZE_MAX, Change, ChangeKind, Entry, EntryKind
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Fields
-from treesnap.core.model.quantities import count_text, size_text
+from treesnap.core.model.quantities import count_text, size_text, time_text
 from treesnap.core.model.results import TextPart
 from treesnap.core.model.type_names import TYPE_CHECKING
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.quantities import time_text
 
 NARROW = 60
 """Columns below which a table leaves out what can be done without."""
@@ -39,15 +40,6 @@ class Style(StrEnum):
 def styled(text: str, style: Style) -> str:
     """Returns a text in a style; an empty one as it is."""
     return f"\x1b[{style!s}m{text}\x1b[0m" if text else ""
-
-
-def time_text(time_ns: int, *, seconds: bool = True) -> str:
-    """Returns a time in the local zone; beyond calendars, seconds as date(1) takes them."""
-    try:
-        local = time.localtime(time_ns // 1_000_000_000)
-    except (OverflowError, OSError):
-        return f"@{time_ns // 1_000_000_000}"
-    return time.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M", local)
 
 
 class Cell(NamedTuple):

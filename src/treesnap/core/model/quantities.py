@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
+from time import localtime, strftime
 
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.late_regex import LateRegex
@@ -66,6 +67,14 @@ def _end_of_day_ns(day: date) -> int:
     """Returns the last nanosecond of a day, which need not have 24 hours."""
     following = datetime.combine(day + timedelta(days=1), time()).astimezone()
     return int(following.timestamp()) * 1_000_000_000 - 1
+
+
+def time_text(time_ns: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Returns a time in the local zone; beyond calendars, seconds as date(1) takes them."""
+    try:
+        return strftime(form, localtime(time_ns // 1_000_000_000))
+    except (OverflowError, OSError):
+        return f"@{time_ns // 1_000_000_000}"
 
 
 def parse_size(text: str) -> int:

@@ -33,6 +33,7 @@ from treesnap.core.worktree.scan.statcache import StatCache, StatCacheBuilder, l
 
 if TYPE_CHECKING:
     from treesnap.core.codec.watch import WatchNote
+    from treesnap.core.model.events import Monitor
     from treesnap.core.store.writer import Added, Writer
     from treesnap.core.worktree.apply.preconditions import Observed
 
@@ -147,7 +148,8 @@ class _FirstSize:
         self._monitor = context.monitor
         self._root = context.root
         self._limit = size_text(size_bytes_max)
-        self._left_bytes: int | None = size_bytes_max
+        self.left_bytes: int | None = size_bytes_max
+        """How much more it may hold before that is told, or None once it was."""
 
     def begin(self, phase: Phase, files: int | None, size_bytes: int | None) -> None:
         """Passes the phase on."""
@@ -156,15 +158,18 @@ class _FirstSize:
     def advance(self, files: int, size_bytes: int) -> None:
         """Passes the progress on, and counts it."""
         self._monitor.advance(files, size_bytes)
-        if self._left_bytes is None:
-            return
-        self._left_bytes -= size_bytes
-        if self._left_bytes < 0:
-            self._left_bytes = None
-            self.warn(
-                WarningCode.ROOT_LARGE,
-                f"The first snapshot of {quoted(self._root)} holds more than {self._limit}",
-            )
+        if self.left_bytes is not None:
+            self.left_bytes -= size_bytes
+            if self.left_bytes < 0:
+                self.tell()
+
+    def tell(self) -> None:
+        """Tells now that the snapshot is large."""
+        self.left_bytes = None
+        self.warn(
+            WarningCode.ROOT_LARGE,
+            f"The first snapshot of {quoted(self._root)} holds more than {self._limit}",
+        )
 
     def warn(self, code: WarningCode, message: str) -> None:
         """Passes the warning on."""
@@ -210,7 +215,7 @@ class Capture:
         self._builder: StatCacheBuilder | None = None
         self._is_published = False
         self.result: ScanResult
-        self._monitor = session.monitor
+        self._monitor: Monitor | _FirstSize = session.monitor
         is_first = self._listing.newest is None and request.scope is None
         if is_first and request.first_size_bytes is not None and not request.keeps_nothing:
             self._monitor = _FirstSize(session.context, request.first_size_bytes)
@@ -284,6 +289,12 @@ class Capture:
             self._builder,
             self._observations,
         )
+        first = self._monitor
+        if isinstance(first, _FirstSize) and context.is_attended and first.left_bytes is not None:
+            from treesnap.core.worktree.scan.size_limit import holds_more
+
+            if holds_more(scanner, first.left_bytes):
+                first.tell()
         is_shared = self._is_shared and self.cache is None and request.scope is None
         if is_shared and not isinstance(self.writer, _Unstored) and _has_helpers():
             from treesnap.core.worktree.scan.parallel_capture import ParallelScanner

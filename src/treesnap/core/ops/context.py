@@ -104,6 +104,8 @@ class Context(NamedTuple):
     may_start_processes: bool = False
     """Whether work that need not be waited for may go on in a process of its own. The command
     says so; a program that uses the library does not expect one."""
+    is_attended: bool = False
+    """Whether a person is there to answer a question, so that it comes before the work."""
     root_links: tuple[Link, ...] = ()
     """The symbolic links that led to the root."""
     is_root_named: bool = True

@@ -19,9 +19,9 @@ from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
 from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.quantities import parse_moment
+from treesnap.core.model.quantities import parse_moment, time_text
 from treesnap.core.model.reserved_tags import CheckpointType, stated_facts
-from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, utc_text
+from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind
 from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.context import Session, replaced_by_link
 from treesnap.core.store.snapshots import SnapshotListing, SnapshotName, position_in
@@ -229,7 +229,7 @@ def _at_moment(session: Session, ref: str, wanted: Filter, paths: Sequence[bytes
             and wanted.fits(snapshot)
         ):
             return snapshot
-    raise NotFound(f"This root has no snapshot from {utc_text(moment_ns)} or before")
+    raise NotFound(f"This root has no snapshot from {time_text(moment_ns)} or before")
 
 
 def position(session: Session) -> Snapshot | None:
@@ -275,8 +275,12 @@ def by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
 
 
 def unknown(ref: str) -> NotFound:
-    """Returns the error for a reference that names nothing."""
-    return NotFound(f"This root has no snapshot {ref!r}")
+    """Returns the error for a reference that names nothing; a time without its sign is advised."""
+    error = NotFound(f"This root has no snapshot {ref!r}")
+    with suppress(InvalidArgument):
+        parse_moment(ref, 0)
+        error.add_note(f"a time begins with @: '{_MOMENT}{ref}'")
+    return error
 
 
 FILE = "names"

@@ -16,10 +16,9 @@ from treesnap.cli.failure import ExitCode, advised
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.listing import Selection, snapshot_lines
 from treesnap.cli.options import filter_options, keep_options, read_data_option
-from treesnap.cli.output.terminal import time_text
 from treesnap.cli.retention import print_decisions
 from treesnap.core.model.errors import Corrupt, ErrorCode, printable
-from treesnap.core.model.quantities import count_text, size_text
+from treesnap.core.model.quantities import count_text, size_text, time_text
 from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.keys import key
 from treesnap.remote.commands.secret import Source, new_secret_of, remember, remotes_of

@@ -6,6 +6,7 @@ import pytest
 
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, Refused
+from treesnap.core.model.quantities import time_text
 from treesnap.core.model.snapshots import SnapshotKind
 
 
@@ -75,8 +76,13 @@ class TestReferences:
         assert later.resolve("@0s").id == made[2]
         assert later.resolve("@1h").id == made[1]
         assert later.resolve("@36h").id == made[0]
-        with pytest.raises(NotFound, match="or before"):
+        with pytest.raises(NotFound) as caught:
             later.resolve("@3d")
+        first = time_text(start_ns - day_ns)
+        assert str(caught.value) == f"This root has no snapshot from {first} or before"
+        with pytest.raises(NotFound) as caught:
+            later.resolve("36h")
+        assert caught.value.hint == "a time begins with @: '@36h'"
         with pytest.raises(InvalidArgument, match="is not a time"):
             later.resolve("@teatime")
 
