@@ -91,6 +91,8 @@ __all__ = [
     "__version__",
     "open",
 ]
+_UNPROVEN = ("darwin", "freebsd")
+"""Systems for which it is written, and on which nobody has run it yet."""
 
 
 def unsupported() -> str | None:
@@ -98,8 +100,14 @@ def unsupported() -> str | None:
     import sys
 
     system: str = sys.platform  # declared, or type checkers take what follows for unreachable
-    where = f"treesnap {__version__} runs on Linux, also in WSL on Windows"
-    return None if system.startswith("linux") else f"{where}, and not on {system} yet"
+    if system.startswith("linux"):
+        return None
+    if system.startswith(_UNPROVEN):
+        from os import environ
+
+        if environ.get("SNAP_UNPROVEN_SYSTEM", "0") not in {"", "0"}:
+            return None
+    return f"treesnap {__version__} runs on Linux, also in WSL on Windows, and not on {system} yet"
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from capabilities import require
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import OperationFailed
 from treesnap.core.ops.context import context_at
@@ -63,6 +64,7 @@ class Mounted:
 
 def require_fuse() -> None:
     """Skips a test where nothing can be mounted by FUSE."""
+    require("mounts")
     try:
         load_binding()
     except OperationFailed as error:

@@ -137,6 +137,28 @@ def test_windows_is_refused_by_a_command_and_by_the_library():
     assert library.stderr.splitlines()[-1] == f"ImportError: {command.stderr.strip()}"
 
 
+@pytest.mark.parametrize("system", UNIX)
+def test_a_system_without_a_run_yet_is_refused_unless_its_user_says_so(system):
+    program = "import os, treesnap as t; print(t.unsupported()); "
+    program += "os.environ['SNAP_UNPROVEN_SYSTEM'] = '1'; print(t.unsupported())"
+
+    told = run_elsewhere(system, program).stdout.splitlines()
+
+    assert told[0].endswith(f"and not on {system} yet")
+    assert told[1] == "None"
+
+
+def test_what_depends_on_the_system_is_switched_in_one_place():
+    """And said by name on the page of other systems."""
+    page = (PACKAGE.parents[1] / "docs/explanation/systems.md").read_text(encoding="utf-8")
+    program = "from treesnap.core.fs import system_parts as s; print(sorted(s().items()))"
+
+    elsewhere = dict(ast.literal_eval(run_elsewhere("darwin", program).stdout))
+
+    assert not any(elsewhere.values())
+    assert [name for name in elsewhere if f"| `{name}` |" not in page] == []
+
+
 def modules() -> Iterator[tuple[str, ast.Module]]:
     """Yields the modules above the seam."""
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -172,6 +172,7 @@ class TestRenames:
         sync_names(synced, tmp_path / "below")
         assert left(synced) == [{"below/b": b"b", "below/c": b"a"}]
 
+    @pytest.mark.needs("exchange")
     def test_that_exchange_are_durable_with_both(self, synced, tmp_path):
         top, below = (
             synced.open(str(path), os.O_RDONLY) for path in (tmp_path, tmp_path / "below")

@@ -36,6 +36,7 @@ def labels(recording: Recording) -> list[str]:
     return [event.effect.label for event in recording.events if isinstance(event, PowerStep)]
 
 
+@pytest.mark.needs("attributes")
 def test_attributes_are_those_of_a_descriptor_or_of_a_name_in_it(fs, top):
     """The latter may be one that cannot be opened."""
     fd = fs.open(str(top), os.O_RDONLY)
@@ -78,6 +79,7 @@ def test_opening_may_empty_a_file(fs, top):
     assert labels(fs.recording()) == ["open 'old'"]
 
 
+@pytest.mark.needs("exchange")
 def test_what_happens_beside_the_directory_is_not_recorded(fs, tmp_path):
     beside = tmp_path / "beside"
     fd = fs.open(str(beside), os.O_RDONLY)
@@ -96,7 +98,10 @@ def test_what_happens_beside_the_directory_is_not_recorded(fs, tmp_path):
     assert [(beside / name).read_bytes() for name in ("a", "b")] == [b"b", b"a"]
 
 
-@pytest.mark.parametrize("method", ["rename_to_absent", "exchange"])
+@pytest.mark.parametrize(
+    "method",
+    ["rename_to_absent", pytest.param("exchange", marks=pytest.mark.needs("exchange"))],
+)
 def test_a_move_across_the_border_of_what_is_recorded_is_refused(top, tmp_path, method):
     """The model would not know any more what it holds: more has to be recorded."""
     beside = tmp_path / "beside"

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from treesnap.core.fs import LISTS_MOUNTS
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.fs.mounts import Mounts
 from treesnap.core.fs.os_errors import translating_os_errors
@@ -127,6 +128,8 @@ def _mounted_at(directory: str) -> str | None:
 
     Looks at nothing that is below such a path, or at it.
     """
+    if not LISTS_MOUNTS:
+        return None
     mounts = Mounts(LocalFileSystem())
     path, left, links = "/", deque(directory.split("/")), 0
     while left:
@@ -215,6 +218,8 @@ def _refuse_inside(context: Context, path: str) -> None:
 
 def _require_fuse() -> None:
     """Raises OperationFailed where nothing can be mounted, with what to do."""
+    if not LISTS_MOUNTS:  # a look at a mount whose process is stopped would never end
+        raise OperationFailed("This system does not say what is mounted where, so nothing can be")
     load_binding()
     try:
         os.close(os.open(_DEVICE, os.O_RDWR))

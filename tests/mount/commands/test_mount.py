@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mount.conftest import is_mounted, require_fuse
+from treesnap.mount import mount_point
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -54,6 +55,14 @@ def test_a_directory_inside_the_root_or_the_store_is_refused(snap, root, store, 
         assert f"is inside {what}" in result.err
         assert "hint: name an empty directory outside" in result.err
         inside.rmdir()
+
+
+def test_where_mounts_are_not_listed_nothing_is_mounted(snap, place, monkeypatch):
+    """A look at a mount whose process is stopped would never end there."""
+    monkeypatch.setattr(mount_point, "LISTS_MOUNTS", False)
+
+    assert "does not say what is mounted where" in snap("mount", place).err
+    assert snap("umount", place, "--json").json["code"] == "not-mounted"
 
 
 def test_without_a_store_it_says_what_makes_one(snap, tmp_path):

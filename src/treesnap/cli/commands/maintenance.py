@@ -353,6 +353,9 @@ def _doctor_lines(result: DoctorResult, program: str) -> Iterator[str]:
             found = getattr(result.capabilities, name)
             told = f"{found:,}" if type(found) is int else "yes" if found else "no"
             yield f"  {told:>13}  {text}"
+    missing = [name for name, is_there in result.system.items() if not is_there]
+    if missing:
+        yield f"Not to be had on this system: {', '.join(missing)}"
     yield f"Directories are looked at in {result.implementation}"
 
 

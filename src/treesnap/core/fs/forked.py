@@ -23,7 +23,7 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import chain
 
-from treesnap.core.fs import IS_LINUX
+from treesnap.core.fs import HAS_HELPERS
 from treesnap.core.fs.posix import core_count, shared_with_children
 from treesnap.core.fs.ticker import running_count
 from treesnap.core.model.type_names import Any, Generic, Self, TypeVar
@@ -52,7 +52,7 @@ def helper_count() -> int:
     A lock that another thread holds at the moment of a fork stays locked in the child. Threads of
     tickers do not count: they end before each fork.
     """
-    if not IS_LINUX:
+    if not HAS_HELPERS:
         return 0
     threading = sys.modules.get("threading")
     if threading is not None and threading.active_count() - running_count() > 1:

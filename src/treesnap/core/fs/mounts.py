@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from treesnap.core.fs import IS_LINUX
+from treesnap.core.fs import LISTS_MOUNTS
 from treesnap.core.fs.base import FileSystem, Unsupported
 from treesnap.core.fs.durable import read_file
 from treesnap.core.model.late_regex import LateRegex
@@ -64,7 +64,7 @@ class Mounts:
         self._fs = fs
         self._kinds: dict[bytes, str] = {}
         self._devices: dict[bytes, tuple[int, int]] = {}
-        if not IS_LINUX:
+        if not LISTS_MOUNTS:
             return
         try:
             lines = read_file(fs, MOUNT_LIST, 64 << 20).splitlines()

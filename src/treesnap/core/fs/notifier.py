@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 
-from treesnap.core.fs import IS_LINUX
+from treesnap.core.fs import HAS_NOTICES
 from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.local import unnamed_file
 from treesnap.core.fs.posix import unsupported
@@ -212,7 +212,7 @@ def _kernel_queue() -> InotifyFD:
     """Returns a new queue that no other program inherits and that can be closed."""
     from watchdog.utils import UnsupportedLibcError
 
-    if not IS_LINUX:
+    if not HAS_NOTICES:
         raise unsupported(errno.ENOSYS)
     try:
         from watchdog.observers.inotify_c import InotifyFD

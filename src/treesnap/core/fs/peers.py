@@ -26,14 +26,12 @@ import _socket as socket
 import os
 import sys
 
-from treesnap.core.fs import IS_LINUX
+from treesnap.core.fs import HAS_COMPANIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-HAS_COMPANIONS = IS_LINUX
-"""Whether there can be any: commands start none elsewhere."""
 HELLO = b"H"
 """The version of the messages: another letter when they change."""
 PATIENCE_S = 1.0
@@ -60,7 +58,7 @@ def connected(
     Raises FileNotFoundError or ConnectionRefusedError where none listens, TimeoutError or
     BlockingIOError when it is suspended or busy, other OSError where it is not to be trusted.
     """
-    if sys.platform != "linux" or not IS_LINUX:
+    if sys.platform != "linux" or not HAS_COMPANIONS:
         raise _missing()
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     directory_fd = os.open(directory, flags | os.O_DIRECTORY)
@@ -117,14 +115,14 @@ def address_in(directory_fd: int, name: str) -> str:
 
     Addresses of sockets have at most 107 bytes, and stores may lie deep. Raises OSError.
     """
-    if not IS_LINUX:
+    if not HAS_COMPANIONS:
         raise _missing()
     return f"/proc/self/fd/{directory_fd}/{name}"
 
 
 def greet(connection: socket.socket) -> None:
     """Says hello to a client, which is asked to say with its messages who it is."""
-    if sys.platform != "linux" or not IS_LINUX:
+    if sys.platform != "linux" or not HAS_COMPANIONS:
         raise _missing()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     connection.send(HELLO)
@@ -182,7 +180,7 @@ def opened_peer(process_id: int) -> int:
 
     Raises OSError where it has others, or is not shown.
     """
-    if sys.platform != "linux" or not IS_LINUX:
+    if sys.platform != "linux" or not HAS_COMPANIONS:
         raise _missing()
     fd = os.open(f"/proc/{process_id}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 
-from treesnap.core.fs import IS_LINUX
+from treesnap.core.fs import SHOWS_PROCESSES
 from treesnap.core.fs.posix import open_whole, unsupported
 from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
@@ -60,7 +60,7 @@ _RIGHTS = (b"Uid:", b"Gid:", b"Groups:", b"CapEff:")
 _Shown = TypeVar("_Shown")
 
 
-if TYPE_CHECKING or not IS_LINUX:
+if TYPE_CHECKING or not SHOWS_PROCESSES:
 
     def open_file_identity(link: str) -> tuple[int, int, int]:
         """Returns type and permissions, device and inode of what a link in /proc leads to."""
@@ -82,7 +82,7 @@ class Descriptor(NamedTuple):
 
 def process_names() -> list[str]:
     """Returns the ids of the processes that are shown, as they are named in /proc."""
-    return [] if not IS_LINUX else [name for name in os.listdir("/proc") if name.isdigit()]
+    return [] if not SHOWS_PROCESSES else [name for name in os.listdir("/proc") if name.isdigit()]
 
 
 def descriptors() -> Iterator[Descriptor]:
@@ -106,7 +106,7 @@ def process_namespace() -> str | None:
 
     That is a boot of a machine and, in it, a namespace; see pid_namespaces(7). Costs four calls.
     """
-    if not IS_LINUX:
+    if not SHOWS_PROCESSES:
         return None
     try:
         if os.readlink("/proc/self") != f"{os.getpid()}":
@@ -130,7 +130,7 @@ def read_shown(path: str) -> bytes:
 
     A process of any user may say that all of its memory is its environment, by prctl(2).
     """
-    if not IS_LINUX:
+    if not SHOWS_PROCESSES:
         raise unsupported(errno.ENOSYS, path)
     fd = open_whole(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -153,7 +153,7 @@ def view() -> tuple[object, ...]:
     In another mount namespace another directory may have the same path, and in another user
     namespace the same rights mean less.
     """
-    if not IS_LINUX:
+    if not SHOWS_PROCESSES:
         return os.geteuid(), os.getegid(), *sorted(os.getgroups())
     namespaces = [os.readlink(b"/proc/self/ns/" + kind) for kind in (b"mnt", b"user")]
     status = read_shown("/proc/self/status").splitlines()
@@ -223,7 +223,7 @@ class KernelThreads:
 
     def __init__(self) -> None:
         major, minor, *_ = _VERSION.compiled.findall(os.uname().release)
-        self._stay = IS_LINUX and (int(major), int(minor)) >= _THREADS_STAY
+        self._stay = SHOWS_PROCESSES and (int(major), int(minor)) >= _THREADS_STAY
         self._inodes: dict[str, int] = {}
         """By name in /proc. Another process of that name would have another inode number."""
 

@@ -489,6 +489,8 @@ class DoctorResult(Record):
     """Whether an interrupted restore was given up because the caller asked for it."""
     implementation: str
     """In which language directories are looked at: ``C``, or ``Python`` without that module."""
+    system: Mapping[str, bool]
+    """What depends on the system, by the names of :func:`treesnap.core.fs.system_parts`."""
     capabilities: FileSystemCapabilities | None = None
     """What the file system of the directory does, if that was asked."""
 
@@ -505,6 +507,7 @@ class DoctorResult(Record):
                 "forgotten": self.forgotten,
                 "unfinished": self.unfinished,
                 "implementation": self.implementation,
+                "system": self.system,
                 "capabilities": self.capabilities,
             }
         )

@@ -232,7 +232,7 @@ def test_a_helper_whose_parent_is_gone_before_it_begins_does_nothing():
 
 def test_there_are_no_helpers_where_the_kernel_would_not_end_them(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(forked, "IS_LINUX", False)
+    monkeypatch.setattr(forked, "HAS_HELPERS", False)
 
     assert helper_count() == 0
 

@@ -113,7 +113,7 @@ def test_a_companion_with_another_hello_counts_as_none(tmp_path):
 
 
 def test_a_system_that_does_not_say_who_sends_has_no_companions(tmp_path, monkeypatch):
-    monkeypatch.setattr(peers, "IS_LINUX", False)
+    monkeypatch.setattr(peers, "HAS_COMPANIONS", False)
 
     with pytest.raises(OSError, match="does not say here who it is"):
         connected(str(tmp_path))

@@ -10,6 +10,7 @@ import os
 from contextlib import suppress
 
 from treesnap.core.codec.journal import Journal
+from treesnap.core.fs import system_parts
 from treesnap.core.fs.native import implementation
 from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.fs.real_path import open_real
@@ -66,6 +67,7 @@ def doctor(context: Context, *, forget: bool = False, file_system: bool = False)
         looked_at_ns=context.clock_ns(),
         forgotten=forgotten,
         implementation=implementation(),
+        system=system_parts(),
         capabilities=_capabilities(context) if file_system else None,
     )
 
