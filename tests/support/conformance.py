@@ -165,11 +165,17 @@ class FileSystemTests:
         put_file(fs, f"{directory}/source", b"content" * 2000)
         refused = None
 
-        with opened(fs, f"{directory}/source") as source, opened(fs, f"{directory}/new", NEW) as fd:
+        with (
+            opened(fs, directory, DIRECTORY) as directory_fd,
+            opened(fs, f"{directory}/source") as source,
+            opened(fs, f"{directory}/new", NEW) as fd,
+        ):
             try:
-                fs.share_content(fd, source)
+                fs.share_content(fd, source, (directory_fd, b"new"))
             except OSError as error:
                 refused = error
+            else:  # it is the open one that has the name
+                assert os.path.samestat(fs.fstat(fd), fs.lstat(b"new", dir_fd=directory_fd))
 
         if refused is not None:
             assert isinstance(refused, Unsupported) or refused.errno == errno.EINVAL

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.darwin import DarwinFileSystem
 from treesnap.core.fs.posix import open_whole
 from treesnap.testing.children import KILLED_CODE
-from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, UnsyncedFileSystem
+from treesnap.testing.doubles import Call, Fault, FaultyFileSystem
 
 _NUMBERS = {
     errno.ENODATA: darwin.ENOATTR,
@@ -34,6 +35,8 @@ _EILSEQ = 92
 _C_LIBRARY = ctypes.CDLL(None, use_errno=True)
 _RENAMES = {darwin.RENAME_EXCL: 1, darwin.RENAME_SWAP: 2}
 """The flags of renameat2(2)."""
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+"""Flags of fallocate(2)."""
 _FAT_STEP_NS = 2 * 10**9
 
 
@@ -47,6 +50,11 @@ class Volume:
     """A rename may be one that replaces nothing."""
     flushes: bool = True
     """F_FULLFSYNC, and the sync of a directory."""
+    clones: bool = False
+    holes: bool = False
+    """Blocks in the middle of a file are given back."""
+    reserves: bool = True
+    """Blocks behind the end of a file are allocated."""
     links: bool = True
     attributes: bool = True
     decomposes: bool = False
@@ -55,12 +63,24 @@ class Volume:
 
 
 VOLUMES = {
-    "APFS": Volume(without_case_or_form, swaps=True, excludes=True),
-    "case-sensitive APFS": Volume(without_form, swaps=True, excludes=True),
+    "APFS": Volume(without_case_or_form, swaps=True, excludes=True, clones=True, holes=True),
+    "case-sensitive APFS": Volume(without_form, swaps=True, excludes=True, clones=True, holes=True),
     "HFS+": Volume(without_case_or_form, excludes=True, decomposes=True, time_step_ns=10**9),
-    "exFAT": Volume(str.casefold, flushes=False, links=False, attributes=False, time_step_ns=10**7),
+    "exFAT": Volume(
+        str.casefold,
+        flushes=False,
+        reserves=False,
+        links=False,
+        attributes=False,
+        time_step_ns=10**7,
+    ),
     "SMB": Volume(
-        str.casefold, flushes=False, links=False, attributes=False, time_step_ns=_FAT_STEP_NS
+        str.casefold,
+        flushes=False,
+        reserves=False,
+        links=False,
+        attributes=False,
+        time_step_ns=_FAT_STEP_NS,
     ),
 }
 
@@ -71,6 +91,8 @@ class SystemDouble:
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self.made: list[str] = []
+        self.flushed: list[tuple[str, int]] = []
+        """What reached the medium since it was last asked: each by what the seam calls that."""
 
     def _answer(self, name: str, call: Callable[[], int | None]) -> int:
         """Makes a call; returns -1 and sets the number of a Mac's error where it fails."""
@@ -94,19 +116,69 @@ class SystemDouble:
             assert isinstance(argument, bytes)
             path = os.fsencode(os.readlink(f"/proc/self/fd/{fd}"))
             return path.ljust(len(argument), b"\0")
+        if command in {darwin.F_PREALLOCATE, darwin.F_PUNCHHOLE}:
+            assert isinstance(argument, bytes)
+            return self._change_blocks(fd, command, argument)
         assert command == darwin.F_FULLFSYNC
         os.fstat(fd)
         if not self._volume.flushes:
             raise OSError(darwin.ENOTSUP, os.strerror(darwin.ENOTSUP))
+        self.flushed.append(("sync", fd))
         return 0
 
+    def _change_blocks(self, fd: int, command: int, argument: bytes) -> bytes:
+        """Allocates blocks behind the end, which stays, or gives back whole ones."""
+        is_reserving = command == darwin.F_PREALLOCATE
+        if not (self._volume.reserves if is_reserving else self._volume.holes):
+            raise OSError(darwin.ENOTSUP, os.strerror(darwin.ENOTSUP))
+        if is_reserving:
+            flags, position, offset, size, _ = darwin.PREALLOCATE.unpack(argument)
+            assert (flags, position, offset) == (4, 3, 0)
+            start, mode = os.fstat(fd).st_size, _KEEP_SIZE
+        else:
+            flags, reserved, start, size = darwin.PUNCH_HOLE.unpack(argument)
+            assert (flags, reserved, start % 4096, size % 4096) == (0, 0, 0, 0)
+            mode = _KEEP_SIZE | _PUNCH_HOLE
+        begin, length = ctypes.c_int64(start), ctypes.c_int64(size)
+        if _C_LIBRARY.fallocate64(fd, mode, begin, length) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        if is_reserving:
+            return darwin.PREALLOCATE.pack(flags, position, offset, size, size)
+        return argument
+
+    def fclonefileat(self, source_fd: int, dir_fd: int, name: bytes, flags: int) -> int:
+        assert flags == darwin.CLONE_NOFOLLOW | darwin.CLONE_NOOWNERCOPY
+
+        def clone() -> None:
+            if not self._volume.clones:
+                raise OSError(errno.EOPNOTSUPP, "")
+            source = os.fstat(source_fd)
+            mode = stat.S_IMODE(source.st_mode) & 0o777
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=dir_fd)
+            try:
+                os.sendfile(fd, source_fd, 0, source.st_size)
+                os.truncate(fd, source.st_size)
+                for attribute in self._attributes(source_fd):
+                    os.setxattr(fd, attribute, os.getxattr(_itself(source_fd), attribute))
+                os.utime(fd, ns=(source.st_atime_ns, source.st_mtime_ns))
+                os.fchmod(fd, mode)
+            finally:
+                os.close(fd)
+
+        return self._answer("fclonefileat", clone)
+
     def fsync(self, fd: int) -> None:
+        """Leaves everything in the drive's own memory, but where nothing else is to be had."""
         self.made.append("fsync")
         if os.path.isdir(f"/proc/self/fd/{fd}") and not self._volume.flushes:
             raise OSError(darwin.ENOTTY, os.strerror(darwin.ENOTTY))
+        if not self._volume.flushes:
+            self.flushed.append(("sync", fd))
 
     def ffsctl(self, fd: int, request: int, data: Any, options: int) -> int:
-        assert (request, data._obj.value, options) == (0x80044101, 3, 0)
+        assert (request, options) == (0x80044101, 0)
+        if data._obj.value == darwin.SYNC_FULL | darwin.SYNC_WAIT:
+            self.flushed.append(("sync_file_system", fd))
         return self._answer("ffsctl", lambda: os.fstat(fd) and 0)
 
     def renameatx_np(self, fd: int, name: bytes, to_fd: int, to: bytes, flags: int) -> int:
@@ -196,6 +268,11 @@ class MacFileSystem(FoldingFileSystem):
         super().__init__(base, inner, fold=volume.fold, exchanges=True)
         self._volume = volume
 
+    def flushed(self) -> list[tuple[str, int]]:
+        """Returns what reached the medium since it was last asked."""
+        done, self.libc.flushed = self.libc.flushed, []
+        return done
+
     def around(self, call: Call) -> Any:
         """Makes the call where the volume can, with the names and times that it keeps."""
         volume = self._volume
@@ -206,7 +283,10 @@ class MacFileSystem(FoldingFileSystem):
             call.arguments = name, time_ns // volume.time_step_ns * volume.time_step_ns
         if call.method in {"change_owner", "change_times"} and isinstance(call.arguments[0], int):
             # Of a link that is open: on Linux by /proc alone.
-            return getattr(UnsyncedFileSystem(), call.method)(*call.arguments)
+            fd, *values = call.arguments
+            if call.method == "change_owner":
+                return os.chown(_itself(fd), *values)
+            return os.utime(_itself(fd), ns=(values[0], values[0]))
         return super().around(call)
 
     def _there(self, name: str | bytes, dir_fd: int | None) -> str | bytes:

@@ -382,7 +382,7 @@ class PoweredFileSystem(WrappedFileSystem):
             self._write(made.call, node, Writing(node=node, offset=offset, data=bytes(size)))
 
     def _record_share_content(self, made: _Made) -> None:
-        fd, source_fd = made.call.arguments
+        fd, source_fd, _ = made.call.arguments
         node = self._opened.get(fd)
         if node is not None:
             data = os.pread(source_fd, os.fstat(source_fd).st_size, 0)
@@ -409,15 +409,19 @@ class PoweredFileSystem(WrappedFileSystem):
     _record_remove_xattr = _record_change_mode
 
     def _record_sync(self, made: _Made) -> None:
-        node = self._opened.get(made.call.arguments[0])
-        if node is not None:
-            sync = Sync(
-                method=made.call.method,
-                path=made.call.path.removeprefix(os.fsdecode(self._directory) + "/"),
-                node=node,
-                file_system=self._file_system(node),
-            )
-            self._events.append(sync)
+        """Notes what is durable now: what was asked for, or on a Mac what the drive was told."""
+        flushed = getattr(self._inner, "flushed", None)
+        asked = [(made.call.method, made.call.arguments[0])]
+        for method, fd in asked if flushed is None else flushed():
+            node = self._opened.get(fd)
+            if node is not None:
+                sync = Sync(
+                    method=method,
+                    path=made.call.path.removeprefix(os.fsdecode(self._directory) + "/"),
+                    node=node,
+                    file_system=self._file_system(node),
+                )
+                self._events.append(sync)
 
     _record_sync_data = _record_sync
     _record_sync_file_system = _record_sync

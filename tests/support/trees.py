@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
+import volumes
 from capabilities import HAS_DEVICES
 
 LARGE_SIZE = 1_500_000
@@ -31,10 +32,11 @@ PATH_SIZE_MAX = 4096
 STEP_NS = 86_400 * 10**9
 
 LONG_NAME = "ü".encode() * 127 + b"x"
-NAMES = (
+ODD_NAME = b"\xff\xfe not utf-8" if volumes.can_keep(b"\xff") else b"in utf-8"
+_NAMES = (
     b"plain",
     b"two words",
-    b"\xff\xfe not utf-8",
+    ODD_NAME,
     b"new\nline",
     b"-rf",
     b"--",
@@ -47,6 +49,7 @@ NAMES = (
     "e\u0301 and \u00e9".encode(),
     LONG_NAME,
 )
+NAMES = tuple(filter(volumes.can_keep, _NAMES))
 
 OWNER, NAMED_USER, GROUP, NAMED_GROUP, MASK, OTHERS = 1, 2, 4, 8, 16, 32
 """Tags of entries in an access control list; see acl(5)."""
@@ -156,8 +159,8 @@ def _build_names(top: bytes, random: Random) -> None:
     os.mkdir(top + b"/names")
     for name in NAMES:
         write(top + b"/names/" + name, random.randbytes(20))
-    os.mkdir(top + b"/names/dir-" + NAMES[2])
-    write(top + b"/names/dir-" + NAMES[2] + b"/" + NAMES[3], b"deeper")
+    os.mkdir(top + b"/names/dir-" + ODD_NAME)
+    write(top + b"/names/dir-" + ODD_NAME + b"/" + NAMES[3], b"deeper")
 
 
 def _build_directories(top: bytes, random: Random) -> None:

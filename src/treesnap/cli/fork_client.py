@@ -23,8 +23,8 @@ import sys
 
 import treesnap
 from treesnap.core.ending_signals import ENDING
+from treesnap.core.fs import HAS_COMPANIONS
 from treesnap.core.fs.peers import (
-    HAS_COMPANIONS,
     connected,
     encode_call,
     opened_peer,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,7 @@ from folding import without_form
 from libsystem import VOLUMES, MacFileSystem
 from power import PoweredFileSystem
 from treesnap.core.fs.base import Unsupported
-from treesnap.core.fs.darwin import F_FULLFSYNC
+from treesnap.core.fs.darwin import F_FULLFSYNC, F_PREALLOCATE
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.fs.posix import PosixFileSystem
 from treesnap.core.worktree.apply.capabilities import capabilities_of
@@ -161,6 +163,72 @@ class TestVolumesOfAMac(FileSystemTests):
             assert fs.get_xattr(place, "com.apple.FinderInfo") == bytes(32)
             assert fs.get_xattr(place, "empty") == b""
             assert fs.list_xattrs((fd, b"link")) == []
+
+    def test_a_clone_has_the_content_alone(self, fs, directory, volume):
+        """What else it takes over from its source is what the caller gives it."""
+        put_file(fs, f"{directory}/source", b"content")
+        with opened(fs, f"{directory}/source") as source, opened(fs, directory) as directory_fd:
+            if volume.attributes:
+                fs.set_xattr(source, "colour", b"red")
+            fs.change_mode(source, 0o444)
+            with opened(fs, f"{directory}/new", NEW) as fd:
+                if not volume.clones:
+                    with pytest.raises(Unsupported):
+                        fs.share_content(fd, source, (directory_fd, b"new"))
+                else:
+                    fs.share_content(fd, source, (directory_fd, b"new"))
+                    assert fs.list_xattrs(fd) == []
+                    fs.write_at(fd, b"CON", 0)
+
+        assert sorted(fs.list_names(directory)) == ["new", "source"]
+        assert Path(directory, "source").read_bytes() == b"content"
+        assert Path(directory, "new").read_bytes() == (b"CONtent" if volume.clones else b"")
+
+    def test_what_is_reserved_is_there(self, fs, directory):
+        with opened(fs, f"{directory}/file", NEW) as fd:
+            fs.allocate(fd, 1 << 20)
+            fs.allocate(fd, 1 << 16)
+            found = fs.fstat(fd)
+
+        assert (found.st_size, found.st_blocks) == (1 << 20, 1 << 11)
+        assert fs.libc.made.count(f"fcntl {F_PREALLOCATE}") == 1
+
+    def test_the_ends_of_a_hole_are_written(self, fs, directory, volume):
+        put_file(fs, f"{directory}/file", b"x" * 20_000)
+        with opened(fs, f"{directory}/file", os.O_RDWR) as fd:
+            if not volume.holes:
+                with pytest.raises(Unsupported):
+                    fs.punch_hole(fd, 100, 15_000)
+                return
+            fs.punch_hole(fd, 100, 15_000)
+            with pytest.raises(Unsupported):
+                fs.punch_hole(fd, 100, 200)
+
+        found = Path(directory, "file").read_bytes()
+        assert found == b"x" * 100 + bytes(15_000) + b"x" * 4_900
+
+    def test_a_file_that_cannot_be_written_fails_when_it_is_closed(self, fs, directory):
+        """No later sync of the volume tells it."""
+        fd = fs.open(f"{directory}/file", NEW)
+        fs.write(fd, b"content")
+
+        def fail(_: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        fs.libc.fsync = fail
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            fs.close(fd)
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            os.fstat(fd)
+        fs.close(fs.open(f"{directory}/file", os.O_RDONLY))  # of which nothing was written
+
+    def test_a_pipe_is_made_where_no_call_takes_a_directory(self, fs, directory, monkeypatch):
+        """Before macOS 13."""
+        monkeypatch.setattr(os, "supports_dir_fd", os.supports_dir_fd - {os.mknod})
+        with opened(fs, directory) as fd:
+            fs.make_node(b"pipe", stat.S_IFIFO | 0o600, dir_fd=fd)
+
+        assert stat.S_ISFIFO(os.lstat(f"{directory}/pipe").st_mode)
 
 
 class TestStackedFileSystems(FileSystemTests):

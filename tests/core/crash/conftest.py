@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import volumes
 from prepared import trust_stores
 from state import TreeState, differences, tree_state
 from treesnap.core.fs.base import FileSystem
@@ -110,7 +111,7 @@ def populate(root: Path) -> None:
     (root / "closed/file").write_bytes(b"read-only")
     (root / "closed").chmod(0o555)
     os.mkfifo(root / "fifo", 0o640)
-    (root / os.fsdecode(b"\xff\n")).write_bytes(b"name")
+    (root / os.fsdecode(max(filter(volumes.can_keep, (b"\n", b"\xff\n"))))).write_bytes(b"name")
     for pair in ("linked", "apart"):
         (root / f"{pair}-1").write_bytes(pair.encode())
         os.link(root / f"{pair}-1", root / f"{pair}-2")
@@ -152,8 +153,8 @@ def age(root: Path) -> None:
     """Gives everything old times of its own, so that every wrong one is seen."""
     for number, path in enumerate(sorted(root.rglob("*"))):
         if not path.is_symlink() and path.lstat().st_mtime_ns > T0_NS + 10**15:
-            os.utime(path, ns=(T0_NS, T0_NS + number))
-    os.utime(root, ns=(T0_NS, T0_NS + 999))
+            os.utime(path, ns=(T0_NS, T0_NS + number * volumes.STEP_NS))
+    os.utime(root, ns=(T0_NS, T0_NS + 999 * volumes.STEP_NS))
 
 
 @pytest.fixture(scope="session")

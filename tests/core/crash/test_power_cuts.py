@@ -101,6 +101,7 @@ def test_every_power_cut_leaves_the_old_state_or_the_new_one(scene, case, reques
     report(request, try_cuts(scene, case, seed=1 + SEED, states_max=1_000_000, more=50))
 
 
+@pytest.mark.needs("own syncs")
 def test_a_first_create_is_killed_at_each_of_its_syncs(scene):
     (case,) = [case for case in STORE_CASES if case.name == "first create"]
 
@@ -126,6 +127,7 @@ def wrong_without(
     return None
 
 
+@pytest.mark.needs("own syncs")
 @pytest.mark.parametrize(
     "case", parameters([*STORE_CASES, *TREE_CASES, *ADOPTION_CASES], slow=True)
 )

@@ -13,13 +13,20 @@ import pytest
 from folding import Fold, FoldingFileSystem, without_case_or_form, without_form
 from sampling import sized
 from state import differences, tree_state
+from treesnap.core.fs.base import FileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import ErrorCode, Refused, TreesnapError
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.ops.context import context_at
 from treesnap.core.worktree.apply.capabilities import capabilities_of
 from treesnap.testing.children import killed
-from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem, UnsyncedFileSystem
+from treesnap.testing.doubles import (
+    MUTATING,
+    Fault,
+    FaultyFileSystem,
+    UnsyncedFileSystem,
+    kill_at,
+)
 
 RENAMES = """
 import os, sys
@@ -89,6 +96,38 @@ def test_what_a_directory_folds_is_found_out(tmp_path, fold, found):
     assert (capabilities.folds_case, capabilities.folds_accents) == found
     assert (capabilities.exchange, capabilities.hard_links) == (False, True)
     assert os.listdir(tmp_path / "folding") == []
+
+
+def found_in(directory: Path, fs: FileSystem) -> object:
+    fd = fs.open(str(directory), os.O_RDONLY)
+    try:
+        return capabilities_of(fs, fd)
+    finally:
+        fs.close(fd)
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 14])
+def test_what_a_killed_look_left_is_removed_by_the_next(tmp_path, number):
+    ended = killed(lambda fs: found_in(tmp_path, fs), kill_at(number))
+    assert (ended.was_killed, len(os.listdir(tmp_path))) == (True, min(1, number - 1))
+
+    found_in(tmp_path, UnsyncedFileSystem())
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_look_leaves_that_of_another_process_alone(tmp_path):
+    fs = UnsyncedFileSystem()
+    other = tmp_path / f".treesnap-restore-doctor-{os.geteuid()}"
+    other.mkdir()
+    fd = fs.open(str(other), os.O_RDONLY)
+    fs.lock(fd, exclusive=True)
+
+    found_in(tmp_path, fs)
+    fs.close(fd)
+    assert os.listdir(tmp_path) == [other.name]
+    found_in(tmp_path, fs)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("force", [True, False])

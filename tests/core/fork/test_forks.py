@@ -15,7 +15,7 @@ import trees
 from mounting import Mounter, mounting
 from oracle import difference, record, without
 from treesnap import CollectingMonitor
-from treesnap.core.fs.base import Unsupported
+from treesnap.core.fs.base import Place, Unsupported
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import (
     Busy,
@@ -329,7 +329,7 @@ class TestRefused:
             def free_bytes(self, fd: int) -> int:
                 return 100
 
-            def share_content(self, fd: int, source_fd: int, /) -> None:
+            def share_content(self, fd: int, source_fd: int, place: Place, /) -> None:
                 raise Unsupported(95, "Operation not supported")
 
         with pytest.raises(StorageFull, match="blocks cannot be shared"):
@@ -467,7 +467,7 @@ class Sharing(WrappedFileSystem):
     def around(self, call):
         if call.method != "share_content":
             return call.proceed()
-        fd, source_fd = call.arguments
+        fd, source_fd, _ = call.arguments
         os.pwrite(fd, os.pread(source_fd, 1 << 30, 0), 0)
         return None
 

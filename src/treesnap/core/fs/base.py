@@ -175,12 +175,15 @@ class FileSystem(ReadingFileSystem, Protocol):
         The size stays. Raises Unsupported where that cannot be done. See fallocate(2).
         """
 
-    def share_content(self, fd: int, source_fd: int, /) -> None:
+    def share_content(self, fd: int, source_fd: int, place: Place, /) -> None:
         """Gives an open file the content of another, holes too, without a copy of any block.
 
-        The two share blocks until one of them is written to. Of a source that is written to
-        meanwhile it is the content of one moment. Raises Unsupported where no two files of these
-        places can, and OSError with EINVAL for two files that cannot. See ioctl_ficlone(2).
+        ``place`` is its only name, in a directory in which no other process works, or the
+        descriptor again where it has none: a Mac makes a new file of that name, to which the
+        descriptor leads then. The two share blocks until one of them is written to. Of a source
+        that is written to meanwhile it is the content of one moment. Raises Unsupported where no
+        two files of these places can, and OSError with EINVAL for two files that cannot. See
+        ioctl_ficlone(2).
         """
 
     def open_unnamed(self, directory: Name) -> int:

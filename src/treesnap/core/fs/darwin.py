@@ -10,24 +10,31 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import struct
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes import c_char_p, c_int, c_size_t, c_ssize_t, c_uint, c_uint32, c_ulong, c_void_p
 from functools import cached_property
 from stat import S_ISLNK
 
 from treesnap.core.fs.base import Name, NoAttribute, Place, Unsupported
-from treesnap.core.fs.posix import PosixFileSystem, open_whole
+from treesnap.core.fs.posix import PosixFileSystem, open_whole, unsupported
 from treesnap.core.model.type_names import Any
 
 RENAME_SWAP, RENAME_EXCL = 2, 4
 O_SYMLINK = 0x200000
 """Opens a link itself; not with O_NOFOLLOW, which refuses it."""
-F_FULLFSYNC, F_GETPATH = 51, 50
+F_PREALLOCATE, F_GETPATH, F_FULLFSYNC, F_PUNCHHOLE = 42, 50, 51, 99
+F_ALLOCATEALL, F_PEOFPOSMODE = 4, 3
+PREALLOCATE = struct.Struct("Iiqqq")
+"""fstore of sys/fcntl.h: flags, from where, offset, size, and how much was allocated."""
+PUNCH_HOLE = struct.Struct("IIqq")
+"""fpunchhole: flags, nothing, offset and size, both in whole blocks."""
+CLONE_NOFOLLOW, CLONE_NOOWNERCOPY = 1, 2
 SYNC_VOLUME = 0x80044101
 """FSIOC_SYNC_VOLUME, for ffsctl(2)."""
 SYNC_FULL, SYNC_WAIT = 1, 2
-ENOENT, EINVAL, ENOTTY, ERANGE = 2, 22, 25, 34
+ENOENT, EXDEV, EINVAL, ENOTTY, ERANGE = 2, 18, 22, 25, 34
 ENOTSUP, ENOSYS, ENOATTR, EOPNOTSUPP = 45, 78, 93, 102
 _PATH_SIZE_MAX = 1024
 _NO_CALL = frozenset({ENOTSUP, EOPNOTSUPP, ENOSYS})
@@ -35,6 +42,8 @@ _NO_RENAME = _NO_CALL | {EINVAL}
 _NO_SYNC = _NO_CALL | {EINVAL, ENOTTY}
 """What shares and FUSE raise where the drive's own memory cannot be flushed."""
 _NO_DIRECTORY_SYNC = _NO_SYNC | {ENOENT}
+_NO_CLONE = _NO_CALL | {EXDEV}
+_CLONE_SUFFIX = b".clone"
 
 
 class LibSystem:
@@ -54,6 +63,7 @@ class LibSystem:
         self.renameatx_np = _typed(
             library.renameatx_np, c_int, c_int, c_char_p, c_int, c_char_p, c_uint
         )
+        self.fclonefileat = _typed(library.fclonefileat, c_int, c_int, c_int, c_char_p, c_uint32)
         self.ffsctl = _typed(library.ffsctl, c_int, c_int, c_ulong, c_void_p, c_uint)
         self.flistxattr = _typed(library.flistxattr, c_ssize_t, c_int, *value, c_int)
         self.fgetxattr = _typed(
@@ -88,6 +98,11 @@ class DarwinFileSystem(PosixFileSystem):
         self._given = libc
 
     @cached_property
+    def _unwritten(self) -> set[int]:
+        """Descriptors of which the kernel may still hold what was written to them."""
+        return set()
+
+    @cached_property
     def _libc(self) -> LibSystem:
         return self._given or LibSystem()
 
@@ -100,8 +115,108 @@ class DarwinFileSystem(PosixFileSystem):
         flags = os.O_RDONLY | os.O_CLOEXEC | O_SYMLINK
         return self._libc.open(name, flags, dir_fd=dir_fd)
 
+    def write(self, fd: int, data: bytes | memoryview, /) -> int:
+        self._unwritten.add(fd)
+        return os.write(fd, data)
+
+    def write_at(self, fd: int, data: bytes | memoryview, offset: int, /) -> int:
+        self._unwritten.add(fd)
+        return os.pwrite(fd, data, offset)
+
+    def close(self, fd: int, /) -> None:
+        """Hands what was written to the drive first, and raises OSError where that fails.
+
+        A sync of the volume, which comes later, tells no error of a single file.
+        """
+        try:
+            if fd in self._unwritten:
+                self._unwritten.discard(fd)
+                self._libc.fsync(fd)
+        except OSError as error:
+            if error.errno not in _NO_SYNC:
+                raise
+        finally:
+            os.close(fd)
+
+    def allocate(self, fd: int, size_bytes: int) -> None:
+        """What is written there may still need room, where blocks are shared with a snapshot."""
+        missing = size_bytes - os.fstat(fd).st_size
+        if missing <= 0:
+            return
+        asked = PREALLOCATE.pack(F_ALLOCATEALL, F_PEOFPOSMODE, 0, missing, 0)
+        try:
+            self._libc.fcntl(fd, F_PREALLOCATE, asked)
+        except OSError as error:
+            if error.errno not in _NO_SYNC:
+                raise
+            super().allocate(fd, size_bytes)
+        else:
+            os.ftruncate(fd, size_bytes)
+
+    def punch_hole(self, fd: int, offset: int, size_bytes: int) -> None:
+        """Gives back whole blocks; the rest of the range is written."""
+        block = os.fstatvfs(fd).f_frsize
+        end = min(offset + size_bytes, os.fstat(fd).st_size)
+        first, last = -(-offset // block) * block, end // block * block
+        if first >= last:
+            raise unsupported(EINVAL)
+        try:
+            self._libc.fcntl(fd, F_PUNCHHOLE, PUNCH_HOLE.pack(0, 0, first, last - first))
+        except OSError as error:
+            if error.errno in _NO_SYNC:
+                raise unsupported(error.errno) from error
+            raise
+        for start, stop in ((offset, first), (last, end)):
+            self.write_at(fd, bytes(stop - start), start)
+
+    def share_content(self, fd: int, source_fd: int, place: Place, /) -> None:
+        """Makes a clone under another name, which then takes the place of the open file.
+
+        A clone has the attributes and permissions of its source.
+        """
+        if isinstance(place, int):
+            raise unsupported(EINVAL)
+        dir_fd, name = place
+        new = name[: self.name_size_max(dir_fd) - len(_CLONE_SUFFIX)] + _CLONE_SUFFIX
+        flags = CLONE_NOFOLLOW | CLONE_NOOWNERCOPY
+        _checked(self._libc.fclonefileat(source_fd, dir_fd, new, flags), _NO_CLONE, new)
+        try:
+            self._make_plain(new, dir_fd)
+            clone_fd = self.open(new, os.O_RDWR, dir_fd=dir_fd)
+            try:
+                self.rename(new, name, source_dir_fd=dir_fd, target_dir_fd=dir_fd)
+                os.dup2(clone_fd, fd, inheritable=False)
+            finally:
+                os.close(clone_fd)
+        except OSError:
+            with suppress(FileNotFoundError):
+                self.unlink(new, dir_fd=dir_fd)
+            raise
+
+    def _make_plain(self, name: bytes, dir_fd: int) -> None:
+        """Takes from a clone all that is not content, and lets its owner write to it."""
+        fd = self.open(name, os.O_RDONLY, dir_fd=dir_fd)
+        try:
+            os.fchmod(fd, 0o600)
+            with suppress(Unsupported):
+                for attribute in self.list_xattrs(fd):
+                    self.remove_xattr(fd, attribute)
+        finally:
+            os.close(fd)
+
+    def make_node(self, name: bytes, mode: int, device: int = 0, /, *, dir_fd: int) -> None:
+        """Before macOS 13 no call makes one in an open directory, so it is made by a path."""
+        if os.mknod in os.supports_dir_fd:
+            os.mknod(name, mode, device, dir_fd=dir_fd)
+            return
+        directory = self.current_path(dir_fd)
+        if directory is None:
+            raise unsupported(ENOSYS, name)
+        os.mknod(os.path.join(os.fsencode(directory), name), mode, device)
+
     def sync(self, fd: int, /) -> None:
         """Flushes the drive's own memory too, in which fsync(2) leaves everything on a Mac."""
+        self._unwritten.discard(fd)
         try:
             self._libc.fcntl(fd, F_FULLFSYNC)
         except OSError as error:
@@ -118,7 +233,10 @@ class DarwinFileSystem(PosixFileSystem):
         self.sync(fd)
 
     def sync_file_system(self, fd: int) -> None:
-        """The kernel tells no error of a file that could not be written, unlike syncfs(2)."""
+        """The kernel tells no error of a file that could not be written, unlike syncfs(2).
+
+        Files that were closed have told theirs by then.
+        """
         flags = c_uint32(SYNC_FULL | SYNC_WAIT)
         try:
             _checked(self._libc.ffsctl(fd, SYNC_VOLUME, ctypes.byref(flags), 0), _NO_SYNC)

@@ -231,7 +231,8 @@ class LinuxFileSystem(PosixFileSystem):
         except OSError as error:
             raise _raised(error, _NO_HOLES) from None
 
-    def share_content(self, fd: int, source_fd: int, /) -> None:
+    def share_content(self, fd: int, source_fd: int, place: Place, /) -> None:
+        del place
         try:
             fcntl.ioctl(fd, _FICLONE, source_fd)
         except OSError as error:

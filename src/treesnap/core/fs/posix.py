@@ -150,7 +150,7 @@ class PosixFileSystem:
     def punch_hole(self, fd: int, offset: int, size_bytes: int) -> None:
         raise unsupported(errno.EOPNOTSUPP)
 
-    def share_content(self, fd: int, source_fd: int, /) -> None:
+    def share_content(self, fd: int, source_fd: int, place: Place, /) -> None:
         raise unsupported(errno.EOPNOTSUPP)
 
     def next_data(self, fd: int, offset: int) -> int | None:

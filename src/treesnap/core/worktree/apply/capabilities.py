@@ -10,15 +10,23 @@ from __future__ import annotations
 import os
 import stat as stat_module
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
-from treesnap.core.fs.base import FileSystem
+from treesnap.core.codec.journal import STAGE_PREFIX
+from treesnap.core.fs.base import FileSystem, Unsupported
 from treesnap.core.fs.durable import opened_file
 from treesnap.core.fs.os_errors import is_full
 from treesnap.core.model.results import FileSystemCapabilities
-from treesnap.core.worktree.apply.stage import make_private_directory, new_stage_name, remove_stage
+from treesnap.core.worktree.apply.stage import (
+    make_private_directory,
+    new_stage_name,
+    open_stage,
+    remove_stage,
+)
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
+_NAME_PREFIX = STAGE_PREFIX + b"doctor-"
 _NAME, _OTHER_CASE = b"Name", b"nAME"
 _COMPOSED, _DECOMPOSED = "caf\u00e9".encode(), "cafe\u0301".encode()
 _NOT_TEXT = b"\xff"
@@ -36,14 +44,36 @@ def capabilities_of(fs: FileSystem, directory_fd: int) -> FileSystemCapabilities
     not be made, or has no room.
     """
     mtime_ns = fs.fstat(directory_fd).st_mtime_ns
-    name = new_stage_name()
+    name = _unused_name(fs, directory_fd)
     fd = make_private_directory(fs, directory_fd, name)
     try:
+        with suppress(OSError):
+            fs.lock(fd, exclusive=True)
         return _tried(fs, fd)
     finally:
         fs.close(fd)
         remove_stage(fs, directory_fd, name)
         fs.change_times(directory_fd, mtime_ns)
+
+
+def _unused_name(fs: FileSystem, directory_fd: int) -> bytes:
+    """Returns the user's name for such a directory; removes one that a killed process left.
+
+    Another one where a process works in that now, or another user has taken it.
+    """
+    name = _NAME_PREFIX + b"%d" % os.geteuid()
+    fd = open_stage(fs, directory_fd, name)
+    if fd is None:
+        return new_stage_name() if _works(fs.lstat, name, dir_fd=directory_fd) else name
+    try:
+        if not fs.lock(fd, exclusive=True):
+            return new_stage_name()
+        remove_stage(fs, directory_fd, name)
+    except Unsupported:
+        return new_stage_name()
+    finally:
+        fs.close(fd)
+    return name
 
 
 def _tried(fs: FileSystem, fd: int) -> FileSystemCapabilities:
@@ -65,7 +95,7 @@ def _tried(fs: FileSystem, fd: int) -> FileSystemCapabilities:
             symlinks=_works(fs.make_symlink, _NAME, b"symlink", dir_fd=fd),
             fifos=_works(fs.make_node, b"fifo", stat_module.S_IFIFO | 0o600, 0, dir_fd=fd),
             holes=_works(fs.truncate, one, _HOLE_SIZE) and fs.next_data(one, 0) is None,
-            clones=_works(fs.share_content, other, one),
+            clones=_works(fs.share_content, other, one, (fd, _COMPOSED)),
             birth_times=fs.birth_time_ns(one) is not None,
             time_step_ns=_time_step_ns(fs, one),
             exchange=_works(fs.exchange, _NAME, _COMPOSED, source_dir_fd=fd, target_dir_fd=fd),

@@ -26,7 +26,7 @@ from treesnap.core.codec.statcache import (
     decode_observations,
     encode_observations,
 )
-from treesnap.core.fs.base import FileSystem, Unsupported
+from treesnap.core.fs.base import FileSystem, Place, Unsupported
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry
@@ -53,7 +53,7 @@ def can_share(fs: FileSystem, source: str, target: str) -> bool:
     try:
         with _unnamed(fs, target) as fd, _unnamed(fs, source) as source_fd:
             try:
-                fs.share_content(fd, source_fd)
+                fs.share_content(fd, source_fd, fd)
             except Unsupported:
                 return False
     except OSError:
@@ -98,7 +98,7 @@ class CloneSource:
         """Closes the directories that are open."""
         self._chain.forget()
 
-    def fill(self, fd: int, entry: Entry, path: bytes) -> bool:
+    def fill(self, fd: int, place: Place, entry: Entry, path: bytes) -> bool:
         """Makes an empty file share the blocks of the one at the same path, if that is equal.
 
         Otherwise it stays empty. Costs four calls. Raises OSError where no copy could be made
@@ -123,7 +123,7 @@ class CloneSource:
                 raise
             return False
         try:
-            self._fs.share_content(fd, source_fd)
+            self._fs.share_content(fd, source_fd, place)
             stat = self._fs.fstat(source_fd)
         except OSError as error:
             if error.errno in _OURS:
@@ -201,13 +201,13 @@ class ForkBuild:
         self._copied_files = self._copied_bytes = 0
         self._degraded: dict[bytes, set[bytes]] = {}
 
-    def fill(self, fd: int, entry: Entry, path: bytes) -> bool:
+    def fill(self, fd: int, place: Place, entry: Entry, path: bytes) -> bool:
         """Clones a file from the first source that has it; returns whether one did."""
         size = entry.size
         if not size:
             return False
         for source in self._sources:
-            if source.fill(fd, entry, path):
+            if source.fill(fd, place, entry, path):
                 self._cloned_files += 1
                 self._cloned_bytes += size
                 return True

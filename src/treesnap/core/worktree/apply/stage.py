@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 
 from treesnap.core.codec.journal import STAGE_PREFIX
 from treesnap.core.codec.reader import Get, TreeReader, read_segments
-from treesnap.core.fs.base import FileSystem, Unsupported
+from treesnap.core.fs.base import FileSystem, Place, Unsupported
 from treesnap.core.fs.durable import opened_file, sync_directory, write_all_at
 from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.fs.real_path import OPEN_DIRECTORY
@@ -89,7 +89,7 @@ _Part = Sequence[Item]
 class Participant(Protocol):
     """Takes part in building a whole tree, in each of the processes that build it."""
 
-    def fill(self, fd: int, entry: Entry, path: bytes) -> bool:
+    def fill(self, fd: int, place: Place, entry: Entry, path: bytes) -> bool:
         """Gives a new empty file its content; False leaves it empty, to be built from objects."""
 
     def finished(self, fd: int, directory: Entry, path: bytes) -> None:
@@ -424,7 +424,8 @@ class Stager:
     def _make_file(self, dir_fd: int, entry: Entry, path: bytes) -> None:
         fd = self._fs.open(entry.name, _CREATE, entry.mode & 0o777, dir_fd=dir_fd)
         try:
-            if self._participant is None or not self._participant.fill(fd, entry, path):
+            place = dir_fd, entry.name
+            if self._participant is None or not self._participant.fill(fd, place, entry, path):
                 self._write_content(fd, entry)
             self._give_metadata(fd, entry, path)
         finally:
