@@ -92,7 +92,7 @@ __all__ = [
     "open",
 ]
 _UNPROVEN = ("darwin", "freebsd")
-"""Systems for which it is written, and on which nobody has run it yet."""
+"""Systems for which it is written, and on which it has not run yet."""
 
 
 def unsupported() -> str | None:

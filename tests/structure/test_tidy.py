@@ -93,6 +93,7 @@ HOMES = {
     "secrets.*": [],
     # The environment and the terminal.
     "os.environ": [
+        "__init__.py",  # whether a user tries a system without a run yet
         "core/fs/__init__.py",
         "core/fs/native.py",
         *COMMANDS,
@@ -138,6 +139,7 @@ TAKERS = [
     # Something else that is called so.
     "core/ops/run/checkpoint.py",
     "plans/repository.py",
+    "core/fs/darwin.py",
     "core/fs/posix.py",
     "testing/*",
 ]

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import time
+import traceback
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from state import TreeState, differences, tree_state
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
+from treesnap.core.model.errors import TreesnapError
 from treesnap.core.ops.context import context_at
 from treesnap.core.worktree.apply.capabilities import capabilities_of
 from treesnap.testing.children import killed
@@ -113,7 +115,11 @@ def go_back_and_forth(base: Path) -> dict[str, Any]:
     for number in evenly(len(recording.mutations), KILLS):
         ended = killed(lambda fs: tried.handle(fs).restore("before", force=True), kill_at(number))
         assert ended.error is None, ended.error
-        tried.handle().recover()
+        try:
+            tried.handle().recover()
+        except TreesnapError as error:
+            error.add_note(f"after a kill at call {number}")
+            raise
         outcomes[tried.look()] += 1
         if tried.look() == "before":
             tried.handle().undo()
@@ -140,6 +146,7 @@ def main(arguments: list[str]) -> int:
         except Exception as error:  # noqa: BLE001 - the next one is tried all the same
             failures += 1
             document["problem"] = f"{type(error).__name__}: {error}"[:2000]
+            traceback.print_exc()
         document["seconds"] = round(time.monotonic() - begun_s, 1)
         sys.stdout.write(f"RESULT {json.dumps(document)}\n")
         sys.stdout.flush()

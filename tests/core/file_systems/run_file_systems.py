@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("qemu-system-x86", "busybox-static", "f2fs-tools", "nfs-kernel-server", "rpcbind")
+PACKAGES = ("qemu-system-x86", "busybox-static", "f2fs-tools", "nfs-kernel-server")
 KERNEL = "linux-image-amd64"
 MODULES = (
     *("virtio_pci", "9pnet_virtio", "9p", "loop", "crc32c_generic", "crc32_generic"),

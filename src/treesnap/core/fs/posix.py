@@ -29,8 +29,11 @@ _PROTECTED = (
     | stat_module.SF_IMMUTABLE
     | stat_module.SF_APPEND
 )
-_NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL})
-"""What flock(2) raises on file systems without locks, such as NFS without its lock service."""
+_NO_LOCKS = frozenset(
+    {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL, errno.EBADF}
+)
+"""What flock(2) raises on file systems without locks, such as NFS without its lock service. NFS
+raises EBADF for an exclusive lock of what is not open for writing, as no directory can be."""
 _NO_CALL = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _NO_FILE = frozenset(
     {errno.ELOOP, errno.EMLINK, getattr(errno, "EFTYPE", errno.ELOOP)}

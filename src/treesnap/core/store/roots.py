@@ -452,7 +452,7 @@ class Root:
             if left_bytes <= size_bytes_max:
                 break
             with suppress(OSError, Corrupt):
-                fd = open_regular(self._fs, self.file(item.name))
+                fd = open_regular(self._fs, self.file(item.name), os.O_RDWR)
                 try:
                     if self._fs.lock(fd, exclusive=True):
                         unlink_if_present(self._fs, self.file(item.name))

@@ -126,7 +126,8 @@ def slot_states(fs: ReadingFileSystem, layout: Layout) -> list[SlotState]:
             continue
         try:
             written_ns = fs.fstat(fd).st_mtime_ns
-            is_busy = not fs.lock(fd, exclusive=True)
+            # Shared, because NFS locks no other way what is open for reading alone.
+            is_busy = not fs.lock(fd, exclusive=False)
             epoch, pack_id = _read(fs, fd, name)
             states.append(SlotState(epoch, pack_id, is_busy, written_ns))
             if not is_busy:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from errno import EBUSY
 
-from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.base import FileSystem, Unsupported
 from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.fs.record_locks import opened_any
 from treesnap.core.model import treepath
@@ -69,7 +69,11 @@ def remove_below(fs: FileSystem, fd: int) -> None:
                 parent = chain.open_names(names[:-1])
                 fs.remove_directory(names[-1], dir_fd=parent)
                 continue
-            here = _opened_writable(fs, chain, names)
+            try:
+                here = _opened_writable(fs, chain, names)
+            except NotADirectoryError:  # what a listing says of a type is a hint
+                fs.unlink(names[-1], dir_fd=chain.open_names(names[:-1]))
+                continue
             if names:
                 mount_id = fs.mount_id(fd) if mount_id is None else mount_id
                 if fs.mount_id(here) != mount_id:
@@ -87,13 +91,18 @@ def remove_directories(fs: FileSystem, paths: Iterable[str]) -> None:
     for path in paths:
         try:
             with open_directory(fs, path) as fd:
-                if not fs.lock(fd, exclusive=True):
-                    continue
+                try:
+                    is_locked = fs.lock(fd, exclusive=True)
+                    if not is_locked:
+                        continue
+                except Unsupported:  # NFS locks no directory
+                    is_locked = False
                 try:
                     remove_below(fs, fd)
                     fs.remove_directory(path)
                 finally:
-                    fs.unlock(fd)
+                    if is_locked:
+                        fs.unlock(fd)
         except OSError as error:
             if error.errno not in NO_DIRECTORY:
                 raise
@@ -133,14 +142,26 @@ def _make_writable(fs: FileSystem, fd: int) -> bool:
 
 
 def _remove_files(fs: FileSystem, fd: int) -> list[bytes]:
-    """Removes what is not a directory; returns the names of the directories."""
+    """Removes what is not a directory; returns the names of the directories.
+
+    A file and a directory that changed places are listed by vfat as what was there before, until
+    that is written to the disk. So what cannot be removed as a file is looked at.
+    """
     directories: list[bytes] = []
     files: list[bytes] = []
     with fs.scan(fd) as entries:
         for entry in entries:
             name = os.fsencode(entry.name)
             (directories if entry.is_dir(follow_symlinks=False) else files).append(name)
-    _unlink_all(fs, fd, files)
+    try:
+        _unlink_all(fs, fd, files)
+    except IsADirectoryError:
+        for name in files:
+            with suppress(FileNotFoundError):
+                if stat_module.S_ISDIR(fs.lstat(name, dir_fd=fd).st_mode):
+                    directories.append(name)
+                else:
+                    fs.unlink(name, dir_fd=fd)
     return directories
 
 
