@@ -209,7 +209,7 @@ class Mapping(NamedTuple):
     """Major and minor number; on some file systems others than lstat(2) tells."""
     inode: int
     path: bytes
-    """As the kernel shows it: sometimes with a backslash and 012 for a newline, and with
+    """Empty, or as the kernel shows it: sometimes with a backslash and 012 for a newline, and with
     `` (deleted)`` at its end when the file no longer has that name."""
 
 
@@ -245,11 +245,15 @@ class KernelThreads:
 
 
 class _Shared(NamedTuple):
-    """A shared mapping of a file, and whether it may be written to as it is."""
+    """All shared mappings that a process has of one file, which may be tens of thousands."""
 
-    start: int
     is_writable: bool
-    mapping: Mapping
+    """Whether one of them may be written to as it is."""
+    others: list[int]
+    """Where those start that may not."""
+
+
+_SharedFiles = dict[Mapping, _Shared]
 
 
 def writable_mappings(
@@ -259,31 +263,33 @@ def writable_mappings(
 
     Whether the process may write to the mapping right now does not matter: a program can drop
     that right and get it back, by mprotect(2), and nothing shows that it did. Where a path does
-    not begin with ``exactly_below``, a mapping may be of a file that was opened for reading.
+    not begin with ``exactly_below``, a mapping may be of a file that was opened for reading, and
+    the path is left out.
 
-    Costs an open and a query per process, about 5 microseconds, and a query per shared
-    mapping. With an older kernel, or without ``asks``, the whole list is read, 8 microseconds per
-    KiB. For a process that may not write now to a mapping below ``exactly_below``, a longer list
-    is read, which costs as much again for each MiB that the process uses. The threads of the
-    ``kernel`` that were met before cost nothing. Raises OSError when there are too many open
-    files, or no memory.
+    Each file is yielded once for each process. Memory is that of the files that one process has
+    mapped, 300 bytes for each. Costs an open and a query per process, about 5 microseconds, and a
+    query per shared mapping. With an older kernel, or without ``asks``, the whole list is read, 8
+    microseconds per KiB. For a process that may not write now to a mapping below
+    ``exactly_below``, a longer list is read, which costs as much again for each MiB that the
+    process uses. The threads of the ``kernel`` that were met before cost nothing. Raises OSError
+    when there are too many open files, or no memory.
     """
     names = _shown(process_names, list[str]())
     passed: Collection[str] = _shown(kernel.present, ()) if kernel is not None else ()
     for name in names:
         if name in passed:
             continue
-        look = partial(_shared_mappings, f"/proc/{name}", asks=asks)
-        not_shown: tuple[str, list[_Shared] | None] = "", []
-        task, mappings = _shown(look, not_shown)
-        if mappings is None and kernel is not None:
+        look = partial(_shared_mappings, f"/proc/{name}", exactly_below, asks=asks)
+        not_shown: tuple[str, _SharedFiles | None] = "", {}
+        task, files = _shown(look, not_shown)
+        if files is None and kernel is not None:
             _shown(partial(kernel.remember_process, name), None)
         read_only: set[int] | None = None
-        for start, is_writable, mapping in mappings or ():
-            if not is_writable and mapping.path.startswith(exactly_below):
+        for mapping, shared in (files or {}).items():
+            if not shared.is_writable and mapping.path:
                 if read_only is None:
                     read_only = _shown(partial(_never_writable, task), set[int]())
-                if start in read_only:
+                if read_only.issuperset(shared.others):
                     continue
             yield mapping
 
@@ -297,27 +303,27 @@ def _shown(look: Callable[[], _Shown], otherwise: _Shown) -> _Shown:
         return otherwise
 
 
-def _shared_mappings(process: str, *, asks: bool) -> tuple[str, list[_Shared] | None]:
-    """Returns a process's shared mappings of files, and the task that shows them.
+def _shared_mappings(process: str, below: bytes, *, asks: bool) -> tuple[str, _SharedFiles | None]:
+    """Returns what files a process has mapped, and the task that shows it.
 
     None stands for a process that has no memory.
     """
-    mappings = _mappings_of(process, asks=asks)
-    if mappings is not None:
-        return process, mappings
+    files = _mapped_by(process, below, asks=asks)
+    if files is not None:
+        return process, files
     # It has no memory, or its first thread has ended and the others go on.
     if os.stat(f"{process}/task").st_nlink <= _LINKS_OF_ONE_THREAD:
         return process, None
     for thread in os.listdir(f"{process}/task"):
         task = f"{process}/task/{thread}"
-        mappings = _mappings_of(task, asks=asks)
-        if mappings is not None:
-            return task, mappings
+        files = _mapped_by(task, below, asks=asks)
+        if files is not None:
+            return task, files
     return process, None
 
 
-def _mappings_of(task: str, *, asks: bool) -> list[_Shared] | None:
-    """Returns the shared mappings of files in a task's memory, or None when it has none."""
+def _mapped_by(task: str, below: bytes, *, asks: bool) -> _SharedFiles | None:
+    """Returns the files that a task's memory has shared mappings of, or None when it has none."""
     try:
         fd = open_whole(f"{task}/maps", os.O_RDONLY | os.O_CLOEXEC)
     except ProcessLookupError:
@@ -325,22 +331,35 @@ def _mappings_of(task: str, *, asks: bool) -> list[_Shared] | None:
     try:
         if asks:
             try:
-                return _asked(fd)
+                return _asked(fd, below)
             except ProcessLookupError:
                 return None
             except OSError:
                 pass  # an older kernel, or too long a path
-        return _read(fd)
+        return _read(fd, below)
     finally:
         os.close(fd)
 
 
-def _asked(fd: int) -> list[_Shared]:
-    """Returns the shared mappings, each of which is a query to the kernel.
+def _add(
+    files: _SharedFiles, start: int, mapping: Mapping, below: bytes, *, is_writable: bool
+) -> None:
+    shown = mapping.path, mapping.path.replace(rb"\012", b"\n")
+    if not any(path.startswith(below) for path in shown):
+        mapping = mapping._replace(path=b"")
+    shared = files.setdefault(mapping, _Shared(is_writable=False, others=[]))
+    if is_writable:
+        files[mapping] = _Shared(is_writable=True, others=[])
+    elif not shared.is_writable:
+        shared.others.append(start)
+
+
+def _asked(fd: int, below: bytes) -> _SharedFiles:
+    """Returns what is mapped, where each mapping is a query to the kernel.
 
     A query goes over all mappings until it finds one, so none is asked twice.
     """
-    mappings: list[_Shared] = []
+    files: _SharedFiles = {}
     name = array("B", bytes(_NAME_SIZE_MAX))
     name_address, _ = name.buffer_info()
     end = 0
@@ -354,39 +373,35 @@ def _asked(fd: int) -> list[_Shared]:
         try:
             fcntl.ioctl(fd, _QUERY, question)
         except FileNotFoundError:
-            return mappings
+            return files
         _, _, _, start, end, flags, _, _, inode, major, minor, name_size, *_ = _QUESTION.unpack(
             question
         )
         path = name[: max(0, name_size - 1)].tobytes()
-        mappings.append(
-            _Shared(start, bool(flags & _WRITABLE), Mapping((major, minor), inode, path))
-        )
+        mapping = Mapping((major, minor), inode, path)
+        _add(files, start, mapping, below, is_writable=bool(flags & _WRITABLE))
 
 
-def _read(fd: int) -> list[_Shared] | None:
-    """Returns the shared mappings from a list of all, or None when that is empty."""
-    shown = _all_of(fd)
-    if not shown:
-        return None
-    return [
-        _Shared(
-            int(start, 16),
-            writable == b"w",
-            Mapping((int(major, 16), int(minor, 16)), int(inode), path),
-        )
-        for start, writable, major, minor, inode, path in _SHARED.compiled.findall(shown)
-    ]
+def _read(fd: int, below: bytes) -> _SharedFiles | None:
+    """Returns what is mapped from a list of all mappings, or None when that is empty."""
+    files: _SharedFiles = {}
+    rest = b""
+    is_empty = True
+    while piece := os.read(fd, _READ_SIZE):
+        is_empty = False
+        lines, newline, rest = (rest + piece).rpartition(b"\n")
+        for start, writable, major, minor, inode, path in _SHARED.compiled.findall(lines + newline):
+            mapping = Mapping((int(major, 16), int(minor, 16)), int(inode), path)
+            _add(files, int(start, 16), mapping, below, is_writable=writable == b"w")
+    return None if is_empty else files
 
 
-def _all_of(fd: int, size_bytes_max: int | None = None) -> bytes:
+def _all_of(fd: int, size_bytes_max: int) -> bytes:
     pieces = []
     size_bytes = 0
-    while piece := os.read(fd, _READ_SIZE):
+    while size_bytes < size_bytes_max and (piece := os.read(fd, _READ_SIZE)):
         pieces.append(piece)
         size_bytes += len(piece)
-        if size_bytes_max is not None and size_bytes >= size_bytes_max:
-            break
     return b"".join(pieces)
 
 

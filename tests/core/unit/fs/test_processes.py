@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,33 @@ def test_a_right_to_write_that_was_taken_away_may_be_given_back(path, asks, acce
     inode = path.stat().st_ino
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, prot=access):
         assert inode in inodes(asks)
+
+
+@asking
+def test_a_file_that_is_mapped_often_is_found_once(path, asks):
+    """One process can have some 65,000 mappings, and all of one file."""
+    with path.open("r+b") as file, ExitStack() as mapped:
+        for _ in range(200):
+            mapped.enter_context(mmap.mmap(file.fileno(), 0))
+        found = [each.inode for each in writable_mappings(asks=asks)]
+        assert found.count(path.stat().st_ino) == 1
+
+
+@asking
+def test_one_of_many_mappings_may_be_the_one_that_writes(path, asks):
+    with path.open("r+b") as file, path.open("rb") as other, ExitStack() as mapped:
+        for descriptor in (other, other, file, other):
+            mapped.enter_context(mmap.mmap(descriptor.fileno(), 0, prot=mmap.PROT_READ))
+        assert path.stat().st_ino in inodes(asks)
+
+
+@asking
+def test_of_what_lies_elsewhere_no_path_is_kept(path, asks):
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        elsewhere = os.fsencode(path.parent) + b"/no/"
+        found = list(writable_mappings(elsewhere, asks=asks))
+        assert {each.path for each in found} == {b""}
+        assert path.stat().st_ino in {each.inode for each in found}
 
 
 @asking
