@@ -581,7 +581,7 @@ KILLED = "killed before a call that changes the disk"
 FULL = "a call fails because the disk is full"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", [KILLED, FULL])
 @pytest.mark.parametrize("undoes", [False, True], ids=["install", "uninstall"])
 def test_what_is_interrupted_leaves_whole_files_and_can_be_undone(
@@ -721,7 +721,7 @@ def test_a_script_lets_the_tool_go_on_whatever_becomes_of_the_program(
     assert json.loads(done.stdout) == {"cancel": False}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", BROKEN)
 @pytest.mark.parametrize("host", ["gemini", "copilot"])
 def test_hosts_that_any_failure_stops_are_told_to_go_on(tmp_path, monkeypatch, host, how):

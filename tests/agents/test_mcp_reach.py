@@ -15,7 +15,7 @@ from mcp_client import ask, mcp, served, talk, unreadable
 from treesnap.agents.mcp.tools import CallMonitor
 from treesnap.core.model.errors import WarningCode
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 REQUIRED = {"ref": "latest", "path": "text", "token": "none", "session_id": "s"}
 """What a tool is given for a parameter that has no default, while another one is tried."""

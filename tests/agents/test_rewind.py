@@ -90,7 +90,7 @@ def verdicts(result: RewindResult) -> dict[bytes, str]:
     return {item.path: item.verdict.value for item in result.paths}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("where", "label", "files"),
     [
@@ -279,7 +279,7 @@ class TestAfterARewind:
         assert conflicts(agent.rewind("2")) == []
         assert agent.files() == {"a": "0"}
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("verbs", [["undo"], ["undo", "redo"], ["undo", "redo", "undo"]])
     def test_what_an_undo_brought_back_of_others_is_kept(self, agent, verbs):
         agent.write("a", "user")
@@ -338,7 +338,7 @@ def test_gaps_from_before_are_not_listed(tmp_path):
     assert result.gaps == ()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("typed", ["snap rewind", "snap rewind 2 --theirs", "snap list"])
 def test_a_command_that_is_typed_as_a_prompt_is_no_work(agent, typed):
     agent.step(TURN, typed)

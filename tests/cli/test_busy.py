@@ -77,7 +77,7 @@ def test_who_would_change_the_root_is_told_who_holds_it(snap, root, holder):
     assert snap("--wait", "30", "create").code == 0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_who_only_looks_and_other_roots_wait_for_no_one_else(
     snap, run_snap, root, tmp_path, holder
 ):

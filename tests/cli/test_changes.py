@@ -10,7 +10,7 @@ import pytest
 from terminal import shown_on_a_terminal
 from treesnap.testing.children import in_child
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 @pytest.fixture

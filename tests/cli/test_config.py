@@ -135,7 +135,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(snap, store, word
     assert not store.exists()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "text",
     [

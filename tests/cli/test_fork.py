@@ -122,7 +122,7 @@ def test_snap_alone_in_a_fork_that_was_adopted_promises_no_undo(snap, root, plac
     assert "undo" not in there
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("option", ["--as-it-is", "--dry-run", "--theirs"])
 def test_what_an_adoption_leaves_out_is_named(snap, root, place, option):
     snap("create")

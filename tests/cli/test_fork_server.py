@@ -45,7 +45,7 @@ from treesnap.core.fs.peers import HELLO, encode_call, send
 from treesnap.core.model.errors import OperationFailed
 from treesnap.core.ops.context import MARKS_VARIABLE, default_store_path
 
-pytestmark = [pytest.mark.needs("companions"), pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.needs("companions"), pytest.mark.sampled(5)]
 
 TIMEOUT_S = 60
 SOON = "import treesnap.cli.fork_client; treesnap.cli.fork_client.END_PATIENCE_S = 0.05; "
@@ -218,7 +218,7 @@ def nameless(path: Path) -> str:
     return re.sub(r"[0-9a-f]{16,64}|inode-.*", "ID", str(path))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_does_and_prints_what_it_does_without_a_server(place, words):
     assert_same(place, *words)
@@ -422,7 +422,7 @@ def other_rights() -> list[list[str]]:
     ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("by", other_rights(), ids=" ".join)
 @pytest.mark.parametrize("program", [CLIENT, LIAR], ids=["client", "child"])
 def test_a_client_with_other_rights_does_its_command_itself(place, server, by, program):

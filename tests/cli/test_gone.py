@@ -12,7 +12,7 @@ import pytest
 import treesnap
 from treesnap.compat.maker import carry_out
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 TIMEOUT_S = 60
 

@@ -76,7 +76,7 @@ def test_a_database_with_its_log(snap, root, running):
     assert wal <= named(result)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("verb", ["undo", "run", "removed", "below removed", "linked"])
 def test_every_way_back_and_every_way_to_go(snap, root, running, verb):
     (root / "file").write_text("one")

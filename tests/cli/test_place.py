@@ -58,7 +58,7 @@ class TestStoreThatIsNotThere:
 
         assert snap("list").code == 7
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize(
         "words", [["create"], ["run", "--", "true"], ["config", "max-size", "1G"]], ids=" ".join
     )
@@ -130,7 +130,7 @@ class TestRootThatIsNotThere:
             out("restore", "latest")
             assert root.is_dir()
 
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize("words", ROOT_ALONE, ids=" ".join)
     def test_and_whose_place_a_dangling_link_took_is_refused(self, snap, root, tmp_path, words):
         snap("create")
@@ -206,7 +206,7 @@ def test_stats_and_config_name_the_store(snap, store):
     assert str(store) in snap("config").err
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("words", [["list"], ["status"], ["gc"], ["create"]], ids=" ".join)
 def test_a_store_that_may_not_be_looked_at_is_not_called_missing(snap, ordinary_snap, store, words):
     snap("create")

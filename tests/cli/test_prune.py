@@ -150,7 +150,7 @@ def test_rules_that_are_given_are_shown(snap, history):
     assert document["policy"] == {"source": "given", "within_s": 7200, "tags": ["a"]}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "rules",
     [

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 RUN = {"process": True}
 

@@ -50,7 +50,7 @@ def started(tmp_path, environment, root):
     return run
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("words", [["create"], ["list"], ["status", "--json"]], ids=" ".join)
 def test_without_a_home_the_error_names_the_setting(started, words):
     nowhere = {"HOME": None, "SNAP_STORE": None, "XDG_DATA_HOME": None}
@@ -72,7 +72,7 @@ def test_without_a_home_a_named_store_works(started, store):
         assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("home", ["/proc/none", "/dev/null"])
 def test_a_home_that_cannot_be_written_is_no_dead_end(started, root, home):
     (root / "a").write_text("a")
@@ -84,7 +84,7 @@ def test_a_home_that_cannot_be_written_is_no_dead_end(started, root, home):
     assert "SNAP_STORE" in result.stderr
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "name",
     [

@@ -18,7 +18,7 @@ from treesnap.cli.group import snap as command_line
 from treesnap.cli.invocation import Invocation
 from treesnap.core.fs import native
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 HEAVY = {
     "backports.zstd",
@@ -165,7 +165,7 @@ def commands_below(group, words=()):
                 yield (*words, name), sentence, command
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [(words, sentence) for words, sentence, _ in commands_below(command_line)],

@@ -14,7 +14,7 @@ import pytest
 from oracle import difference, record
 from treesnap.core.store.layout import is_hex
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 WRITER = """
 import sys, treesnap

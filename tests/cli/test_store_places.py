@@ -36,7 +36,7 @@ def test_a_store_that_is_a_link_to_nothing_is_unavailable(root, tmp_path, snap, 
 
 
 @pytest.mark.needs("exchange")
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("moved", ["out of the root", "within the root", "into the root"])
 def test_a_store_in_the_root_is_left_alone_after_a_move(root, tmp_path, snap, moved):
     store = (tmp_path if moved == "into the root" else root) / "named"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_reader_that_goes_away_is_no_error_to_talk_about(root, environment, unbuffered):
     environment = {**environment, "PYTHONUNBUFFERED": unbuffered}
@@ -218,7 +218,7 @@ def test_snapshot_whose_id_cannot_be_printed_is_there(root, snap, unprinted, kin
     assert len(snap("list", "--json").json["snapshots"]) == 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", KINDS)
 def test_incomplete_snapshot_whose_id_cannot_be_printed_exits_4(root, unprinted, kind):
     (root / ".snapignore").symlink_to("nothing")
@@ -274,7 +274,7 @@ def test_command_that_does_something_keeps_its_code(root, snap, unprinted, name)
     assert NOT_PRINTED in err
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["full", "closed"])
 def test_plan_goes_on_where_the_output_of_its_steps_cannot_be_printed(
     root, snap, unprinted, plan_file, kind
@@ -315,7 +315,7 @@ def test_command_that_only_prints_fails_when_it_cannot(root, snap, unprinted, wo
     assert codes == {"full": 1, "closed": 1, "pipe": 141}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 def test_standard_error_that_cannot_be_written_ends_no_work(root, snap, environment, form):
     (root / "a").write_text("a")

@@ -116,7 +116,7 @@ def test_a_module_of_the_root_is_not_imported(snap, root, binary, tmp_path, monk
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("script", "why"),
     [

@@ -33,7 +33,7 @@ from treesnap.core.ops.known_changes import ask
 pytestmark = [
     pytest.mark.needs("companions"),
     pytest.mark.usefixtures("filled"),
-    pytest.mark.sampled(3),
+    pytest.mark.sampled(5),
 ]
 
 
@@ -121,7 +121,7 @@ def test_without_a_watcher_nothing_is_wrong(unsaid_snap, root, default_store, as
     assert (after.code, after.out) == (0, f"Not watched: {root}\n")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("words", [(), ("--detach",)])
 def test_a_root_has_one_watcher(snap, root, detach, words):
     process_id = detach()
@@ -156,7 +156,7 @@ def test_options_that_make_no_sense_together_are_refused(snap, store, words):
     assert not store.exists()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seconds", ["1e10", "1e300", "inf"])
 def test_any_wait_is_long_enough_to_ask_and_to_stop(snap, detach, seconds):
     process_id = detach()
@@ -168,7 +168,7 @@ def test_any_wait_is_long_enough_to_ask_and_to_stop(snap, detach, seconds):
     assert (stopped.code, stopped.json["stopped"]) == (0, True)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_suspended_one_does_not_use_up_the_wait_of_a_status(root, detach, environment):
     process_id = detach()
     os.kill(process_id, signal.SIGSTOP)
@@ -207,7 +207,7 @@ def test_a_root_that_cannot_be_watched_is_refused_and_leaves_nothing(
     assert not store.exists()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("limit", "named"),
     [
@@ -232,7 +232,7 @@ def test_a_limit_that_is_reached_is_named(snap, tmp_path, root, limit, named):
     assert_exact(snap, root, tmp_path, "latest")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_in_order(foreground, root, store, watch_path, number):
     process = foreground()

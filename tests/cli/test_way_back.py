@@ -102,7 +102,7 @@ def test_undo_without_a_store_is_what_it_was(unsaid_snap):
     assert "hint: 'snap restore REF' restores any snapshot of 'snap list'" in result.err
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("words", "meant"),
     [

@@ -396,7 +396,7 @@ class TestValidate:
 
         assert said == ["False", "unreadable", "unreadable"]
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("place", ["store", "parent", "file"])
     def test_is_not_valid_where_the_store_cannot_be_written(self, tmp_path, session_id, place):
         match place:

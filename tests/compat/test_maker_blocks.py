@@ -49,7 +49,7 @@ def with_reason(root, lines: str) -> str:
 class TestTheReasonOfARestore:
     """Nothing depends on it, so that nothing in it is refused."""
 
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize(
         "lines",
         [
@@ -89,7 +89,7 @@ class TestAroundABlock:
             cleanup_block(root, "CLEANUP_ALL", task="task123"),
         )
 
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize(
         "dressed",
         [

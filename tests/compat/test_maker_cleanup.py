@@ -31,7 +31,7 @@ class TestCleanup:
     def names(self, handle) -> set[str | None]:
         return {item.name for item in handle.list()}
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize(
         ("mode", "parameters", "kept"),
         [

@@ -107,7 +107,7 @@ class TestRestoreFailed:
             listener.bind("file")
             self.check(restore_block(broken, "one"), store, broken, "file_conflict", 3)
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("pattern", ["new", "file", "sub/"])
     def test_file_conflict_with_a_rule_that_excludes_the_file_by_now(self, broken, store, pattern):
         (broken / ".snapignore").write_text(pattern)
@@ -125,7 +125,7 @@ class TestRestoreFailed:
             self.check(restore_block(broken, "one"), store, broken, "file_conflict", 3)
         assert status(run(restore_block(broken, "one"))) == "RESTORE_SUCCESS"
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("path", ["sub/file", "sub/new", "sub", "."])
     def test_permission_error(self, broken, store, run, path):
         with flagged(broken / path, "i"):
@@ -205,7 +205,7 @@ def test_an_unreadable_file_is_a_permission_error(root, store):
     assert treesnap.open(root, store).list() == ()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("block", "failed"),
     [

@@ -95,6 +95,7 @@ def block_of(root, *lines: str, name: str = "one") -> str:
     return create_block(root, name, "XX").replace("- XX\n", "".join(f"{line}\n" for line in lines))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_an_existing_file_is_captured_in_any_form(tree, run, form):
     line = form.replace("{{", "{").replace("}}", "}").replace("{}", "src/a.ts")

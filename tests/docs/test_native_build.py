@@ -12,7 +12,7 @@ from hatchling.bridge.app import Application
 
 from treesnap.core.fs import native
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 PROJECT = Path(__file__).parents[2]
 

@@ -164,6 +164,7 @@ def run_page(page: Path, directory: Path, environment: dict[str, str]) -> list[t
     return list(zip(pieces[::2], map(int, pieces[1::2]), strict=False))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("without_mounts")
 @pytest.mark.parametrize(
     "page", [page for page in pages_with("console") if page not in RUN_ELSEWHERE], ids=page_id

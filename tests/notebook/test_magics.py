@@ -6,7 +6,7 @@ import pytest
 
 from treesnap.core.model.results import RestoreResult
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 def run(shell, *lines):

@@ -216,7 +216,7 @@ class TestCheckpointByHand:
         assert (bench.root / "mess").read_text() == "x"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("steps", "milestones"),
     [
@@ -261,7 +261,7 @@ def test_a_name_has_to_be_text(bench, name):
         bench.run(noted("one"), name=name)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["a\nb\x1b[31m", "ñ" * 3000, "latest", "../../x", "-C", "a/b"])
 def test_odd_names_are_names(bench, name):
     plan = bench.run(noted("one"), Step(name=name, run="true", checkpoint=True), name=name)

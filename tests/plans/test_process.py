@@ -17,7 +17,7 @@ from treesnap.core.ops.context import MARKS_VARIABLE
 from treesnap.core.ops.processes import end_leftovers
 from treesnap.plans.process import StepWork, attempt, keep_output
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 MARK = f"plan/0/1/{os.getpid()}"
 """Another one in each process that runs tests, because a mark names processes to kill."""
@@ -74,7 +74,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("script", "exit_code"),
     [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -TERM $$", -15), ("kill -9 $$", -9)],
@@ -235,7 +235,7 @@ class TestLeftoversOfAKilledRunner:
         assert is_alive(place.number())
         return place.number()
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         "script",
         [
@@ -254,7 +254,7 @@ class TestLeftoversOfAKilledRunner:
 
         assert not is_alive(left)
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("number", range(10))
     def test_are_found_while_they_change_their_program(self, place, number):
         """In the middle of execve(2) a process shows neither its environment nor its files."""

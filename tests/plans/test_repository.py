@@ -164,7 +164,7 @@ class TestForgetting:
             log.with_name(f"plan-{other}-0-1.log").write_text("out")
         return made
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         "state", [PlanState.COMPLETED, PlanState.FAILED, PlanState.ROLLED_BACK, PlanState.APPLIED]
     )

@@ -214,7 +214,7 @@ class TestRollback:
         snapshot = bench.handle().resolve(result.checkpoint.snapshot_id)
         assert (rollback_count(snapshot), snapshot.pinned) == (1, False)
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("keep", [1, 2, 3])
     def test_never_drops_where_it_leads(self, bench, keep):
         bench.run(*STEPS, milestones=Milestones(keep=keep))

@@ -23,7 +23,7 @@ from treesnap.remote.blobs.probe import Creation
 from treesnap.remote.commands.remote import check_lines
 from treesnap.remote.keys import Secret
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 def secret_of(_known):

@@ -25,7 +25,7 @@ FOUND_BY = {
 """The lies that need a rule. The other rules keep an honest server from being refused."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", MODES)
 def test_no_lie_is_taken_and_no_honest_server_is_refused(mode):
     outcomes = [run(seed, mode) for seed in range(RUNS)]

@@ -34,7 +34,7 @@ from treesnap.remote.records import (
     state_name,
 )
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 RUNS = sized(3, 300)
 HISTORY = HistoryName(b"h" * 16, "garden@laptop")

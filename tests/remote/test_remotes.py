@@ -56,7 +56,7 @@ from treesnap.remote.keys import MasterKeys, Secret, new_slot
 from treesnap.remote.sealing import generation_of
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Killed, Kind, kill_at
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 RAW_KEY = "5a" * 32
 SECRET_TEXT = b"the roses are in bloom"

@@ -19,7 +19,7 @@ from treesnap.remote.blobs.directory import DirectoryBlobs
 from treesnap.remote.keys import Secret
 from treesnap.remote.records import COMMIT, HistoryName, RemoteCommit
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 URL = "s3://bucket"
 

@@ -20,7 +20,7 @@ import pytest
 import treesnap
 from without_linux import MODULES, hidden_names
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 PACKAGE = Path(treesnap.__file__).parent
 HOOK = Path(__file__).parents[1] / "support" / "without_linux.py"

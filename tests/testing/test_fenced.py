@@ -25,7 +25,7 @@ def one_of(store: Path, pattern: str) -> str:
     return str(min(store.glob(pattern)))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "pattern",
     ["packs/*", "snapshots/*/*", "collector/state", "format", "roots/*/history", "roots/*/root"],

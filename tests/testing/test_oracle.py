@@ -13,7 +13,7 @@ from oracle import PAGE_SIZE, copy_tree, difference, record, without
 from trees import write_sparse
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mutation", sorted({*MUTATIONS}, key=lambda item: item.__name__))
 def test_the_oracle_sees_every_mutation(tmp_path, mutation):
     trees.build(tmp_path / "root", 0)

@@ -350,7 +350,7 @@ def test_a_plugin_that_was_edited_is_none_of_ours(snap, home, line):
     assert found["hooks"] == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("server", ["exec /bin/sleep 60", "exit 1", "echo nonsense", "echo '{}'"])
 def test_a_codex_that_does_not_answer_is_unknown(snap, home, monkeypatch, server):
     monkeypatch.setattr(status, "TIMEOUT_S", 0.2)
@@ -447,7 +447,7 @@ await hooks["tool.execute.before"](inner, { args: { command: "make" } })
 WARNED = "warning full"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 @pytest.mark.parametrize(
     ("ends", "is_strict", "said"),

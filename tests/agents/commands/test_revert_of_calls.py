@@ -64,7 +64,7 @@ def names(root):
     return sorted(path.name for path in root.iterdir())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("step", range(2, 8))
 def test_one_of_several_calls_at_once_is_not_reverted_alone(snap, planted, step):
     """Steps 2 to 4 are before the calls, 5 to 7 after them."""

@@ -210,7 +210,7 @@ class TestRollback:
 
         assert tree_state(root) == before
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("way", ["policy", "size", "store"])
     def test_holds_however_many_snapshots_go(self, handle, root, two, way):
         handle.create(["one"], tags={"stays": "yes"})

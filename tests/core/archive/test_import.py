@@ -58,7 +58,7 @@ def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return data.getvalue()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("suffix", ["tar", "tar.zst", "tar.gz"])
 def test_an_archive_comes_back_as_the_same_tree(tmp_path, seed, suffix):
@@ -535,7 +535,7 @@ def test_members_that_alternate_between_directories_cost_as_much_as_others(tmp_p
     assert added_bytes[1] < 5 * added_bytes[0]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["alternating", "links", "links-to-one"])
 def test_memory_does_not_grow_with_the_number_of_members(tmp_path, kind):
     count = sized(10_000, 1_000_000)
@@ -600,7 +600,7 @@ def test_extended_headers_that_follow_each_other_are_bounded_together(handle, ki
     assert "not valid" not in error.value.message
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE])
 @pytest.mark.parametrize("record", [b"19 unknown%07d=\n", b"30 SCHILY.xattr.user.%07d=\n"])
 def test_the_records_of_extended_headers_are_bounded_by_number(handle, kind, record):

@@ -91,7 +91,7 @@ def page(place: Place, fs: FileSystem) -> None:
     write_output(fs, str(place.target), b"secret")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["above", "directory", "file"])
 @pytest.mark.parametrize("write", [archive, archive_new, page])
 def test_what_is_written_goes_nowhere_else(tmp_path, write, name):

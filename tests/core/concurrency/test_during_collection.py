@@ -25,7 +25,7 @@ from treesnap.core.store.maintenance.reachability import Reachability
 from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 YEAR_NS = 365 * 24 * 3600 * 10**9
 TIMEOUT_S = 120
@@ -182,7 +182,7 @@ def shared(tmp_path: Path) -> Shared:
     return Shared(tmp_path)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("method", "fragment", "moment"), PLACES)
 def test_a_writer_that_stands_through_two_collections_loses_nothing(
     shared, method, fragment, moment
@@ -281,7 +281,7 @@ def test_a_writer_that_begins_when_packs_are_about_to_go_relies_on_none_of_them(
     shared.assert_nothing_is_lost()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("method", "fragment", "moment"), PLACES)
 def test_a_writer_that_stands_through_two_repairs_loses_nothing(shared, method, fragment, moment):
     """Its pack has a damaged block: it is moved away, with what the writer has appended."""
@@ -307,7 +307,7 @@ def test_a_writer_that_stands_through_two_repairs_loses_nothing(shared, method, 
 
 
 @pytest.mark.needs("exchange")
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("method", "fragment", "moment"), PLACES)
 def test_a_store_is_not_moved_while_a_writer_stands_in_it(shared, method, fragment, moment):
     fill(shared.roots[0], "first")
@@ -326,7 +326,7 @@ def test_a_store_is_not_moved_while_a_writer_stands_in_it(shared, method, fragme
     shared.assert_nothing_is_lost()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shift_ns", [YEAR_NS, -YEAR_NS])
 def test_clocks_that_jump_by_a_year_lose_nothing(shared, shift_ns):
     """The clock of every process, and the times of all files of the store."""

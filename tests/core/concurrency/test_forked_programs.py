@@ -14,7 +14,7 @@ import treesnap
 from plan_bench import Bench, is_alive
 from treesnap.plans import PlanState, Step
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 LEAVING_A_BLOCK = """
 import os, sys, treesnap
@@ -140,7 +140,7 @@ elif operation == "block":
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("operation", ["create", "restore", "gc", "block"])
 def test_child_of_another_thread_keeps_no_lock_of_a_parent_that_was_killed(tmp_path, operation):
     root = tmp_path / "root"

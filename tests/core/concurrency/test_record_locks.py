@@ -100,7 +100,7 @@ def restore_another_file(handle: Handle) -> None:
     handle.restore("latest")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "action",
     [

@@ -82,7 +82,7 @@ class TestPoweredFileSystem(FileSystemTests):
 
 
 @pytest.mark.needs("linux")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 class TestVolumesOfAMac(FileSystemTests):
     """Over a double of its C library; what a volume cannot is refused as it is there."""
 

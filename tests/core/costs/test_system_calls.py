@@ -22,7 +22,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.store.index import PARTS_MAX
 from treesnap.testing.doubles import MUTATING, Kind, RecordingFileSystem
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 FILES = sized(200, 1000)
 EACH = FILES // 10
@@ -189,7 +189,7 @@ class TestCreate:
         paths = [directory / "watch", directory / "watch" / "socket"]
         assert looks == [("lstat", str(path)) for path in paths]
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("count", [1, 10, 100])
     def test_of_changed_files_costs_three_syncs(self, handle, syncs, root, count):
         change_files(root, count)

@@ -36,7 +36,7 @@ class TestKilled:
 
         assert_turns_once(outcomes, "origin", "adopted")
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     def test_leaves_one_of_both_where_names_cannot_be_exchanged(self, adopting):
         outcomes = kill_everywhere(
             adopting, "to adopt", adopt, lambda: settled(adopting), NO_EXCHANGE, every=2
@@ -44,7 +44,7 @@ class TestKilled:
 
         assert_turns_once(outcomes, "origin", "adopted")
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     def test_leaves_one_of_both_when_a_write_arrives_by_half(self, adopting):
         assert kill_everywhere(
             adopting, "to adopt", adopt, lambda: settled(adopting), at=kill_halfway
@@ -52,7 +52,7 @@ class TestKilled:
 
 
 class TestFailing:
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
     def test_is_undone_or_done(self, adopting, number):
         def check(error) -> str:

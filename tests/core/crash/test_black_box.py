@@ -59,7 +59,7 @@ def test_a_command_that_succeeds_has_no_problem(scene):
     assert after_interruption(scene, operation, must_be_new=True) == (operation.new, [])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 class TestWhatIsNoticed:
     @pytest.fixture
     def restored(self, scene):

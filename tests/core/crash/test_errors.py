@@ -19,7 +19,7 @@ from treesnap.core.fs.base import Unsupported
 from treesnap.core.model.errors import OperationFailed, StorageFull, TreesnapError
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Kind, error_at
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 NO_EXCHANGE = Fault(
     methods=frozenset({"exchange"}), errno=errno.EINVAL, error=Unsupported, lasting=True
@@ -39,7 +39,7 @@ def assert_undone_or_done(scene, error: TreesnapError | None, old: str, new: str
 
 
 class TestRestore:
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
     def test_is_undone_or_done(self, scene, number):
         outcomes = fail_everywhere(
@@ -148,7 +148,7 @@ def test_undo_is_undone_or_done(scene):
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("number", "counts"), [(errno.EIO, {"1", "2"}), (errno.ENOSPC, {"2"})], ids=["EIO", "ENOSPC"]
 )

@@ -48,7 +48,7 @@ def litter(scene) -> list[str]:
 
 
 class TestKilled:
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("name", ["before", "closed"])
     def test_leaves_the_whole_target_or_none_and_nothing_beside_it(self, scene, name):
         keep_closed(scene)
@@ -106,7 +106,7 @@ class TestKilled:
 
 
 class TestFailing:
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
     def test_leaves_the_whole_target_or_none_at_once(self, scene, number):
         def check(error) -> str:

@@ -27,7 +27,7 @@ from treesnap.testing.doubles import (
     kill_halfway,
 )
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 def fork_of(scene, name: str = "fork") -> Path:
@@ -66,7 +66,7 @@ def litter(scene, *forks: str) -> list[str]:
 
 
 class TestKilled:
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     def test_leaves_a_whole_fork_or_none(self, scene):
         def check() -> str:
             scene.handle().status()
@@ -115,7 +115,7 @@ class TestKilled:
 
 
 class TestFailing:
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
     def test_leaves_a_whole_fork_or_none(self, scene, number):
         def check(error) -> str:

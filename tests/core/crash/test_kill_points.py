@@ -31,7 +31,7 @@ from treesnap.core.ops.restore import transaction
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, RecordingFileSystem, kill_at, kill_halfway
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 NO_EXCHANGE = Fault(
     methods=frozenset({"exchange"}), errno=errno.EINVAL, error=Unsupported, lasting=True
@@ -253,7 +253,7 @@ class TestRevert:
         assert {*kill_everywhere(scene, "diverged", refused, check)} == {"diverged"}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("start", "verb", "old", "new"),
     [("restored", "undo", "before", "after"), ("undone", "redo", "after", "before")],
@@ -270,7 +270,7 @@ def test_undo_and_redo_leave_the_old_tree_or_the_new_one(scene, start, verb, old
     assert_turns_once(outcomes, old, new)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.8, 0.95])
 def test_recovery_may_be_killed_too(scene, share):
     """Recovery of a restore that died after that share of its calls, at some points.

@@ -162,7 +162,7 @@ def change_time(path: Path) -> None:
     os.utime(path, ns=(5, path.lstat().st_mtime_ns + 1), follow_symlinks=False)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["file", "directory/file", "directory", "link", "."])
 @pytest.mark.parametrize("change", [change_mode, change_attribute, change_owner, change_time])
 def test_metadata_that_changed_alone_is_seen(handle, root, change, name):

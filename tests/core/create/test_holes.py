@@ -37,7 +37,7 @@ def place(request, tmp_path: Path):
         yield Place(mounted / "root", mounted / "store")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("size", [1 << 20, 70 * KIB, 5 * KIB, (3 << 20) + 7])
 def test_reading_a_file_that_was_reserved_changes_nothing(place, size):
     """What was never written looks like a hole until it is read."""
@@ -105,7 +105,7 @@ def test_the_size_of_a_window_changes_nothing(parts, tmp_path_factory):
         assert recorded(path) == whole
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("size", "data"),
     [
@@ -134,7 +134,7 @@ def test_a_restored_file_has_data_in_no_page_that_was_a_hole(tmp_path, size, dat
     assert (root / "file").read_bytes() == b"other"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("hole", [4 * KIB, 60 * KIB, 1 << 20])
 def test_a_sparse_file_stays_sparse(place, hole):
     path = place.root / "file"

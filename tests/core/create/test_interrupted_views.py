@@ -75,7 +75,7 @@ def test_nothing_closes_what_a_view_may_still_show():
     assert found == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("action", [verify, create, restore, status])
 def test_interruption_stays_one_wherever_a_view_is_alive(tmp_path: Path, action):
     root = tmp_path / "root"

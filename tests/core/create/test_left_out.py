@@ -404,7 +404,7 @@ class Unreadable(WrappedFileSystem):
 class TestUnreadableRules:
     """Rules that cannot be known may leave out anything: nothing there is touched."""
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("damage", [too_long, behind_a_link, a_loop])
     @pytest.mark.parametrize("directory", ["", "sub"])
     def test_nothing_below_is_captured_or_touched(self, tmp_path, root, damage, directory):

@@ -26,7 +26,7 @@ from treesnap.core.ops.known_changes import WALK_EVERY_NS
 from treesnap.core.worktree.scan import row_differences
 from treesnap.core.worktree.scan.mapped_files import mapped_now
 
-pytestmark = [pytest.mark.needs("mappings"), pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.needs("mappings"), pytest.mark.sampled(5)]
 
 LATER_NS = 60 * 10**9
 """So long after now all times of today are trusted."""
@@ -91,7 +91,7 @@ def captured(handle: Handle, name: str = "directory/file") -> bytes:
     return content(handle, name)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_every_write_is_captured(handle, path):
     captured(handle)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
@@ -104,7 +104,7 @@ def test_every_write_is_captured(handle, path):
     assert captured(handle) == path.read_bytes() == b"Eontent"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_file_that_is_mapped_no_more_is_read_once_more(handle, path):
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         mapped[0] = 65
@@ -116,7 +116,7 @@ def test_a_file_that_is_mapped_no_more_is_read_once_more(handle, path):
     assert handle.create().stats.files_read == 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_all_names_of_a_mapped_file_are_captured(handle, path):
     other = path.parent / "other"
     os.link(path, other)
@@ -128,7 +128,7 @@ def test_all_names_of_a_mapped_file_are_captured(handle, path):
             assert content(handle, "directory/file") == other.read_bytes()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_what_is_left_of_the_names_of_a_mapped_file_is_captured(handle, path):
     other = Path(handle.root) / "elsewhere"
     os.link(path, other)
@@ -142,7 +142,7 @@ def test_what_is_left_of_the_names_of_a_mapped_file_is_captured(handle, path):
     assert captured(handle, "elsewhere") == b"Dontent"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_mappings_of_other_processes_count(handle, path):
     captured(handle)
     command = [sys.executable, "-c", WRITER, str(path)]
@@ -178,7 +178,7 @@ def test_what_is_protected_between_two_writes_is_captured(handle, path, access):
             handle.create()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_what_is_mapped_by_a_removed_name_is_captured_under_its_other_one(handle, path):
     captured(handle)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
@@ -190,7 +190,7 @@ def test_what_is_mapped_by_a_removed_name_is_captured_under_its_other_one(handle
             assert other == (path.parent / "other").read_bytes()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_status_sees_what_is_written(handle, path):
     captured(handle)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:

@@ -65,7 +65,7 @@ def test_plans_of_the_library(root, name, steps, milestones):
     assert is_as_before(root)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "text",
     [

@@ -40,7 +40,7 @@ from treesnap.core.store.writer_slot import acquire
 from treesnap.core.worktree.scan import parallel_capture
 from treesnap.testing.doubles import Call, WrappedFileSystem
 
-pytestmark = [pytest.mark.needs("helpers"), pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.needs("helpers"), pytest.mark.sampled(5)]
 
 TIMEOUT_S = 60
 LATER_NS = 3_600_000_000_000
@@ -241,7 +241,7 @@ REPORTS = 15
 
 
 @pytest.mark.usefixtures("in_turn")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", evenly(REPORTS + 1, 5))
 @pytest.mark.parametrize("instead", [die, break_pipe])
 def test_does_itself_what_a_helper_did_not_report(root, tmp_path, monkeypatch, number, instead):
@@ -257,7 +257,7 @@ def test_does_itself_what_a_helper_did_not_report(root, tmp_path, monkeypatch, n
 
 
 @pytest.mark.usefixtures("in_turn")
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("instead", [die, fail])
 @pytest.mark.parametrize(
     ("method", "at"),
@@ -496,7 +496,7 @@ def add_directory(root: Path) -> None:
     (root / "top-1" / "new" / "file").write_bytes(b"new")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "change",
     [

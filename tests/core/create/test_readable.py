@@ -64,7 +64,7 @@ def place(request, tmp_path) -> Place:
 
 
 class TestTimes:
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     def test_a_snapshot_comes_back(self, place):
         created = place.handle().create()
         place.edit()
@@ -75,7 +75,7 @@ class TestTimes:
         assert not place.handle().status().changes
         assert place.handle().verify(read_data=True).ok
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     def test_an_edit_with_such_a_time_is_in_the_safety_snapshot(self, place):
         created = place.handle().create()
         place.edit()
@@ -90,7 +90,7 @@ class TestTimes:
         place.handle().redo()
         assert tree_state(place.root) == place.before
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("number", [1, 3])
     def test_a_killed_restore_is_finished(self, place, number):
         created = place.handle().create()
@@ -124,7 +124,7 @@ class TestTimes:
             assert done.code in (0, 1), done.err
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("now_ns", TIMES_NS.values(), ids=TIMES_NS.keys())
 def test_a_clock_may_say_anything(tmp_path, now_ns):
     root = tmp_path / "root"

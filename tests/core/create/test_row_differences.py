@@ -190,7 +190,7 @@ def test_reads_again_what_was_young_in_directories_that_were_not(root, tmp_path)
     assert handle.create().stats.files_read == 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("number", range(6))
 def test_looks_into_no_directory_that_is_left_out_now(root, tmp_path, number):
     handle_of(root, tmp_path / "store").create()

@@ -63,7 +63,7 @@ def test_the_scene_is_whole_and_has_every_kind_of_file(scene):
     assert scene.readable() == set(scene.kept)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_is_named_or_harmless_and_spreads_to_nothing(scene, kind):
     check(scene, spread(all_damages_of(scene, kind), 2))

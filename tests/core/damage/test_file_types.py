@@ -81,7 +81,7 @@ def made(tmp_path_factory) -> World:
     return World(tmp_path_factory.mktemp("made"))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_nothing_waits_and_nothing_fails_unawares(made, tmp_path, limit, pattern, kind):
@@ -115,7 +115,7 @@ def test_an_object_is_stored_again_when_its_pack_is_none(made, tmp_path, limit, 
     assert handle.restore(made_again.id, to=tmp_path / "there").created > 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
 @pytest.mark.parametrize("name", ["roots/ROOT/lock", "roots/lock", "index/lock", "collector/lock"])
 def test_what_is_in_the_place_of_a_lock_stops_nothing(made, tmp_path, limit, name, kind):

@@ -71,7 +71,7 @@ READERS: dict[str, Callable[[Handle, Path], object]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("reader", ["restore", "restore elsewhere", "dry run", "list", "diff"])
 @pytest.mark.parametrize(
     "name",

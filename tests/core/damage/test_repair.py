@@ -51,7 +51,7 @@ class TestCollectorState:
         payload = pack({"epoch": epoch, "condemned": ()})
         self.path(world).write_bytes(seal(FileKind.COLLECTION, payload))
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("how", HOWS)
     def test_a_damaged_one_is_written_anew_beyond_all_epochs(self, world, how):
         self.put(world, 4)
@@ -228,7 +228,7 @@ class TestOthers:
 
         assert result.problems[0].snapshot_ids == (identity,)
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("how", HOWS)
     def test_a_damaged_history_goes_to_quarantine(self, world, how):
         path = world.only("roots/*/history")
@@ -239,7 +239,7 @@ class TestOthers:
         assert world.restores("second")
         world.handle().undo()
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("how", HOWS)
     def test_a_damaged_plan_goes_to_quarantine_and_the_others_stay(self, world, how):
         planner = Planner(world.handle())
@@ -261,7 +261,7 @@ class TestOthers:
 
         assert [plan.id for plan in planner.list()] == [kept.id]
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("how", ["0", "8", "version", "20", "-1", "-33", "longer"])
     def test_a_snapshot_whose_record_can_be_told_is_written_anew(self, world, how):
         """Its name has its hash, by which one changed byte of it (-33 is the last) is found too."""
@@ -292,7 +292,7 @@ class TestOthers:
 
 
 class TestFormat:
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("content", FORMATS)
     def test_a_damaged_one_is_written_anew(self, world, content):
         (world.store / "format").write_bytes(FORMATS[content])

@@ -63,7 +63,7 @@ def mended(world: World, fs: Interfering) -> tuple[treesnap.VerifyResult, list[s
     return result, list(monitor.warnings)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("make", "number"), [(state, 1), (state, 2), (plan, 1), (history, 1)])
 def test_what_goes_before_it_is_read_is_no_damage(world, make, number):
     """A state is read with its snapshot too, each time that is looked at."""
@@ -75,7 +75,7 @@ def test_what_goes_before_it_is_read_is_no_damage(world, make, number):
     assert fs.left <= 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("make", [state, plan, history, snapshot, journal])
 def test_what_goes_before_it_is_mended_needs_no_mending(world, make):
     path = make(world)

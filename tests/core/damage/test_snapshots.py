@@ -52,7 +52,7 @@ def flip_in_record(world: World, ref: str, offset: int) -> str:
 OFFSETS = [3, 9, 17, 30, -10]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_a_damaged_record_stops_no_command(world, tmp_path, offset):
     other = other_root(world, tmp_path)
@@ -73,7 +73,7 @@ def test_a_damaged_record_stops_no_command(world, tmp_path, offset):
     assert other_path.exists()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ["pipe", "link", "loop", "directory", "socket"])
 def test_another_type_in_the_place_of_a_record_stops_nothing_else(world, tmp_path, kind):
     other = other_root(world, tmp_path)

@@ -41,7 +41,7 @@ def world(template) -> Any:
     assert template.restores("first")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_index_costs_nothing_but_time(world, how):
     for path in world.store.glob("index/*[0-9a-f]"):
@@ -53,7 +53,7 @@ def test_a_damaged_index_costs_nothing_but_time(world, how):
     assert world.handle().verify(read_data=True).problems == ()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_index_is_repaired_and_collected_too(world, how):
     for heal in (lambda handle: handle.verify(repair=True), Handle.gc):
@@ -85,7 +85,7 @@ def test_a_store_without_an_index_works(world):
     assert world.handle().verify(read_data=True).problems == ()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "lie", ["elsewhere", "other kind", "no such pack", "too long", "covers all", "empty"]
 )
@@ -121,7 +121,7 @@ def lied(entry: IndexEntry, lie: str) -> IndexEntry:
     return entry
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_snapshot_file_harms_no_other_snapshot(world, how):
     identity = world.handle().resolve("second").id
@@ -168,7 +168,7 @@ def test_a_repair_takes_a_damaged_snapshot_out_of_the_way(world):
     assert world.restores("first")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_state_counts_as_pinned(world, how):
     identity = world.handle().pin("second").id
@@ -178,7 +178,7 @@ def test_a_damaged_state_counts_as_pinned(world, how):
     assert world.restores("second")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_stat_cache_is_not_used(world, how):
     damage(world.only("roots/*/cache"), how)
@@ -201,7 +201,7 @@ def test_every_flipped_byte_of_a_stat_cache_is_harmless(world):
         assert world.handle().diff("first") == ()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_history_forgets_what_to_undo_and_nothing_else(world, how):
     damage(world.only("roots/*/history"), how)
@@ -213,7 +213,7 @@ def test_a_damaged_history_forgets_what_to_undo_and_nothing_else(world, how):
     assert tree_state(world.root) == world.states["first"]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_slot_costs_a_new_pack_at_most(world, how):
     for path in world.store.glob("slots/*"):
@@ -225,7 +225,7 @@ def test_a_damaged_slot_costs_a_new_pack_at_most(world, how):
     assert world.handle().verify(read_data=True).problems == ()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_collector_state_stops_writers_and_no_reader(world, how, tmp_path):
     (world.store / "collector" / "state").write_bytes(
@@ -242,7 +242,7 @@ def test_a_damaged_collector_state_stops_writers_and_no_reader(world, how, tmp_p
     assert set(tree_state(tmp_path / "target")) == set(world.states["second"])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("epoch", [-1, 1 << 63, (1 << 64) - 1, True, "1", None])
 def test_an_epoch_that_is_not_possible_is_refused(world, epoch):
     payload = pack({"epoch": epoch, "condemned": ()})
@@ -252,7 +252,7 @@ def test_an_epoch_that_is_not_possible_is_refused(world, epoch):
         world.handle().create()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_damaged_journal_is_named_and_the_tree_is_left_alone(world, how):
     journal = world.only("roots/*/root").with_name("journal")
@@ -319,7 +319,7 @@ def test_a_journal_cannot_have_a_directory_of_the_user_removed(world, commit):
     assert (precious / "file").exists()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("position", [0, 20, 40, 60])
 def test_damage_in_a_pack_is_named_with_what_needs_it(world, position):
     for path in world.store.glob("packs/*"):
@@ -344,7 +344,7 @@ def test_a_damaged_root_record_stops_no_command(world):
     assert world.restores("second")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("content", FORMATS)
 def test_a_damaged_format_file_is_named(world, content):
     (world.store / "format").write_bytes(FORMATS[content])
@@ -401,7 +401,7 @@ def test_links_and_directories_in_place_of_files_are_refused(world, name, tmp_pa
     assert elsewhere.read_bytes() == b"of another program"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("place", range(12))
 def test_a_collection_loses_nothing_that_damage_left(world, place):
     """The table of a block is damaged, so that scans end there, and most of the pack is waste."""

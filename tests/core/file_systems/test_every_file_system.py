@@ -32,7 +32,7 @@ def place(request, tmp_path: Path):
         yield Place(mounted / "root", mounted / "store")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_a_directory_and_a_file_change_places(place):
     """XFS gives a directory the present time when it is exchanged with something."""
     place.make("becomes-directory", "becomes-file/inside")
@@ -54,7 +54,7 @@ def test_a_directory_and_a_file_change_places(place):
     assert difference(first, record(place.root)) == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_awkward_trees_come_back(place, seed):
     shutil.rmtree(place.root)

@@ -20,7 +20,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
-pytestmark = [pytest.mark.needs("mounts"), pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.needs("mounts"), pytest.mark.sampled(6)]
 
 OLD_NS = 10**18
 
@@ -135,7 +135,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("point", range(len(POINTS)))
 def test_a_killed_restore_is_finished_or_undone_whole(place, point):
     handle = Handle(context_at(root=place.root, store_path=str(place.store)))

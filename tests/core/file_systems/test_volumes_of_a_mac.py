@@ -89,7 +89,7 @@ def test_a_tree_goes_back_and_forth(place):
     assert place.handle().verify(read_data=True).ok
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_kill_anywhere_leaves_one_of_both_states(place):
     outcomes = []
     for number in count(1, sized(41, 1)):
@@ -108,7 +108,7 @@ def test_a_kill_anywhere_leaves_one_of_both_states(place):
     assert place.handle().verify(read_data=True).ok
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_an_error_anywhere_leaves_one_of_both_states(place):
     outcomes = []
     for number in count(1, sized(41, 1)):

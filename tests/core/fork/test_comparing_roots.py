@@ -86,7 +86,7 @@ def test_only_what_changed_is_read(world):
     assert read == {"new"}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["root", "elsewhere", "missing", "store"])
 def test_a_directory_that_is_no_other_root_is_not_found(world, name):
     (world.root.parent / "elsewhere").mkdir()

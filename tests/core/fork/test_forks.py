@@ -38,7 +38,7 @@ from treesnap.testing.doubles import (
 )
 from world import World
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 OLD_NS = 10**18
 

@@ -15,7 +15,7 @@ from sampling import sized
 from treesnap.core.model.entries import SkipReason
 from treesnap.core.worktree.scan.patterns import Matcher, parse_lines
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -162,7 +162,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @needs_git
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_excludes_what_git_ignores(tmp_path, name):

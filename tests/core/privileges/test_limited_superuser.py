@@ -13,7 +13,7 @@ import pytest
 import treesnap
 from state import tree_state
 
-pytestmark = [pytest.mark.needs("linux"), pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.needs("linux"), pytest.mark.sampled(5)]
 
 OTHER_ID = 1234
 IN_NAMESPACE = ("unshare", "--user", "--map-root-user")
@@ -86,7 +86,7 @@ def contents(root: Path) -> set[bytes]:
     return {state.content for path, state in tree_state(root).items() if state.content}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("method", "number"), [("exchange", 2), ("sync_file_system", 2)])
 def test_a_recovery_takes_missing_owners_for_no_change(lesser, root, tmp_path, method, number):
     words = [sys.executable, "-c", KILLED_THEN_RECOVERED]

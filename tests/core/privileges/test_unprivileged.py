@@ -17,7 +17,7 @@ from privileges import as_nobody, everything_is_loaded
 from trees import build_small, is_directory, paths_below
 from treesnap.core.model.entries import SkipReason
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 def make(root: Path, *paths: str) -> None:
@@ -199,7 +199,7 @@ def contents(top: Path) -> dict[bytes, tuple[str, int, str]]:
     return {path: (each.kind, each.mode, each.digest) for path, each in record(top).items()}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("close", "named", "to"),
     [

@@ -13,7 +13,7 @@ from mounting import Mounter, mounting
 from oracle import difference, record
 from treesnap.core.model.errors import ErrorCode, Refused
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 
 class Place(NamedTuple):
@@ -68,7 +68,7 @@ WAYS: dict[str, Callable[[treesnap.Handle], object]] = {
 
 
 @pytest.mark.needs("mounts")
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("kind", ["directory", "file system"])
 def test_nothing_is_written_into_what_covers_the_root(place: Place, way, kind):

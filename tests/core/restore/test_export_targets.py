@@ -19,12 +19,12 @@ from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem
 from world import World
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 OLD_NS = 10**18
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("inside", ["", "packs", "new", "packs/new/er"])
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_target_inside_the_store_is_refused(tmp_path, inside, dry_run):

@@ -129,7 +129,7 @@ def test_a_name_outside_of_the_root_keeps_its_content_and_that_is_said(handle, r
     assert (tmp_path / "outside").read_bytes() == LIVE
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("old", "live"),
     [

@@ -29,7 +29,7 @@ from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem, kill_at
 from world import HOWS, World, damage
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 NOBODY_ID = 65534
 NEWER = ("version", "10")
@@ -90,7 +90,7 @@ COMMANDS: dict[str, Callable[[Handle], object]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_next_command_removes_what_was_left_and_says_so(world, place, name):
     left = kill_export(world, place)
@@ -141,7 +141,7 @@ def test_a_directory_that_is_gone_is_no_news(world, place):
     assert records(world) == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("how", [how for how in HOWS if how not in NEWER])
 def test_a_damaged_record_is_removed_and_says_so(world, place, how):
     kill_export(world, place)
@@ -163,7 +163,7 @@ def test_a_record_of_a_newer_program_is_left_alone(world, place, how):
     assert len(records(world)) == 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "path",
     [

@@ -8,7 +8,7 @@ import treesnap
 from treesnap import InvalidArgument
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "call",
     [

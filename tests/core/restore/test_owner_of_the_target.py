@@ -144,7 +144,7 @@ def ended(action: Callable[[], object]) -> str:
     return "done"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_restore_elsewhere_changes_nothing_else(tmp_path, target, act):
@@ -189,7 +189,7 @@ def test_what_a_killed_one_left_there_is_named_and_stays(tmp_path, has_swapped):
     assert f"which belongs to user {OTHER_ID}" in said
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("act", ["links", "directories"])
 def test_nor_does_one_in_a_mount_point(tmp_path, act):
     """There each name is moved up by itself, and a directory gets its mode after that."""

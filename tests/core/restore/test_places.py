@@ -17,7 +17,7 @@ from mutations import mutate
 from oracle import Record, difference, record, without
 from trees import build_small
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ class TestMountsInside:
 
 
 class TestFileSystems:
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("root_on", ["tmpfs", "ext4", "the disk"])
     @pytest.mark.parametrize("store_on", ["tmpfs", "ext4", "the disk"])
     def test_of_root_and_store_may_differ(self, tmp_path, mount, root_on, store_on):

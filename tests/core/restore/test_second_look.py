@@ -23,7 +23,7 @@ from treesnap.core.model.errors import Conflict
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 def other_link(path: Path, outside: Path) -> None:
@@ -43,7 +43,7 @@ def changed_attributes(path: Path, outside: Path) -> None:
 
 
 @pytest.mark.needs("notices")
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("change", [other_link, link_that_goes, changed_attributes])
 @pytest.mark.parametrize("path", ["d1/other", "d2"])
 def test_a_change_time_that_no_watcher_reports_is_no_conflict(world, change, path):
@@ -281,7 +281,7 @@ class TestAnEditDuringAWatchedRestore:
         handle.restore("before")
         return fs
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("method", ["make_directory", "write_at", "exchange"])
     @pytest.mark.parametrize("path", ["d1/other", "d2/other", "d2/deep/file"])
     def test_is_a_conflict(self, watched, method, path):

@@ -139,7 +139,7 @@ def contents(root: Path) -> dict[str, bytes | None]:
     }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["d", "d/inner", "d/added", "stage"])
 def test_a_restore_writes_nothing_through_a_swapped_link(tmp_path, name):
     number = 0

@@ -19,7 +19,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def everything_is_as_promised(place, moved: Path) -> None:
     assert not list(root.parent.glob("store/roots/*/journal"))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("method", "number"), MOMENTS)
 def test_no_staging_directory_is_left(place, method, number, tmp_path):
     root = place[0]
@@ -77,7 +77,7 @@ def test_no_staging_directory_is_left(place, method, number, tmp_path):
     everything_is_as_promised(place, moved)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("method", "number"), MOMENTS)
 @pytest.mark.parametrize("failing", ["exchange", "sync_file_system"])
 def test_neither_by_one_that_fails_then(place, method, number, failing, tmp_path):

@@ -18,7 +18,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.ops.maintenance.space import EVERY
 from treesnap.testing.doubles import UnsyncedFileSystem
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 KEPT = 3
 DUE_BYTES = 65 << 20

@@ -20,7 +20,7 @@ from mounting import Mounter, mounting
 from oracle import difference, record
 from sampling import sized
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 NO_SPACE = 8
 FILES = [f"file-{number}" for number in range(20)]
@@ -234,7 +234,7 @@ class TestTarget:
 
 
 class TestOpenFiles:
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("count", [8, 16, 24, 32, 48, 64])
     def test_too_few_change_nothing(self, tmp_path, count):
         place = Place(tmp_path / "root", tmp_path / "store")

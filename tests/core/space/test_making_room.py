@@ -34,7 +34,7 @@ from treesnap.testing.doubles import (
     WrappedFileSystem,
 )
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from oracle import difference, record
 from plan_bench import is_alive
 from treesnap.core.ending_signals import ENDING, signal_name
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 WAIT_S = 60.0
 """How long a command may take for one step, on a machine that is busy."""
@@ -82,7 +82,7 @@ BACKGROUND = {
 
 
 @pytest.mark.needs("processes")
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("script", BACKGROUND.values(), ids=BACKGROUND)
 def test_what_a_failed_command_left_writing_is_ended_before_the_roll_back(tree, script):
     before = record(tree.root)

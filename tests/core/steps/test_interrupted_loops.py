@@ -565,7 +565,7 @@ finally:
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("pause_s", [0, 0.001, 0.01])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
 def test_a_program_that_interruptions_end_has_rolled_back(tmp_path, count, pause_s):

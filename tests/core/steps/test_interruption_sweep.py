@@ -31,7 +31,7 @@ from treesnap.core.ops import checkpoint_locks
 from treesnap.core.ops.run import checkpoint, rollback
 from treesnap.core.ops.run.checkpoint import CheckpointBlock
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 SOURCE = os.path.dirname(treesnap.__file__)
 CORE = tuple(

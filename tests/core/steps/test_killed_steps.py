@@ -69,7 +69,7 @@ OPERATIONS: dict[str, Callable[[treesnap.Handle], object]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 def test_the_next_operation_names_it_and_the_state_before(operation, handle, monitor):
     kill_in_block(handle)
@@ -160,7 +160,7 @@ SETTLED: dict[str, Callable[[treesnap.Handle], object]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("settle", SETTLED.values(), ids=SETTLED)
 def test_it_is_told_until_it_is_settled(settle, handle, monitor):
     kill_in_block(handle)

@@ -12,7 +12,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, UnsyncedFileSystem
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 SCOPE = ["q/w/e/f"]
 
@@ -46,7 +46,7 @@ def fail(handle: Handle, *made: str, paths: list[str] | None = None) -> Path:
     return root
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("made", ["q/w/e/f", "q/w/e/f/g/h", "q/w/e/", "q/w/", "q/"])
 def test_those_go_that_were_not_there(handle, made):
     root = fail(handle, made)

@@ -22,7 +22,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 class Failed(Exception):
@@ -334,7 +334,7 @@ def test_blocks_of_other_paths_run_at_once_and_roll_back_theirs_alone(handle, ro
     assert not (root / "data/half").exists()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("paths", [None, ["figures"], ["figures/below"], ["data", "figures/x"]])
 def test_block_of_a_path_is_refused_beside_one_that_holds_it(handle, paths):
     with (

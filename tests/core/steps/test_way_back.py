@@ -22,7 +22,7 @@ from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import kill_at
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 def is_excluded(path: bytes) -> bool:
@@ -65,7 +65,7 @@ ALONE = pytest.mark.parametrize("way", [by_run, by_plan, by_block])
 Way = Callable[[treesnap.Handle, str], None]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @WAYS
 @pytest.mark.parametrize("damage", ALL)
 def test_every_way_back_ends_where_the_step_began(tmp_path: Path, way: Way, damage: Damage):

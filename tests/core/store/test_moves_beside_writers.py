@@ -36,7 +36,7 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
-pytestmark = [pytest.mark.needs("exchange"), pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.needs("exchange"), pytest.mark.sampled(6)]
 
 
 def other_file_system() -> FaultyFileSystem:

@@ -23,7 +23,7 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.testing.doubles import Call
 from watching import DIRECTORIES, Looks, WatchedWorld
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 def test_nothing_is_listed_when_nothing_changed(world):
@@ -141,7 +141,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("reads_ahead", [True, False])
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_change_is_seen_alone(world, change, reads_ahead):
@@ -162,7 +162,7 @@ def test_every_change_is_seen_alone(world, change, reads_ahead):
         assert listed < DIRECTORIES or change == "link"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("change", CHANGES)
 def test_after_every_change_the_next_one_is_seen_in_each_directory(world, change):
     world.watch(reads_ahead=False)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 PLAN_FIELDS = {
     *("schema", "plan_id", "name", "state", "interrupted", "created_at", "root"),
@@ -230,7 +230,7 @@ class TestCorrectResumeApply:
         assert snap("plan", "resume", failed).code == 0
         assert {"more", "most"} <= set(os.listdir(root))
 
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(6)
     @pytest.mark.parametrize(
         "words",
         [

@@ -12,7 +12,7 @@ import pytest
 
 from plan_bench import is_alive
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 PLAN_FIELDS = {
     *("schema", "plan_id", "name", "state", "interrupted", "created_at", "root"),
@@ -197,7 +197,7 @@ class TestRun:
 
 
 class TestInterruption:
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize(
         ("number", "code"),
         [

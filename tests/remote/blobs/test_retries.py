@@ -181,7 +181,7 @@ def of_blob(request: HttpRequest) -> bytes:
     return http_answer("200 OK", b"" if request.method == "PUT" else b"x", **words)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("is_answering", [True, False])
 def test_a_server_that_is_gone_for_a_minute_fails_no_request(use, is_answering):

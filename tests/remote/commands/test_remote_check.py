@@ -6,7 +6,7 @@ import pytest
 
 from oracle import record
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 
 @pytest.fixture

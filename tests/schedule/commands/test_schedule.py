@@ -114,7 +114,7 @@ def test_another_time_replaces_the_first(snap, root, fakes, units):
     assert snap("schedule", "list", "--user").out.split()[1:3] == ["hourly", str(root)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("step", ["daemon-reload", "enable", "restart"])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_what_systemd_refuses_leaves_all_as_before(snap, root, fakes, units, step, is_first):

@@ -81,7 +81,7 @@ def peak_of(action: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_claim_takes_no_memory(decoder, bomb):

@@ -133,7 +133,7 @@ FORMATS: dict[str, tuple[Format[Any], st.SearchStrategy[Any]]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", FORMATS)
 @MANY
 @given(data=st.data(), seed=SEEDS)

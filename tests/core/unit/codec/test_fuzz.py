@@ -245,7 +245,7 @@ def decodes_or_refuses(case: Case, data: bytes) -> Any:
     return value
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 @EXAMPLES
 @given(data=st.data())
@@ -259,7 +259,7 @@ def test_valid_bytes_decode(name, data):
         assert case.encode(case.decode(valid)) == valid
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 @EXAMPLES
 @given(garbage=st.binary(max_size=200))
@@ -274,7 +274,7 @@ def test_arbitrary_bytes_are_refused_or_valid(name, garbage):
     decodes_or_refuses(CASES[name], garbage)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 @settings(EXAMPLES, max_examples=sized(20, 150))
 @given(data=st.data())
@@ -284,7 +284,7 @@ def test_changed_bytes_are_refused_or_valid(name, data):
     decodes_or_refuses(case, data.draw(ours.mutated(case.valid)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 @settings(EXAMPLES, max_examples=4)
 @given(data=st.data())
@@ -329,7 +329,7 @@ def replaced(value: Any, choose: Callable[[int], int], wrong: Any) -> Any:
     return wrong
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in MESSAGES if name not in {"sealed", "row"}])
 @settings(EXAMPLES, max_examples=sized(30, 300))
 @given(data=st.data())

@@ -317,7 +317,7 @@ def with_subdirectories(count: int) -> list[Entry]:
     ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("count", [1, 128, 129, 2500, 20_000])
 @pytest.mark.parametrize("step", [1, 97, 10_000], ids=["each", "some", "one"])
 def test_a_directory_with_other_subtrees_is_the_one_that_is_stored_anew(count, step):

@@ -101,7 +101,7 @@ def test_replacing_syncs_content_then_name(fs, tmp_path, temporary, options, syn
         assert order.index("write") < order.index("sync_data") < order.index("rename")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("moment", list(FaultMoment))
 def test_a_kill_leaves_the_old_content_or_the_new(tmp_path, temporary, number, moment):

@@ -124,7 +124,7 @@ def test_a_stored_scope_is_refused_if_what_is_above_it_is_far_longer(paths):
         treepath.parse_scope(paths)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "paths",
     [

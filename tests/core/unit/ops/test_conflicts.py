@@ -268,7 +268,7 @@ class TestAfterACrash:
 
         return crasher
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("verb", ["status", "list", "diff", "create", "gc"])
     def test_any_command_finishes_the_restore(self, handle, root, crash, verb):
         crash(2)

@@ -54,7 +54,7 @@ def lines_of_a_search(handle: treesnap.Handle, pattern: str) -> int:
     return count
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("part", ["[!", "[", "[a-", "[]", "[!]", "*[a", "?[!"])
 def test_a_pattern_twice_as_long_takes_twice_the_steps(tmp_path, part):
     (tmp_path / "root").mkdir()

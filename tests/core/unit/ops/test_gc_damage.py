@@ -128,7 +128,7 @@ def test_a_damaged_state_is_named_when_a_pack_is_to_be_rewritten(handle, store, 
     assert handle.verify(read_data=True).ok
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("is_covered", [True, False])
 @pytest.mark.parametrize("number", [0, 1, -1])
 def test_a_damaged_record_that_nothing_needs_goes_with_its_pack(

@@ -51,7 +51,7 @@ def expected(old: dict[str, bytes | None], new: dict[str, bytes | None]) -> tupl
     return len(new.keys() - old.keys()), len(old.keys() - new.keys()), changed, size
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(5))
 def test_what_each_snapshot_changed_is_what_a_comparison_of_copies_says(handle, root, seed):
     random = Random(seed)
@@ -73,7 +73,7 @@ def test_what_each_snapshot_changed_is_what_a_comparison_of_copies_says(handle, 
     assert [entry.is_position for entry in entries] == [True] + [False] * 7
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(5))
 def test_the_log_of_a_path_has_its_versions(handle, root, seed):
     random = Random(seed)

@@ -26,7 +26,7 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 NAMES = ("one", "three", "directory/two")
@@ -87,7 +87,7 @@ def with_other_inodes(root: Path) -> None:
 class TestACopy:
     """The tree is copied between the crash and the recovery, as containers and backups do."""
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
     def test_is_completed_like_the_original(self, handle, root, before, crash, number):
         crash(number)

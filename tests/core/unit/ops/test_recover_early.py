@@ -73,7 +73,7 @@ def test_nothing_is_forgotten_while_the_root_cannot_be_looked_at(
     assert differences(tree_state(root), after) == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "damaged", [b"", b"no history", bytes(100)], ids=["empty", "text", "zeros"]
 )

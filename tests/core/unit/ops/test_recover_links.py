@@ -36,7 +36,7 @@ class TestWhatWasCachedOrLinked:
         assert handle.recover() == "completed an interrupted restore"
         assert differences(tree_state(root), files) == []
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("number", [1, 2, 3, 4])
     def test_a_linked_file_moves_into_a_directory_that_took_the_place_of_a_file(
         self, make_handle, handle, root, number
@@ -67,7 +67,7 @@ class TestWhatWasCachedOrLinked:
         )
         assert not list(root.glob(".treesnap*"))
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("share", [1, 2, 3, 4, 5])
     def test_names_of_a_file_of_which_one_was_kept_aside(self, make_handle, handle, root, share):
         """Emptying the old staging directory changes the times of the other names."""

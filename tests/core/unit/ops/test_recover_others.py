@@ -17,7 +17,7 @@ from treesnap.core.model.errors import ErrorCode, Refused
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Call, Fault, WrappedFileSystem
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(5)
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 FIRST_MOVE = Fault(number=1, methods=MOVES)
@@ -277,7 +277,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
 
         self.expect(root / name)
 
-    @pytest.mark.sampled(3)
+    @pytest.mark.sampled(5)
     @pytest.mark.parametrize("fault", [ALL_MOVED, FINISHED])
     def test_of_one_that_lies_aside(self, handle, root, crash, fault, name, change, tmp_path):
         handle.create()
@@ -309,7 +309,7 @@ class TestMetadataBelowADirectoryThatIsMovedWhole:
         assert _metadata(path) == self.changed
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("touch", [False, True])
 @pytest.mark.parametrize("fault", [SECOND_MOVE, ALL_MOVED, FINISHED])
 def test_what_was_not_changed_in_a_directory_that_was_put_is_no_change(

@@ -46,7 +46,7 @@ async def step_on(path):
     spoil(path)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("block_of", [lambda handle: handle, lambda handle: handle.aio])
 @pytest.mark.parametrize(
     ("kind", "arguments"),

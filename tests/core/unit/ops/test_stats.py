@@ -214,7 +214,7 @@ class Collecting(WrappedFileSystem):
         return call.proceed()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("looks", range(1, 8))
 def test_what_is_collected_meanwhile_fails_nothing(handle, make_handle, root, store_path, looks):
     handle.create(name="stays")

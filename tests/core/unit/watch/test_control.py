@@ -42,7 +42,7 @@ def test_a_program_that_is_not_there_is_reported(handle, starting):
         control.start(handle.context, [])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("script", ["exit 3", "echo nonsense", "echo '{}'", "echo '[1]'"])
 def test_one_that_dies_before_it_watches_is_reported(handle, starting, script):
     starting(script)

@@ -52,7 +52,7 @@ from treesnap.testing.doubles import (
 )
 from watching import Looks
 
-pytestmark = [pytest.mark.needs("notices"), pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.needs("notices"), pytest.mark.sampled(6)]
 
 DEADLINE_S = 30.0
 
