@@ -114,6 +114,19 @@ def test_a_restore_elsewhere_tells_of_a_large_file_too(handle, tmp_path, monitor
     assert_steady(monitor, Phase.STAGE, (2, SIZE + 5))
 
 
+def test_a_collection_tells_of_what_it_marks_and_rewrites(handle, root, monitor):
+    first = handle.create()
+    (root / "large").write_bytes(random.Random(2).randbytes(SIZE))
+    handle.create()
+    handle.delete(first.id)
+
+    handle.gc()
+
+    assert monitor.sums(Phase.MARK)[0] > SIZE >> 18
+    wanted, _ = monitor.totals[Phase.REWRITE]
+    assert wanted == monitor.sums(Phase.REWRITE)[0]
+
+
 def test_verifying_content_tells_of_a_large_file_while_it_is_read(handle, monitor):
     handle.create()
     monitor.every.clear()

@@ -48,6 +48,8 @@ from treesnap.core.store.writer_slot import is_slot_name, sweep_pending
 
 _COPY_OVERHEAD_SIZE = 64 << 10
 _ENTRY_OVERHEAD_SIZE = 128
+_TOLD_AFTER = 256
+"""Objects after which the monitor is told that they were marked."""
 """What a copied object takes at most in the table and in the index."""
 
 
@@ -111,8 +113,10 @@ class _Collection:
         old_parts = list(store.index.parts) + list(store.index.damaged)
         sweep_pending(self._fs, store.layout)
         self._monitor.begin(Phase.MARK, None, None)
-        for _ in self._mark():  # before any pack is read: what a snapshot needs is there by then
-            pass
+        # Before any pack is read: what a snapshot needs is there by then.
+        for count, _ in enumerate(self._mark(), start=1):
+            if count % _TOLD_AFTER == 0:
+                self._monitor.advance(_TOLD_AFTER, 0)
         usage = StoreUsage(store, self._reachable.seen)
         kept = len(self._reachable.seen)
         if dry_run:
@@ -297,6 +301,7 @@ class _Collection:
         for pack in packs:
             self._copying = pack
             yield from pack.needed
+            self._monitor.advance(pack.needed_count, pack.needed_bytes)
         self._copying = None
 
     def _delete(self, condemned: frozenset[bytes]) -> None:
