@@ -276,6 +276,7 @@ def test_a_document_names_the_place_and_nothing_else():
         ("gs://bucket/me", "objectCreator"),
         ("az://bucket/me", "add/action"),
         ("/mnt/disk", "chmod +t"),
+        ("ssh://me@host/disk", "chmod +t"),
     ],
 )
 def test_other_places_are_told_in_words(url, said):

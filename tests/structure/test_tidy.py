@@ -101,6 +101,7 @@ HOMES = {
         "core/ops/context.py",
         "core/ops/processes.py",
         "core/watch/follower.py",  # a program that the user named gets it
+        "remote/blobs/ssh.py",  # which program that is
     ],
     "os.getenv": [],
     "print": [*COMMANDS, "notebook.py"],

@@ -53,6 +53,8 @@ _CODES: dict[ExitCode, tuple[ErrorCode, ...]] = {
         ErrorCode.TOO_MANY_PATHS,
         ErrorCode.REMOTE_UNREACHABLE,
         ErrorCode.REMOTE_CREDENTIALS,
+        ErrorCode.REMOTE_HOST_UNKNOWN,
+        ErrorCode.REMOTE_PROGRAM_MISSING,
         ErrorCode.REMOTE_DENIED,
         ErrorCode.REMOTE_WRONG_REGION,
         ErrorCode.REMOTE_CLOCK,

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from treesnap.remote.blobs.base import Blobs
     from treesnap.remote.blobs.probe import Capabilities, Creation, KnownServer
 
+_LOGINS = 4
+"""Writers that meet where each connection is a log-in, which servers limit."""
+
 
 class RemoteCheck(Record):
     """What a remote is, and what its server guarantees."""
@@ -64,16 +67,22 @@ def try_out(blobs: Blobs, connect: Callable[[], Blobs], *, is_again: bool = Fals
     faults. Raises RemoteFailed.
     """
     from treesnap.remote.blobs.probe import Effort, probe
+    from treesnap.remote.blobs.ssh import SshBlobs
 
     effort = Effort(large_races=0) if is_again else Effort()
+    if isinstance(blobs, SshBlobs):
+        effort = effort._replace(small_writers=_LOGINS)
     return probe(connect, _server_of(blobs), effort)
 
 
 def _server_of(blobs: Blobs) -> KnownServer | None:
-    """Returns what is known of the server of a bucket, or None; costs a request."""
+    """Returns what is known of the server of a remote, or None; costs some requests."""
     from treesnap.remote.blobs.bucket import BucketBlobs
-    from treesnap.remote.blobs.probe import known_server
+    from treesnap.remote.blobs.probe import known_server, server_of_files
+    from treesnap.remote.blobs.ssh import SshBlobs
 
+    if isinstance(blobs, SshBlobs):
+        return server_of_files(**blobs.traits()._asdict())
     if not isinstance(blobs, BucketBlobs):
         return None
     endpoint = blobs.url.endpoint

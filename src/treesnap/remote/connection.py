@@ -103,7 +103,7 @@ def expects_encryption(url: str, source: SecretSource, *, said: bool | None) -> 
 STATE_READS_MAX = 6
 """How often a state is read while a collector decides whether a push counts."""
 _WAIT_S = 0.5
-_SCHEMES = frozenset({"s3", "gs", "az"})
+_SCHEMES = frozenset({"s3", "gs", "az", "ssh"})
 _SLOTS = "keys/"
 _SIGNED_FOLDERS = ("members/", "state/")
 """Of these, each file says which remote it is of."""
@@ -113,7 +113,7 @@ _LAST_SLOT = "slot"
 
 
 def directory_of(url: str) -> str | None:
-    """Returns the directory that an address names, or None for a bucket.
+    """Returns the directory that an address names, or None for a bucket or another machine.
 
     Raises InvalidArgument for any other address.
     """
@@ -128,7 +128,7 @@ def directory_of(url: str) -> str | None:
     if scheme != "file" or parts.netloc not in {"", "localhost"} or not parts.path:
         raise InvalidArgument(
             f"{quoted(_without_secrets(url))} is neither a directory nor begins with s3://, "
-            "gs://, az:// or file:///"
+            "gs://, az://, ssh:// or file:///"
         )
     return unquote(parts.path)
 
@@ -161,7 +161,7 @@ class Opener(Protocol):
 def open_blobs(url: str, *, make: bool = False, retries: Retries | None = None) -> Blobs:
     """Connects to the place of an address; with ``make`` to one that may be new.
 
-    With ``retries`` the requests to a bucket are repeated, unless it may be new: what is wrong with
+    With ``retries`` the requests to a server are repeated, unless it may be new: what is wrong with
     an address should be said at once. Raises InvalidArgument for what is not an address, and
     RemoteFailed.
     """
@@ -170,9 +170,17 @@ def open_blobs(url: str, *, make: bool = False, retries: Retries | None = None) 
         from treesnap.remote.blobs.directory import DirectoryBlobs
 
         return DirectoryBlobs(LocalFileSystem(), real_target(directory), make=make)
+    retries = None if make else retries
+    if url.startswith("ssh://"):
+        from treesnap.remote.blobs.ssh import SshBlobs, parse_ssh_url
+
+        is_interactive = os.isatty(0) and os.isatty(2)
+        return SshBlobs(
+            parse_ssh_url(url), make=make, is_interactive=is_interactive, retries=retries
+        )
     from treesnap.remote.blobs.bucket import BucketBlobs, parse_bucket_url
 
-    return BucketBlobs(parse_bucket_url(url), retries=None if make else retries)
+    return BucketBlobs(parse_bucket_url(url), retries=retries)
 
 
 def removed_if_unused(url: str) -> AbstractContextManager[None]:

@@ -80,7 +80,7 @@ def role_policies(
     """
     from treesnap.remote.blobs.bucket import parse_bucket_url
 
-    if "://" not in url:
+    if "://" not in url or url.startswith("ssh://"):
         return tuple(RolePolicy(role, _ALLOWS[role], None, _OF_DIRECTORIES[role]) for role in roles)
     bucket = parse_bucket_url(url)
     if bucket.scheme == "s3":

@@ -85,6 +85,7 @@ def listing_in_time(memory):
         "faultless",
         "listing_in_time",
         "new_bucket",
+        "new_sftp",
     ]
 )
 def connect(request):

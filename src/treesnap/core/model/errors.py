@@ -105,6 +105,8 @@ class ErrorCode(StrEnum):
     OPERATION_FAILED = "operation-failed"
     REMOTE_UNREACHABLE = "remote-unreachable"
     REMOTE_CREDENTIALS = "remote-credentials"
+    REMOTE_HOST_UNKNOWN = "remote-host-unknown"
+    REMOTE_PROGRAM_MISSING = "remote-program-missing"
     REMOTE_DENIED = "remote-denied"
     REMOTE_WRONG_REGION = "remote-wrong-region"
     REMOTE_CLOCK = "remote-clock"

@@ -25,8 +25,12 @@ HINTS: dict[str, str | None] = {
     ),
     "remote-credentials": (
         "set the credentials that the remote asks for, for a bucket on S3 AWS_ACCESS_KEY_ID "
-        "and AWS_SECRET_ACCESS_KEY, or renew them"
+        "and AWS_SECRET_ACCESS_KEY, or renew them; over ssh, a key that 'ssh HOST' accepts"
     ),
+    "remote-host-unknown": (
+        "'ssh HOST' shows the key of the machine; accept it there, if it is the right one"
+    ),
+    "remote-program-missing": "install the program, or correct what names it",
     "remote-denied": "ask the owner of the remote for the permission",
     "remote-wrong-region": "name the region of the bucket: s3://BUCKET?region=REGION",
     "remote-clock": "set the clock of this machine",

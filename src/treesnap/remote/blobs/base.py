@@ -14,6 +14,7 @@ All methods raise :class:`RemoteFailed`, whose code says what to do about it.
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,6 +38,11 @@ memory."""
 
 _NAME = re.compile(r"[a-z]{1,32}/[0-9a-f-]{1,128}|format")
 _PREFIX = re.compile(r"[a-z]{1,32}/[0-9a-f-]{0,128}")
+
+KIND = re.compile(r"[a-z]{1,32}")
+"""The directory of a kind of blobs, where blobs are files."""
+_UNFINISHED = ".unfinished-"
+_UNFINISHED_NAME = re.compile(rf"{re.escape(_UNFINISHED)}[0-9a-f]{{16}}")
 
 
 class BlobInfo(NamedTuple):
@@ -180,6 +186,22 @@ def check_names(names: Iterable[str]) -> None:
     """Raises ValueError if one of several cannot be the name of a blob."""
     for name in names:
         check_name(name)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Returns the kind of a blob, which is empty for ``format``, and its name in there."""
+    kind, _, base = name.rpartition("/")
+    return kind, base
+
+
+def unfinished_name() -> str:
+    """Returns the name of a new temporary file, where blobs are files."""
+    return _UNFINISHED + os.urandom(8).hex()
+
+
+def is_unfinished(base: str) -> bool:
+    """Returns whether a file in the directory of a kind is a temporary one."""
+    return _UNFINISHED_NAME.fullmatch(base) is not None
 
 
 def check_listing(prefix: str, after: str) -> None:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat as stat_module
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -39,6 +38,7 @@ from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model.errors import ErrorCode, RemoteFailed, quoted
 from treesnap.remote.blobs.base import (
     BLOB_SIZE_MAX,
+    KIND,
     BlobInfo,
     BlobMissing,
     Data,
@@ -49,18 +49,17 @@ from treesnap.remote.blobs.base import (
     check_ranges,
     cut_ranges,
     is_name,
+    is_unfinished,
     merged_ranges,
+    split_name,
     too_large,
+    unfinished_name,
 )
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _FORMAT = "format"
 _ATTEMPTS = 3
 """Attempts to write a blob when others remove its temporary file."""
-
-_UNFINISHED = ".unfinished-"
-_UNFINISHED_NAME = re.compile(rf"{re.escape(_UNFINISHED)}[0-9a-f]{{16}}")
-_KIND = re.compile(r"[a-z]{1,32}")
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EINVAL, errno.EMLINK, errno.EXDEV})
 """What link(2) raises where there are none, beside Unsupported. EPERM may also be a directory that
@@ -141,7 +140,7 @@ class DirectoryBlobs:
         return self._write(name, data, self._add)
 
     def _write(self, name: str, data: Data, publish: Callable[[_Unfinished, str], bool]) -> bool:
-        kind, base = _split(name)
+        kind, base = split_name(name)
         with self._reported(f"write blob {name!r}"), self._kind_to_write(kind) as directory:
             return self._publish(directory, base, data, publish)
 
@@ -242,7 +241,7 @@ class DirectoryBlobs:
     def list(self, prefix: str, /, after: str = "") -> Iterator[BlobInfo]:
         """Yields the blobs whose names begin with ``prefix``, as they were at the call."""
         check_listing(prefix, after)
-        kind, start = _split(prefix)
+        kind, start = split_name(prefix)
         blobs = []
         with (
             self._reported(f"list {prefix!r}"),
@@ -262,7 +261,7 @@ class DirectoryBlobs:
     @contextmanager
     def _blob_opened(self, name: str) -> Iterator[tuple[int, int]]:
         """Yields a descriptor of a blob and its size."""
-        kind, base = _split(name)
+        kind, base = split_name(name)
         with self._reported(f"read blob {name!r}"):
             try:
                 with self._kind_opened(kind) as directory:
@@ -303,7 +302,7 @@ class DirectoryBlobs:
         check_names(names)
         by_kind: dict[str, list[str]] = {}
         for name in names:
-            kind, base = _split(name)
+            kind, base = split_name(name)
             by_kind.setdefault(kind, []).append(base)
         refused = []
         with self._reported("remove blobs"):
@@ -329,7 +328,7 @@ class DirectoryBlobs:
         with self._reported("remove unfinished files"):
             count = self._sweep(self._fd)
             for kind in self._fs.list_names(self._fd):
-                if _KIND.fullmatch(kind) and self._is_directory(kind):
+                if KIND.fullmatch(kind) and self._is_directory(kind):
                     with suppress(FileNotFoundError), self._kind_opened(kind) as directory:
                         count += self._sweep(directory)
         return count
@@ -341,7 +340,7 @@ class DirectoryBlobs:
             return False
 
     def _sweep(self, directory: int) -> int:
-        names = filter(_UNFINISHED_NAME.fullmatch, self._fs.list_names(directory))
+        names = filter(is_unfinished, self._fs.list_names(directory))
         return sum(self._remove_abandoned(directory, name) for name in names)
 
     def _remove_abandoned(self, directory: int, name: str) -> bool:
@@ -427,7 +426,7 @@ def _remove_unused(fs: FileSystem, path: str, before: Sequence[str] | None) -> N
         names = fs.list_names(fd)
         if _FORMAT in names:
             return
-        for kind in filter(_KIND.fullmatch, set(names).difference(before or ())):
+        for kind in filter(KIND.fullmatch, set(names).difference(before or ())):
             with suppress(OSError):  # it holds something, or is not a directory
                 fs.remove_directory(kind, dir_fd=fd)
     if before is None:
@@ -440,7 +439,7 @@ class _Unfinished:
     def __init__(self, fs: FileSystem, directory: int, mode: int) -> None:
         self._fs = fs
         self.directory = directory
-        self.name = _UNFINISHED + os.urandom(8).hex()
+        self.name = unfinished_name()
         self.is_moved = False
         """Whether the temporary name is gone because the blob has its own."""
         self.fd = fs.open(self.name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
@@ -494,12 +493,6 @@ def _close(fs: FileSystem, fd: int) -> None:
     """Closes a descriptor; what was written was synced before, so an error means nothing."""
     with suppress(OSError):
         fs.close(fd)
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Returns the kind of a blob, which is empty for ``format``, and its name in there."""
-    kind, _, base = name.rpartition("/")
-    return kind, base
 
 
 def _code_of(error: OSError) -> ErrorCode:

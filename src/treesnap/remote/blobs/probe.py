@@ -60,6 +60,8 @@ class KnownServer(NamedTuple):
     name: str
     is_atomic: bool | None = None
     lists_current: bool | None = None
+    is_durable: bool | None = None
+    """Whether what it says that it wrote is there after its machine lost power."""
 
 
 _AMAZON = KnownServer("Amazon S3", is_atomic=True, lists_current=True)
@@ -107,6 +109,16 @@ def known_server(scheme: str, host: str | None, headers: Mapping[str, str]) -> K
         if pattern.fullmatch(headers.get(name, "")):
             return server
     return None
+
+
+def server_of_files(*, has_links: bool, has_sync: bool) -> KnownServer:
+    """Returns what is known of a server that has files, of which it was tried out what it can.
+
+    One link is made of those that meet, as the system calls have it.
+    """
+    lacks = [name for name, has in (("hard links", has_links), ("fsync", has_sync)) if not has]
+    name = f"A server of SFTP without {' and '.join(lacks)}" if lacks else "A server of SFTP"
+    return KnownServer(name, is_atomic=has_links, is_durable=has_sync)
 
 
 # ---------------------------------------------------------------------- observations
@@ -179,6 +191,9 @@ def verdict(seen: Observations, server: KnownServer | None) -> Capabilities:
     elif server is not None and server.is_atomic is False:
         creation = Creation.SEQUENTIAL
         reasons.append(f"{server.name} lets several writers create one blob")
+    elif server is not None and server.is_durable is False:
+        creation = Creation.SEQUENTIAL
+        reasons.append(f"{server.name} may lose what it wrote when its machine loses power")
     lists_current = not seen.late_names
     if seen.late_names:
         reasons.append(f"Listings were late for {seen.late_names} names")

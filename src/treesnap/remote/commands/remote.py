@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 @click.group("remote", cls=SnapGroup)
 def remote() -> None:
-    """Keep history on object storage or on another disk.
+    """Keep history on object storage, on another disk or another machine.
 
-    A remote is a bucket (s3://, gs://, az://) or a directory. 'snap push' stores
-    snapshots there, 'snap clone' makes a directory of them on any machine.
+    A remote is a bucket (s3://, gs://, az://) or a directory, here or on another
+    machine (ssh://). 'snap push' stores snapshots there, 'snap clone' makes a
+    directory of them on any machine.
     """
 
 
@@ -41,6 +42,7 @@ def remote() -> None:
     examples=[
         "snap remote add disk /mnt/disk/snapshots",
         "snap remote add backup s3://bucket/me",
+        "snap remote add nas ssh://me@nas/~/snapshots",
         "snap remote add backup s3://bucket/me --passphrase-command 'pass treesnap'",
     ],
 )
@@ -50,7 +52,7 @@ def remote() -> None:
     "--encrypt/--no-encrypt",
     "encrypts",
     default=None,
-    help="Whether the remote is encrypted; it is in a bucket, or where a passphrase is set.",
+    help="Whether it is encrypted: anything but a directory is, or where a passphrase is set.",
 )
 @click.option(
     "--append-only", is_flag=True, help="Replace nothing there: credentials need not allow it."
@@ -76,10 +78,11 @@ def add(
 ) -> None:
     """Add a remote, and set it up where there is none.
 
-    The server is tried out first. A remote in a bucket, or for which a passphrase is set, is
-    encrypted, and one that exists there is refused if it is not. The passphrase comes from
-    --passphrase-command, --passphrase-file, $TREESNAP_REMOTE_KEY, $TREESNAP_REMOTE_PASSPHRASE, or
-    the terminal, in this order. The remote cannot be read without it, and it cannot be recovered.
+    The server is tried out first. A remote in a bucket or on another machine, or for which a
+    passphrase is set, is encrypted, and one that exists there is refused if it is not. The
+    passphrase comes from --passphrase-command, --passphrase-file, $TREESNAP_REMOTE_KEY,
+    $TREESNAP_REMOTE_PASSPHRASE, or the terminal, in this order. The remote cannot be read without
+    it, and it cannot be recovered.
     """
     from treesnap.remote import Remotes
 
