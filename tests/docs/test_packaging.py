@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import treesnap
+from libsystem import VOLUMES
 
 PROJECT = Path(__file__).parents[2]
 SETTINGS = tomllib.loads((PROJECT / "pyproject.toml").read_text())
@@ -81,6 +82,18 @@ def test_each_python_that_is_promised_is_tested_and_the_bare_machine_too():
 
     assert set(promised) < set(jobs["linux"]["strategy"]["matrix"]["python"])
     assert ".ci/run" in [step.get("run") for step in jobs["bare-machine"]["steps"]]
+
+
+def test_workflows_of_other_systems_try_each_volume_and_name_what_is_there():
+    jobs = workflow("other-systems")["jobs"]
+    commands = " ".join(step.get("run", "") for job in jobs.values() for step in job["steps"])
+    tried = {name.casefold() for name in jobs["volumes"]["strategy"]["matrix"]["volume"]}
+
+    assert {name.casefold() for name in VOLUMES} - tried == {"smb"}  # which takes a server
+    assert set(jobs["facts"]["strategy"]["matrix"]["machine"]) >= {"macos-latest", "ubuntu-latest"}
+    assert jobs["freebsd"]["continue-on-error"]
+    for path in re.findall(r"tests/[\w/]+(?:\.py)?", commands):
+        assert (PROJECT / path).exists(), path
 
 
 def test_a_release_is_uploaded_by_the_workflow_that_its_page_names():

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
@@ -164,11 +165,30 @@ def run_page(page: Path, directory: Path, environment: dict[str, str]) -> list[t
     return list(zip(pieces[::2], map(int, pieces[1::2]), strict=False))
 
 
+NEEDS = {
+    "docs/howto/recover-on-another-machine.md": "exchange",
+    "docs/howto/watch-a-directory.md": "notices",
+    "docs/reference/library.md": "notices",
+}
+"""What pages show that not every Unix has."""
+
+
+def cases(language: str) -> list[Any]:
+    """Returns the pages with blocks in a language, as parameters."""
+    return [
+        pytest.param(
+            page,
+            id=page_id(page),
+            marks=[pytest.mark.needs(NEEDS[page_id(page)])] if page_id(page) in NEEDS else [],
+        )
+        for page in pages_with(language)
+        if page not in RUN_ELSEWHERE
+    ]
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.usefixtures("without_mounts")
-@pytest.mark.parametrize(
-    "page", [page for page in pages_with("console") if page not in RUN_ELSEWHERE], ids=page_id
-)
+@pytest.mark.parametrize("page", cases("console"))
 def test_commands_do_what_the_page_says(page, tmp_path, environment, warm):
     """A command may fail only where the page goes on to show its exit code."""
     if page in MOUNTS:
@@ -188,9 +208,7 @@ def test_commands_do_what_the_page_says(page, tmp_path, environment, warm):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in pages_with("python") if page not in RUN_ELSEWHERE], ids=page_id
-)
+@pytest.mark.parametrize("page", cases("python"))
 def test_python_examples_run(page, tmp_path, environment):
     script = ""
     for first, content in blocks(page, "python"):
@@ -440,6 +458,7 @@ def forked(tool, warm: Path):
     return Forked
 
 
+@pytest.mark.needs("attributes")
 @pytest.mark.parametrize(
     "tool_name",
     ["git stash", "shadow git", "treesnap", pytest.param("restic", marks=pytest.mark.slow)],

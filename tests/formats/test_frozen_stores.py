@@ -77,6 +77,7 @@ def test_the_history_is_as_it_was(frozen):
     assert listed == frozen.manifest["history"]
 
 
+@pytest.mark.needs("attributes")
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("key", ["first", "second", "scoped", "exclusions", "incomplete"])
 def test_a_frozen_snapshot_restores_to_what_was_captured(frozen, key, tmp_path):

@@ -95,6 +95,7 @@ def python(place: Path, *words: str, **options: object) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.needs("notices")
 def test_the_core_and_its_commands_work(without, tmp_path):
     _, place = without
     root = tmp_path / "root"

@@ -50,7 +50,10 @@ _MACHINE = re.compile(
 
 
 def hide_attributes() -> None:
-    """Lets tests set no extended attributes, as on a file system that has none."""
+    """Lets tests set no extended attributes, as on a file system that has none.
+
+    Nor look at any where Python has no call for them, as on a Mac.
+    """
 
     def refuse(path: object, *_: object, **__: object) -> None:
         number = errno.ENOTSUP
@@ -58,6 +61,8 @@ def hide_attributes() -> None:
 
     if not IS_LINUX and not volumes.NAME:
         os.setxattr = refuse
+        if not hasattr(os, "listxattr"):
+            os.listxattr = lambda *_, **__: []
 
 
 def require(*names: str) -> None:

@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from unicodedata import normalize
 
@@ -35,6 +36,8 @@ _EILSEQ = 92
 _C_LIBRARY = ctypes.CDLL(None, use_errno=True)
 _RENAMES = {darwin.RENAME_EXCL: 1, darwin.RENAME_SWAP: 2}
 """The flags of renameat2(2)."""
+Identity = tuple[int, int]
+"""Device and inode of a file."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 """Flags of fallocate(2)."""
 _FAT_STEP_NS = 2 * 10**9
@@ -91,6 +94,12 @@ class SystemDouble:
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self.made: list[str] = []
+        self.flags: dict[Identity, int] = {}
+        self.lists: dict[Identity, bytes] = {}
+        """Access control lists."""
+        self.dataless: set[Identity] = set()
+        """Files and directories that lie with a service alone."""
+        self.downloads = True
         self.flushed: list[tuple[str, int]] = []
         """What reached the medium since it was last asked: each by what the seam calls that."""
 
@@ -229,6 +238,41 @@ class SystemDouble:
 
         return self._answer("fremovexattr", remove)
 
+    def fchflags(self, fd: int, flags: int) -> int:
+        def change() -> None:
+            self.flags[_identity(fd)] = flags
+
+        return self._answer("fchflags", change)
+
+    def fstat(self, fd: int) -> Any:
+        return SimpleNamespace(st_flags=self.flags.get(_identity(fd), 0))
+
+    def acl_text(self, fd: int) -> bytes | None:
+        return self.lists.get(_identity(fd))
+
+    def set_acl_text(self, fd: int, text: bytes | None) -> int:
+        if not self._volume.attributes:
+            ctypes.set_errno(darwin.ENOTSUP)
+            return -1
+        if text is None:
+            self.lists.pop(_identity(fd), None)
+        else:
+            self.lists[_identity(fd)] = text
+        return 0
+
+    def setiopolicy_np(self, kind: int, scope: int, policy: int) -> int:
+        assert (kind, scope) == (3, 0)
+        self.downloads = policy != 1
+        return 0
+
+    def read_dataless(self, fd: int) -> None:
+        """Brings a file here that lies with a service, unless the process said no."""
+        if _identity(fd) not in self.dataless:
+            return
+        if not self.downloads:
+            raise OSError(darwin.EDEADLK, os.strerror(darwin.EDEADLK))
+        self.dataless.discard(_identity(fd))
+
     def _attributes(self, fd: int) -> list[str]:
         if not self._volume.attributes:
             raise OSError(errno.EOPNOTSUPP, "")
@@ -237,6 +281,11 @@ class SystemDouble:
     def _value(self, fd: int, name: bytes) -> bytes:
         self._attributes(fd)
         return os.getxattr(_itself(fd), _as_linux(name))
+
+
+def _identity(fd: int) -> Identity:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 def _itself(fd: int) -> str:
@@ -278,6 +327,10 @@ class MacFileSystem(FoldingFileSystem):
         volume = self._volume
         if call.method == "link" and not volume.links:
             raise Unsupported(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        if call.method in {"read", "read_at", "map", "scan", "list_names"} and isinstance(
+            call.arguments[0], int
+        ):
+            self.libc.read_dataless(call.arguments[0])
         if call.method == "change_times":
             name, time_ns = call.arguments
             call.arguments = name, time_ns // volume.time_step_ns * volume.time_step_ns

@@ -14,8 +14,9 @@ from disk import load
 from folding import without_form
 from libsystem import VOLUMES, MacFileSystem
 from power import PoweredFileSystem
-from treesnap.core.fs.base import Unsupported
-from treesnap.core.fs.darwin import F_FULLFSYNC, F_PREALLOCATE
+from treesnap.core.fs import posix
+from treesnap.core.fs.base import NoAttribute, Unsupported
+from treesnap.core.fs.darwin import EDEADLK, F_FULLFSYNC, F_PREALLOCATE
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.fs.posix import PosixFileSystem
 from treesnap.core.worktree.apply.capabilities import capabilities_of
@@ -221,6 +222,57 @@ class TestVolumesOfAMac(FileSystemTests):
         with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
             os.fstat(fd)
         fs.close(fs.open(f"{directory}/file", os.O_RDONLY))  # of which nothing was written
+
+    def test_flags_and_access_lists_are_attributes(self, fs, directory, volume):
+        """Those that protect a file are not, and none that the system has made."""
+        if not volume.attributes:
+            return
+        fs.close(fs.open(f"{directory}/file", NEW))
+        with opened(fs, f"{directory}/file", os.O_RDWR) as fd, opened(fs, directory) as top:
+            fs.libc.fchflags(fd, 0x8000 | 0x2 | 0x20)
+            fs.set_xattr(fd, "treesnap.darwin.acl", b"!#acl 1\n")
+
+            names = ["treesnap.darwin.acl", "treesnap.darwin.flags"]
+            assert sorted(fs.list_xattrs((top, b"file"))) == names
+            assert fs.get_xattr(fd, names[0]) == b"!#acl 1\n"
+            assert fs.get_xattr(fd, names[1]) == b"0x8000"
+            fs.set_xattr(fd, names[1], b"0x8003")
+            assert fs.libc.fstat(fd).st_flags == 0x8000 | 0x1 | 0x2 | 0x20
+            for name in names:
+                fs.remove_xattr(fd, name)
+                with pytest.raises(NoAttribute):
+                    fs.get_xattr(fd, name)
+            assert fs.list_xattrs(fd) == []
+            with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+                fs.set_xattr(fd, names[1], b"hidden")
+
+    def test_attributes_of_the_system_are_left_alone(self, fs, directory, volume):
+        if volume.attributes:
+            fs.close(fs.open(f"{directory}/file", NEW))
+            os.setxattr(f"{directory}/file", "user.com.apple.system.Security", b"1")
+            with opened(fs, f"{directory}/file") as fd:
+                assert fs.list_xattrs(fd) == []
+
+    def test_what_a_service_holds_is_not_downloaded(self, fs, directory):
+        put_file(fs, f"{directory}/file", b"content")
+        found = os.lstat(f"{directory}/file")
+        fs.libc.dataless.add((found.st_dev, found.st_ino))
+
+        with (
+            opened(fs, f"{directory}/file") as fd,
+            pytest.raises(OSError, match=os.strerror(EDEADLK)),
+        ):
+            fs.read(fd, 100)
+
+        assert len(fs.libc.dataless) == 1
+
+    def test_a_folder_that_is_protected_says_what_to_do(self, fs, directory, monkeypatch):
+        def refuse(*_: object, **__: object) -> int:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+        monkeypatch.setattr(posix, "open_whole", refuse)
+        with pytest.raises(PermissionError, match="Full Disk Access"):
+            fs.open(directory, os.O_RDONLY)
 
     def test_a_pipe_is_made_where_no_call_takes_a_directory(self, fs, directory, monkeypatch):
         """Before macOS 13."""

@@ -78,7 +78,11 @@ class Tried:
         return Handle(context_at(root=self.root, store_path=store, fs=fs, wait_s=0))
 
     def look(self) -> str:
-        """Returns which of both trees is there; raises where it is neither."""
+        """Returns which of both trees is there; raises where it is neither.
+
+        Synced before, because vfat lists types as they are on the disk, and ``os.walk`` trusts it.
+        """
+        os.sync()
         found = tree_state(self.root)
         if not differences(found, self.before):
             return "before"

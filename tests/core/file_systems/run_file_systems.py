@@ -189,8 +189,9 @@ def boot(tree: Path, place: Path, names: list[str]) -> list[dict[str, Any]]:
     ) as machine:
         assert machine.stdout is not None
         for line in machine.stdout:
-            if line.startswith("RESULT "):
-                results.append(json.loads(line.removeprefix("RESULT ")))
+            _, is_result, document = line.partition("RESULT ")  # behind what the console sends
+            if is_result:
+                results.append(json.loads(document))
             else:
                 sys.stdout.write(line)
                 sys.stdout.flush()

@@ -31,10 +31,22 @@ PREALLOCATE = struct.Struct("Iiqqq")
 PUNCH_HOLE = struct.Struct("IIqq")
 """fpunchhole: flags, nothing, offset and size, both in whole blocks."""
 CLONE_NOFOLLOW, CLONE_NOOWNERCOPY = 1, 2
+DATALESS_POLICY, OF_PROCESS, NO_DOWNLOAD = 3, 0, 1
+"""For setiopolicy_np(3): whether reading a file that lies with a service alone brings it here."""
+FLAGS, ACL = "treesnap.darwin.flags", "treesnap.darwin.acl"
+"""Under these names flags and the access control list of a file are among its attributes."""
+_OWN = frozenset({FLAGS, ACL})
+KEPT_FLAGS = 0x1 | 0x8 | 0x8000
+"""UF_NODUMP, UF_OPAQUE, UF_HIDDEN. With one that protects a file it could not be put in place, and
+others say what the system has made of it."""
+_SYSTEMS_OWN = "com.apple.system."
+"""Attributes that take an entitlement."""
 SYNC_VOLUME = 0x80044101
 """FSIOC_SYNC_VOLUME, for ffsctl(2)."""
 SYNC_FULL, SYNC_WAIT = 1, 2
-ENOENT, EXDEV, EINVAL, ENOTTY, ERANGE = 2, 18, 22, 25, 34
+EDEADLK = 11
+"""What reading a file is that lies with a service alone, such as iCloud."""
+EPERM, ENOENT, EXDEV, EINVAL, ENOTTY, ERANGE = 1, 2, 18, 22, 25, 34
 ENOTSUP, ENOSYS, ENOATTR, EOPNOTSUPP = 45, 78, 93, 102
 _PATH_SIZE_MAX = 1024
 _NO_CALL = frozenset({ENOTSUP, EOPNOTSUPP, ENOSYS})
@@ -44,6 +56,11 @@ _NO_SYNC = _NO_CALL | {EINVAL, ENOTTY}
 _NO_DIRECTORY_SYNC = _NO_SYNC | {ENOENT}
 _NO_CLONE = _NO_CALL | {EXDEV}
 _CLONE_SUFFIX = b".clone"
+_ACL_EXTENDED = 0x100
+_NO_ACL = _NO_CALL | {ENOENT, EINVAL}
+_PROTECTED_FOLDER = (
+    "Operation not permitted; if macOS protects it, give the terminal Full Disk Access"
+)
 
 
 class LibSystem:
@@ -54,6 +71,7 @@ class LibSystem:
     """
 
     fcntl: staticmethod[..., Any] = staticmethod(fcntl.fcntl)
+    fstat: staticmethod[[int], Any] = staticmethod(os.fstat)
     fsync: staticmethod[[int], None] = staticmethod(os.fsync)
     open: staticmethod[..., int] = staticmethod(open_whole)
 
@@ -71,6 +89,42 @@ class LibSystem:
         )
         self.fsetxattr = _typed(library.fsetxattr, c_int, c_int, c_char_p, *value, c_uint32, c_int)
         self.fremovexattr = _typed(library.fremovexattr, c_int, c_int, c_char_p, c_int)
+        self.fchflags = _typed(library.fchflags, c_int, c_int, c_uint)
+        self.setiopolicy_np = _typed(library.setiopolicy_np, c_int, c_int, c_int, c_int)
+        self._acl_get_fd = _typed(library.acl_get_fd_np, c_void_p, c_int, c_int)
+        self._acl_set_fd = _typed(library.acl_set_fd_np, c_int, c_int, c_void_p, c_int)
+        self._acl_to_text = _typed(library.acl_to_text, c_void_p, c_void_p, c_void_p)
+        self._acl_from_text = _typed(library.acl_from_text, c_void_p, c_char_p)
+        self._acl_init = _typed(library.acl_init, c_void_p, c_int)
+        self._acl_free = _typed(library.acl_free, c_int, c_void_p)
+
+    def acl_text(self, fd: int) -> bytes | None:
+        """Returns the access control list of an open file, or None without one."""
+        found = self._acl_get_fd(fd, _ACL_EXTENDED)
+        if not found:
+            if ctypes.get_errno() in _NO_ACL:
+                return None
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        try:
+            text = self._acl_to_text(found, None)
+            if not text:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            try:
+                return ctypes.string_at(text)
+            finally:
+                self._acl_free(text)
+        finally:
+            self._acl_free(found)
+
+    def set_acl_text(self, fd: int, text: bytes | None) -> int:
+        """Gives an open file an access control list, or none; returns -1 where it fails."""
+        made = self._acl_init(1) if text is None else self._acl_from_text(text)
+        if not made:
+            return -1
+        try:
+            return self._acl_set_fd(fd, made, _ACL_EXTENDED)
+        finally:
+            self._acl_free(made)
 
 
 def _typed(function: Any, result: type, *arguments: type) -> Callable[..., int]:
@@ -104,7 +158,19 @@ class DarwinFileSystem(PosixFileSystem):
 
     @cached_property
     def _libc(self) -> LibSystem:
-        return self._given or LibSystem()
+        libc = self._given or LibSystem()
+        libc.setiopolicy_np(DATALESS_POLICY, OF_PROCESS, NO_DOWNLOAD)  # to read is EDEADLK then
+        return libc
+
+    def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
+        """Downloads nothing: before the first file is open, the process has said so."""
+        _ = self._libc
+        try:
+            return super().open(name, flags, mode, dir_fd=dir_fd)
+        except PermissionError as error:
+            if error.errno != EPERM:
+                raise
+            raise PermissionError(EPERM, _PROTECTED_FOLDER, os.fsdecode(name)) from None
 
     def open_any(self, name: Name, *, dir_fd: int | None = None, is_directory: bool = False) -> int:
         try:
@@ -258,22 +324,54 @@ class DarwinFileSystem(PosixFileSystem):
         return os.fsdecode(path.partition(b"\0")[0])
 
     def list_xattrs(self, place: Place) -> list[str]:
+        """Flags and the access control list are among them, as far as there are any."""
         with self._opened(place) as fd:
-            names = _filled(lambda *buffer: self._libc.flistxattr(fd, *buffer, 0))
-        return [os.fsdecode(name) for name in names.split(b"\0") if name]
+            found = _filled(lambda *buffer: self._libc.flistxattr(fd, *buffer, 0))
+            names = [os.fsdecode(name) for name in found.split(b"\0") if name]
+            names = [name for name in names if not name.startswith(_SYSTEMS_OWN)]
+            return names + [name for name in (FLAGS, ACL) if self._own_value(fd, name) is not None]
+
+    def _own_value(self, fd: int, attribute: str) -> bytes | None:
+        """Returns what is kept as an attribute and is none, or None where there is nothing."""
+        if attribute == ACL:
+            return self._libc.acl_text(fd)
+        flags = self._libc.fstat(fd).st_flags & KEPT_FLAGS
+        return b"%#x" % flags if flags else None
+
+    def _set_own_value(self, fd: int, attribute: str, value: bytes | None) -> None:
+        if attribute == ACL:
+            _checked(self._libc.set_acl_text(fd, value), _NO_CALL)
+            return
+        try:
+            wanted = int(value or b"0", 16) & KEPT_FLAGS
+        except ValueError:
+            raise OSError(EINVAL, os.strerror(EINVAL), attribute) from None
+        others = self._libc.fstat(fd).st_flags & ~KEPT_FLAGS
+        _checked(self._libc.fchflags(fd, others | wanted), _NO_CALL)
 
     def get_xattr(self, place: Place, attribute: str) -> bytes:
         name = os.fsencode(attribute)
         with self._opened(place) as fd:
+            if attribute in _OWN:
+                value = self._own_value(fd, attribute)
+                if value is None:
+                    raise NoAttribute(ENOATTR, os.strerror(ENOATTR), attribute)
+                return value
             return _filled(lambda *buffer: self._libc.fgetxattr(fd, name, *buffer, 0, 0))
 
     def set_xattr(self, place: Place, attribute: str, value: bytes) -> None:
         name = os.fsencode(attribute)
         with self._opened(place) as fd:
+            if attribute in _OWN:
+                self._set_own_value(fd, attribute, value)
+                return
             _checked(self._libc.fsetxattr(fd, name, value, len(value), 0, 0), _NO_CALL)
 
     def remove_xattr(self, place: Place, attribute: str) -> None:
         with self._opened(place) as fd:
+            if attribute in _OWN:
+                self._set_own_value(fd, attribute, None)
+                return
             _checked(self._libc.fremovexattr(fd, os.fsencode(attribute), 0), _NO_CALL)
 
     @contextmanager

@@ -21,7 +21,7 @@ from treesnap.core.model.entries import Entry, EntryKind, Xattrs
 
 _ROOM_BYTES = 1 << 20
 """A disk on which so much is free has room for an attribute, which has 64 KiB at most."""
-PRIVILEGED = (b"security.", b"trusted.", b"system.")
+PRIVILEGED = (b"security.", b"trusted.", b"system.", b"treesnap.darwin.acl")
 """What the names of attributes begin with that privileged programs set, or that name users."""
 
 
