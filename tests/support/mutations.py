@@ -242,8 +242,6 @@ def change_attribute(top: bytes, random: Random) -> bytes | None:
     path = pick(top, random)
     if path is None:
         return None
-    if not IS_LINUX:
-        return None
     name = "user.note" if is_file(path) or is_directory(path) else "trusted.note"
     if name in os.listxattr(path, follow_symlinks=False) and random.random() < 0.5:
         os.removexattr(path, name, follow_symlinks=False)
@@ -290,7 +288,7 @@ MUTATIONS = (
     change_mode_of_root,
     change_owner,
     change_time,
-    change_attribute,
+    *([change_attribute] if IS_LINUX else []),
     replace_inode,
 )
 
