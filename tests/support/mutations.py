@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable
 from random import Random
 
+from capabilities import HAS_DEVICES
 from trees import (
     FUTURE_NS,
     NAMES,
@@ -271,7 +272,7 @@ MUTATIONS = (
     add_directory,
     add_symlink,
     add_fifo,
-    add_device,
+    *([add_device] if HAS_DEVICES else []),
     add_link,
     add_link,
     overwrite,

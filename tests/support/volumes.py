@@ -106,7 +106,7 @@ def _copy(source: Any, target: Any, *, follow_symlinks: bool = True, **at: int) 
 def _setxattr(call: Callable[..., None]) -> Callable[..., None]:
     @wraps(call)
     def set_one(path: Any, name: str, *arguments: Any, **options: Any) -> None:
-        if not (HAS_ATTRIBUTES and name.startswith("user.")):
+        if not (HAS_ATTRIBUTES and os.fsdecode(name).startswith("user.")):
             raise OSError(95, os.strerror(95), path)
         call(path, name, *arguments, **options)
 
