@@ -166,6 +166,17 @@ MUTATIONS = (
     ),
     # ------------------------------------------------------------------ durable
     Mutation(
+        "a Mac leaves what is synced in the memory of the drive",
+        "core/fs/darwin.py",
+        (
+            (
+                "            self._libc.fcntl(fd, F_FULLFSYNC)\n",
+                "            self._libc.fsync(fd)\n",
+            ),
+        ),
+        {"P4": ("core/file_systems/test_volumes_of_a_mac.py",)},
+    ),
+    Mutation(
         "a pack is not synced",
         "core/store/packs.py",
         (

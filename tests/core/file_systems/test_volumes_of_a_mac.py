@@ -9,11 +9,16 @@ import errno
 import os
 from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from cuts import cuts
+from disk import materialise
 from libsystem import VOLUMES, MacFileSystem
-from sampling import sized
+from power import PoweredFileSystem
+from prepared import trust_stores
+from sampling import evenly, sized
 from state import differences, tree_state
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import TreesnapError
@@ -126,3 +131,66 @@ def test_an_error_anywhere_leaves_one_of_both_states(place):
             assert not place.is_before()
 
     assert set(outcomes) == {False, True}
+
+
+def powered(place: MacPlace) -> PoweredFileSystem:
+    fs = MacFileSystem(place.base, place.volume)
+    return PoweredFileSystem(str(place.base), fs, apart=[b"store"])
+
+
+@pytest.mark.sampled(5)
+def test_a_power_cut_anywhere_leaves_one_of_both_states(place):
+    """Where fsync makes nothing durable, but for volumes that have nothing else."""
+    fs = powered(place)
+    context = context_at(root=place.root, store_path=str(place.base / "store"), fs=fs, wait_s=0)
+    Handle(context).restore("before")
+    fs.note_return()
+    recording = fs.recording()
+    found = [*cuts(recording, random=Random(0), more=2, untimed=b"store")]
+    outcomes = []
+    for number in evenly(len(found), sized(4, 40)):
+        cut = found[number - 1]
+        materialise(cut.disk, str(place.base))
+        trust_stores(place.base)
+        place.handle().recover()
+        outcomes.append(place.is_before())
+        assert outcomes[-1] or not cut.moment.is_after_return
+
+    assert set(outcomes) == {False, True}
+
+
+def test_a_file_that_the_drive_was_not_told_to_write_is_lost(place):
+    """By fsync(2) alone, but where a volume has nothing else."""
+    fs = powered(place)
+    fd = fs.open(str(place.base / "synced"), os.O_RDWR | os.O_CREAT)
+    fs.write(fd, b"content")
+    place_of_calls = fs._inner.libc
+    place_of_calls.fsync(fd)
+    fs.lstat(str(place.base / "synced"))
+    before = len(fs.recording().syncs)
+    assert len(place_of_calls.flushed) == (0 if place.volume.flushes else 1)
+
+    fs.sync(fd)
+
+    fs.close(fd)
+    assert (before, len(fs.recording().syncs)) == (0, 1 if place.volume.flushes else 2)
+
+
+def test_what_a_service_holds_is_neither_downloaded_nor_touched(tmp_path):
+    """It makes a snapshot incomplete, like what may not be read."""
+    place = MacPlace(tmp_path, "APFS")
+    (place.root / "far").write_text("as it is here")
+    fs = MacFileSystem(place.base, place.volume)
+    found = (place.root / "far").lstat()
+    fs.libc.dataless.add((found.st_dev, found.st_ino))
+    store = str(place.base / "store")
+    handle = Handle(context_at(root=place.root, store_path=store, fs=fs, wait_s=0))
+
+    made = handle.create(name="after")
+    assert [(item.path, item.reason.name) for item in made.skipped] == [(b"far", "UNREADABLE")]
+    assert not made.complete
+    handle.restore("before")
+    handle.restore("after")
+
+    assert len(fs.libc.dataless) == 1
+    assert (place.root / "far").lstat().st_ino == found.st_ino
