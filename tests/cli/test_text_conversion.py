@@ -366,6 +366,36 @@ class TestSqlite:
         assert "'a.db' is not shown as text: SQLite exited with 1" in found.err
         assert "b.db-wal\nBinary file" in found.out
 
+    def test_several_are_printed_by_one_process(self, root, store, monkeypatch):
+        """One that is damaged, or that prints too much, leaves the others."""
+        started = []
+
+        class Counted(subprocess.Popen):
+            def __init__(self, *words, **options):
+                started.append(words)
+                super().__init__(*words, **options)
+
+        for number in range(4):
+            with closing(sqlite3.connect(root / f"{number}.db", isolation_level=None)) as opened:
+                opened.execute("CREATE TABLE t (a)")
+        handle = open_root(root, store)
+        latest = handle.create().id
+        for number in range(4):
+            with closing(sqlite3.connect(root / f"{number}.db", isolation_level=None)) as opened:
+                opened.execute("BEGIN")
+                opened.executemany("INSERT INTO t VALUES (?)", [(1,)] * (500 if number == 2 else 1))
+                opened.execute("COMMIT")
+        (root / "1.db").write_bytes(b"SQLite format 3\0" + bytes(100))
+        monkeypatch.setattr(subprocess, "Popen", Counted)
+
+        changes = handle.diff(latest)
+        found = list(handle.contents(latest, None, changes, as_text=True, max_size_bytes=9 << 10))
+
+        assert [item.converted_by is not None for item in found] == [True, False, False, True]
+        assert found[1].not_converted == "SQLite exited with 1: file is not a database"
+        assert found[2].not_converted == "SQLite prints more than 9.0 KiB"
+        assert len(started) == 1
+
     def test_nothing_that_a_database_names_is_run(self, snap, root, tmp_path):
         """Views and triggers are printed; a table may not use what is not safe to use."""
         with closing(sqlite3.connect(root / "a.db", isolation_level=None)) as opened:

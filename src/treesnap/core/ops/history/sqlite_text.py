@@ -1,17 +1,24 @@
 """Databases of SQLite as text: the statements that would make what a restored one holds.
 
-Run as a program, it prints those of a database, with what is in the log or the journal beside it.
-The database may be a stranger's. It is opened in a process of its own with limits, from a copy in a
+Run as a program, it prints those of databases, with what is in the log or the journal beside each.
+A database may be a stranger's. It is opened in a process of its own with limits, from a copy in a
 private directory; no extension is loaded, and views and triggers are printed, not run.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+
+from treesnap.core.fs.durable import opened_file, write_all
+from treesnap.core.fs.local import LocalFileSystem
 
 HEADER = b"SQLite format 3\0"
 """What a database begins with, https://www.sqlite.org/fileformat.html."""
 _LOG_HEADERS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+DATABASE, TEXT, FAILURE = "file", "text", "failure"
+"""Names in the directory of one database: what is printed, and why it is not."""
+TOO_LONG = b"too long"
 _MEMORY_SIZE_MAX = 1 << 30
 _FILE_SIZE_MAX = 1 << 30
 
@@ -27,26 +34,74 @@ def is_log(path: bytes, *sides: bytes | None) -> bool:
     return path.endswith(b"-wal") and all(data.startswith(_LOG_HEADERS) for data in contents)
 
 
-def print_statements(path: str) -> None:
-    """Prints a database; raises sqlite3.Error for what is damaged or encrypted."""
-    import resource
+class _TooLong(Exception):
+    """More would be printed than the caller takes."""
+
+
+def _statements(path: str, size_max: int) -> bytes:
+    """Returns a database as text; raises sqlite3.Error for what is damaged, _TooLong."""
     import sqlite3
     from contextlib import closing
 
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_SIZE_MAX, _MEMORY_SIZE_MAX))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_SIZE_MAX, _FILE_SIZE_MAX))
+    lines, size = [], 0
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA trusted_schema = OFF")
         database.execute("PRAGMA cell_size_check = ON")
         database.text_factory = lambda raw: raw.decode(errors="backslashreplace")
         for statement in database.iterdump():
-            sys.stdout.buffer.write(f"{statement}\n".encode(errors="backslashreplace"))
+            line = f"{statement}\n".encode(errors="backslashreplace")
+            size += len(line)
+            if size > size_max:
+                raise _TooLong
+            lines.append(line)
+    return b"".join(lines)
+
+
+def _print_one(directory: str, size_max: int) -> int:
+    """Prints the database in a directory into a file beside it; returns the exit code."""
+    import resource
+    import sqlite3
+
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_SIZE_MAX, _MEMORY_SIZE_MAX))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_SIZE_MAX, _FILE_SIZE_MAX))
+    try:
+        name, said = TEXT, _statements(os.path.join(directory, DATABASE), size_max)
+    except _TooLong:
+        name, said = FAILURE, TOO_LONG
+    except sqlite3.Error as error:
+        name, said = FAILURE, f"{error}".encode(errors="backslashreplace")
+    fs = LocalFileSystem()
+    path = os.path.join(directory, name)
+    with opened_file(fs, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+        write_all(fs, fd, said)
+    return 0 if name == TEXT else 1
+
+
+def _serve() -> None:
+    """Prints the databases that standard input names, and says how each ended.
+
+    Each is opened by a process of its own, which is forked and so need not start Python: what a
+    stranger's database does to it reaches no other one. It has none of the pipes of this process.
+    """
+    import sqlite3  # noqa: F401 - loaded once, and not by each process
+
+    for line in sys.stdin.buffer:
+        place, size_max = line.decode().split()
+        directory = os.fsdecode(bytes.fromhex(place))
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                nothing = os.open(os.devnull, os.O_RDWR)
+                for number in range(3):
+                    os.dup2(nothing, number)
+                code = _print_one(directory, int(size_max))
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        sys.stdout.buffer.write(b"%d\n" % code)
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
-    import sqlite3
-
-    try:
-        print_statements(sys.argv[1])
-    except sqlite3.Error as _error:
-        sys.exit(f"{_error}")
+    _serve()

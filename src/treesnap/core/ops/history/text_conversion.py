@@ -12,10 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 
 from treesnap.core.ending_signals import signal_name
-from treesnap.core.fs.durable import opened_file, write_all
+from treesnap.core.fs.durable import opened_file, read_file, write_all
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import DATABASE_LOG_SUFFIXES, EntryKind
@@ -24,8 +23,15 @@ from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import size_text
 from treesnap.core.model.results import ChangedContent
-from treesnap.core.model.type_names import TYPE_CHECKING
-from treesnap.core.ops.history.sqlite_text import is_database, is_log
+from treesnap.core.model.type_names import TYPE_CHECKING, Self
+from treesnap.core.ops.history.sqlite_text import (
+    DATABASE,
+    FAILURE,
+    TEXT,
+    TOO_LONG,
+    is_database,
+    is_log,
+)
 from treesnap.core.ops.user_settings import text_commands
 from treesnap.core.own_program import python_words
 from treesnap.core.worktree.scan.patterns import Matcher
@@ -52,7 +58,6 @@ class _ConversionFailed(Exception):
 
 Beside = Callable[[bytes], tuple[bytes | None, bytes | None]]
 """Reads both sides of a path; None where it is absent, large, or not a file."""
-_NOTHING: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class _Command(NamedTuple):
@@ -66,6 +71,92 @@ class _Command(NamedTuple):
 
 
 _SQLITE = _Command("SQLite", python_words("-m", "treesnap.core.ops.history.sqlite_text"), "SQLite")
+
+
+class _SqlitePrinter:
+    """Prints databases in a process that is started for the first one; a context manager."""
+
+    def __init__(self) -> None:
+        self._fs = LocalFileSystem()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Ends the process, and one that it may have forked."""
+        import signal
+
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with process:  # closes the pipes, and waits
+            pass
+
+    def text_of(self, data: bytes, logs: Mapping[bytes, bytes | None], size_max: int) -> bytes:
+        """Returns a database as text, with what is in its log and its journal.
+
+        Raises _ConversionFailed.
+        """
+        from tempfile import TemporaryDirectory
+
+        try:
+            with TemporaryDirectory(prefix="treesnap-", ignore_cleanup_errors=True) as directory:
+                for suffix, content in {b"": data, **logs}.items():
+                    if content is not None:
+                        self._write(directory, DATABASE + suffix.decode(), content)
+                code = self._ask(directory, size_max)
+                if code == 0:
+                    text = self._read(directory, TEXT, size_max)
+                    if len(text) > size_max:
+                        raise _too_long(size_max)
+                    return text
+                said = b""
+                with suppress(FileNotFoundError):
+                    said = self._read(directory, FAILURE, _LAST_LINE_BYTES)
+                raise _too_long(size_max) if said == TOO_LONG else _failed(code, said)
+        except OSError as error:
+            raise _not_started(error) from error
+
+    def _write(self, directory: str, name: str, content: bytes) -> None:
+        path = os.path.join(directory, name)
+        with opened_file(self._fs, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+            write_all(self._fs, fd, content)
+
+    def _read(self, directory: str, name: str, size_max: int) -> bytes:
+        return read_file(self._fs, os.path.join(directory, name), size_max)
+
+    def _ask(self, directory: str, size_max: int) -> int:
+        """Has a database printed; returns the exit code of the process that did."""
+        from selectors import EVENT_READ, DefaultSelector
+
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with DefaultSelector() as selector:
+            selector.register(process.stdout, EVENT_READ)
+            process.stdin.write(f"{os.fsencode(directory).hex()} {size_max}\n".encode())
+            process.stdin.flush()
+            if not selector.select(TIME_MAX_S):
+                self.__exit__()
+                raise _too_slow()
+        return int(process.stdout.readline() or -1)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        import subprocess
+
+        if self._process is None:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program, without a shell
+                _SQLITE.words,
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return self._process
 
 
 def converted(
@@ -95,6 +186,17 @@ def _each_converted(
     beside: Beside,
     size_max: int,
 ) -> Iterator[ChangedContent]:
+    with _SqlitePrinter() as printer:
+        yield from _each_printed(contents, commands, beside, size_max, printer)
+
+
+def _each_printed(
+    contents: Iterable[ChangedContent],
+    commands: list[tuple[Matcher, _Command]],
+    beside: Beside,
+    size_max: int,
+    printer: _SqlitePrinter,
+) -> Iterator[ChangedContent]:
     given_up: dict[str, str] = {}
     for content in contents:
         command = _command_for(content, commands)
@@ -108,7 +210,7 @@ def _each_converted(
         if why is None:
             try:
                 if is_ours:
-                    yield _database_converted(content, beside, size_max)
+                    yield _database_converted(content, beside, size_max, printer)
                 else:
                     yield _converted(content, command, size_max)
                 continue
@@ -147,7 +249,9 @@ def _is_of_sqlite(content: ChangedContent) -> bool:
     return _is_of_files(content) and (is_whole or is_log(content.change.path, *sides))
 
 
-def _database_converted(content: ChangedContent, beside: Beside, size_max: int) -> ChangedContent:
+def _database_converted(
+    content: ChangedContent, beside: Beside, size_max: int, printer: _SqlitePrinter
+) -> ChangedContent:
     """Returns a database as text with the log beside it; or its log, if that alone has changed."""
     path, old, new = content.change.path, content.old, content.new
     if is_log(path, old, new):
@@ -164,16 +268,10 @@ def _database_converted(content: ChangedContent, beside: Beside, size_max: int) 
             (new, {suffix: log for suffix, (_, log) in logs.items()}),
         ]
         name = _SQLITE.name
-    left, right = (_text_of_database(data, beside_it, size_max) for data, beside_it in sides)
+    left, right = (
+        None if data is None else printer.text_of(data, logs, size_max) for data, logs in sides
+    )
     return content._replace(old=left, new=right, converted_by=name)
-
-
-def _text_of_database(
-    data: bytes | None, logs: Mapping[bytes, bytes | None], size_max: int
-) -> bytes | None:
-    if data is None:
-        return None
-    return _text_of(data, "file", _SQLITE, size_max, {key: log for key, log in logs.items() if log})
 
 
 def _converted(content: ChangedContent, command: _Command, size_max: int) -> ChangedContent:
@@ -186,28 +284,19 @@ def _converted(content: ChangedContent, command: _Command, size_max: int) -> Cha
     return content._replace(old=old, new=new, converted_by=command.name)
 
 
-def _text_of(
-    data: bytes,
-    name: str,
-    command: _Command,
-    size_max: int,
-    beside: Mapping[bytes, bytes] = _NOTHING,
-) -> bytes:
-    """Returns what a command prints of a file, with others that are named as it is and more."""
+def _text_of(data: bytes, name: str, command: _Command, size_max: int) -> bytes:
+    """Returns what a command prints of a file."""
     from tempfile import TemporaryDirectory
 
     fs = LocalFileSystem()
     try:
         with TemporaryDirectory(prefix="treesnap-", ignore_cleanup_errors=True) as directory:
             path = os.path.join(directory, name)
-            for suffix, content in {b"": data, **beside}.items():
-                whole = path + suffix.decode()
-                with opened_file(fs, whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-                    write_all(fs, fd, content)
+            with opened_file(fs, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+                write_all(fs, fd, data)
             return _output_of(_words_for(command.words, path), directory, size_max)
     except OSError as error:
-        why = f"cannot be started: {error.strerror or error}"
-        raise _ConversionFailed(why, is_final=True) from error
+        raise _not_started(error) from error
 
 
 def _words_for(words: list[str], path: str) -> list[str]:
@@ -241,10 +330,7 @@ def _output_of(words: list[str], directory: str, size_max: int) -> bytes:
                 raise _too_slow() from error
             raise
     if code != 0:
-        lines = errors.strip().splitlines()
-        said = f": {printable(lines[-1])}" if lines else ""
-        ended = f"exited with {code}" if code > 0 else f"was killed by {signal_name(-code)}"
-        raise _ConversionFailed(ended + said)
+        raise _failed(code, errors)
     return output
 
 
@@ -275,9 +361,24 @@ def _read_both(
                 else:
                     size += len(piece)
                     if size > size_max:
-                        raise _ConversionFailed(f"prints more than {size_text(size_max)}")
+                        raise _too_long(size_max)
                     pieces.append(piece)
     return b"".join(pieces), errors
+
+
+def _failed(code: int, errors: bytes) -> _ConversionFailed:
+    lines = errors.strip().splitlines()
+    said = f": {printable(lines[-1])}" if lines else ""
+    ended = f"exited with {code}" if code > 0 else f"was killed by {signal_name(-code)}"
+    return _ConversionFailed(ended + said)
+
+
+def _not_started(error: OSError) -> _ConversionFailed:
+    return _ConversionFailed(f"cannot be started: {error.strerror or error}", is_final=True)
+
+
+def _too_long(size_max: int) -> _ConversionFailed:
+    return _ConversionFailed(f"prints more than {size_text(size_max)}")
 
 
 def _too_slow() -> _ConversionFailed:
