@@ -111,6 +111,49 @@ def test_everyday_commands_work_without_anything_of_linux(system, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+AGENTS = """
+import io, json, os, sys
+from treesnap.cli.main import execute
+def run(*words, given=""):
+    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()))
+    return execute([*words])
+def tell(event, **fields):
+    document = {"session_id": "s", "cwd": os.getcwd(), "hook_event_name": event, **fields}
+    assert run("hook", "claude", given=json.dumps(document)) == 0, event
+os.chdir(sys.argv[3])
+open("kept", "w").write("kept")
+assert run("create", "-q") == 0
+tell("UserPromptSubmit", prompt="Break it")
+call = {"tool_name": "Bash", "tool_use_id": "t", "tool_input": {"command": "break it"}}
+tell("PreToolUse", **call)
+open("made", "w").write("by the agent"); os.remove("kept")
+tell("PostToolUse", **call)
+tell("Stop")
+assert run("rewind", "--session", "s", "-q") == 0
+assert (os.listdir("."), open("kept").read()) == (["kept"], "kept")
+assert run("run", "-q", "--", "sh", "-c", "rm kept; exit 3") == 3
+assert open("kept").read() == "kept"
+request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+assert run("mcp", given=json.dumps(request) + "\\n") == 0
+"""
+
+
+def test_agents_are_served_without_anything_of_linux(tmp_path):
+    """Hooks capture, a rewind takes back what they saw, a failed command leaves no trace."""
+    root = tmp_path / "elsewhere"
+    root.mkdir()
+
+    done = subprocess.run(
+        [sys.executable, HOOK, "darwin", AGENTS, root],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HOME": str(tmp_path), "SNAP_STORE": str(tmp_path / "store"), **INHERITED},
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_lock_is_asked_for_as_a_mac_lays_it_out():
     """Otherwise the kernel refuses the question, and that would count as no lock."""
     done = run_elsewhere(

@@ -21,6 +21,7 @@ from treesnap.core.fs import IS_LINUX
 
 CAPABILITIES = {
     "absent names": "a rename that replaces nothing which another process makes meanwhile",
+    "any names": "names that are not UTF-8",
     "attributes": "extended attributes, access control lists among them",
     "birth times": "when a directory was made",
     "clones": "files that share their blocks",

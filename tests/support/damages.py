@@ -119,7 +119,14 @@ LARGE_SIZE = 2 << 20
 
 def parameters(damages: list[Damage]) -> list[object]:
     """The damages for ``parametrize``."""
-    return [pytest.param(item, id=item.name.replace(" ", "-")) for item in damages]
+    return [
+        pytest.param(
+            item,
+            id=item.name.replace(" ", "-"),
+            marks=[pytest.mark.needs("any names")] if "\\377" in item.script else [],
+        )
+        for item in damages
+    ]
 
 
 ALL = parameters(DAMAGES)

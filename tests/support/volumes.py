@@ -29,6 +29,7 @@ _APFS = ("APFS", "case-sensitive APFS")
 THERE = frozenset(
     need
     for need, names in {
+        "any names": ("",),
         "exchange": _APFS,
         "absent names": (*_APFS, "HFS+"),
         "own syncs": ("", *_APFS, "HFS+"),
