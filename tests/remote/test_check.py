@@ -21,7 +21,9 @@ from treesnap.core.model.errors import ErrorCode, NotFound, Refused, RemoteFaile
 from treesnap.remote import Remotes
 from treesnap.remote.blobs.probe import Creation
 from treesnap.remote.commands.remote import check_lines
+from treesnap.remote.format import decode_format, encode_format
 from treesnap.remote.keys import Secret
+from treesnap.remote.records import Collection
 
 pytestmark = pytest.mark.sampled(5)
 
@@ -101,7 +103,8 @@ def test_of_a_server_without_ranges_whole_files_are_read(handle, content):
 
 def test_a_verdict_of_the_day_of_set_up_counts(handle, content):
     added(handle, content)
-    content["format"] = content["format"].replace(b'"any"', b'"none"')
+    said = decode_format(content["format"], "")
+    content["format"] = encode_format(said._replace(collection=Collection.NONE))
 
     found = checked(handle, lambda: MemoryBlobs(content))
 

@@ -18,7 +18,7 @@ from treesnap.core.codec.pack import PACK_SIZE_TARGET, IndexEntry, encode_object
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import snapshot_id
 from treesnap.core.model.entries import ObjectId, ObjectKind
-from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.errors import Corrupt, ErrorCode, RemoteFailed
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Record
 from treesnap.remote.objects import Place, RemoteObjects, needed_objects
@@ -157,22 +157,31 @@ class Collector:
     def _copy(
         self, view: View, entries: Sequence[IndexEntry]
     ) -> tuple[tuple[IndexedPacks, ...], set[ObjectId]]:
-        """Writes packs with objects, verified; returns them, and what could not be read."""
+        """Writes packs with objects, verified.
+
+        Returns them, and the objects that could not be read, or have no room there.
+        """
         objects = RemoteObjects(self._files, view)
         copies: list[IndexedPacks] = []
-        unreadable = set[ObjectId]()
+        uncopied = set[ObjectId]()
         for batch in _batches(entries):
             live: list[tuple[ObjectKind, ObjectId, bytes]] = []
             for kind, object_id, data in _read(objects, [entry.id for entry in batch]):
                 if data is None:
-                    unreadable.add(object_id)
+                    uncopied.add(object_id)
                 else:
                     live.append((kind, object_id, data))
             if live:
                 content, tables = encode_pack([encode_objects(live, LEVEL_REWRITE)])
-                name = self._files.put(Folder.PACKS, view.state.epoch, content)
-                copies.append(IndexedPacks.of_pack(name, tables, len(content)))
-        return tuple(copies), unreadable
+                try:
+                    name = self._files.put(Folder.PACKS, view.state.epoch, content)
+                except RemoteFailed as error:
+                    if error.code != ErrorCode.REMOTE_FULL:
+                        raise
+                    uncopied.update(object_id for _, object_id, _ in live)  # others may go
+                else:
+                    copies.append(IndexedPacks.of_pack(name, tables, len(content)))
+        return tuple(copies), uncopied
 
     def _publish(
         self,

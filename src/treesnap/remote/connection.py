@@ -38,7 +38,7 @@ from treesnap.core.model.presentation import Record
 from treesnap.core.ops.trust import real_target
 from treesnap.remote.blobs.base import BlobMissing, Blobs
 from treesnap.remote.blobs.retries import RETRY_FOR_S, Retries
-from treesnap.remote.blobs.wrappers import CreateOnly, SystemClock, Throttled, WholeReads
+from treesnap.remote.blobs.wrappers import CreateOnly, RoomKept, SystemClock, Throttled, WholeReads
 from treesnap.remote.cache import FileCache
 from treesnap.remote.copies import Doubled
 from treesnap.remote.files import SealedFiles
@@ -209,6 +209,16 @@ def limited(opener: Opener, bytes_per_s: float) -> Opener:
         return Throttled(opener(url, make=make), bytes_per_s, SystemClock())
 
     return open_limited
+
+
+def keeping_reserve(opener: Opener) -> Opener:
+    """Returns what connects in the same way, and makes room in a directory that is full."""
+
+    def open_with_reserve(url: str, *, make: bool = False) -> Blobs:
+        blobs = opener(url, make=make)
+        return RoomKept(blobs) if directory_of(url) is not None else blobs
+
+    return open_with_reserve
 
 
 class Connection:

@@ -65,6 +65,7 @@ from treesnap.core.ops.user_settings import is_safe_remote
 from treesnap.core.store.lock import held
 from treesnap.core.store.maintenance.retention import Decision, Policy, decide
 from treesnap.core.store.roots import load_history, registered_roots
+from treesnap.remote.blobs.wrappers import RoomKept
 from treesnap.remote.cache import FileCache
 from treesnap.remote.check import RemoteCheck, try_out
 from treesnap.remote.collector import Collected, Collector
@@ -77,6 +78,7 @@ from treesnap.remote.connection import (
     connect,
     directory_of,
     expects_encryption,
+    keeping_reserve,
     patient,
     read_format,
     removed_if_unused,
@@ -410,6 +412,8 @@ class Remotes:
                             code=ErrorCode.REMOTE_NAME_TAKEN,
                         )
                     marks = connection.marks(*connection.protocol.read_state())
+                    if directory is not None and not append_only:
+                        RoomKept(blobs).keep()
             known = known._replace(
                 remote_id=format_.remote_id,
                 is_encrypted=format_.is_encrypted,
@@ -576,7 +580,9 @@ class Remotes:
         frees the space. Raises InvalidArgument where the settings cannot be read, NotFound where
         the root has no history there, Busy, Refused, RemoteFailed, RemoteLocked.
         """
-        with self._connected(name, "prune a remote", changes_history=True) as remote:
+        with self._connected(
+            name, "prune a remote", changes_history=True, frees_space=True
+        ) as remote:
             session, log = remote.session, remote.session.store.snapshots
             rules, shown = rules_of(policy, settings_of(session))
             pushed = remote.own_history()
@@ -616,7 +622,7 @@ class Remotes:
         local is removed. :meth:`collect` then frees the space. Raises NotFound, InvalidArgument,
         Refused, RemoteFailed, RemoteLocked.
         """
-        with self._connected(name, "delete a history on a remote") as remote:
+        with self._connected(name, "delete a history on a remote", frees_space=True) as remote:
             chosen = choose(remote.histories(), history)
             remote.delete(chosen, chosen.records)
             return chosen.info()
@@ -701,7 +707,7 @@ class Remotes:
         Machines that push meanwhile are not kept waiting. Raises Refused where the server cannot
         be relied on for that, Busy when another collection went on meanwhile.
         """
-        with self._connected(name, "collect garbage on a remote") as remote:
+        with self._connected(name, "collect garbage on a remote", frees_space=True) as remote:
             connection, known_as = remote.connection, quoted(remote.name)
             if not connection.may_collect:
                 raise Refused(
@@ -1023,13 +1029,15 @@ class Remotes:
         reads_all: bool = False,
         only_reads: bool = False,
         changes_history: bool = False,
+        frees_space: bool = False,
     ) -> Iterator[_RemoteSession]:
         """Opens the store and a remote, and reads what is visible there.
 
         A command that ``only_reads`` goes on without a state, index or catalog that is damaged,
         which is a warning; any other one raises Corrupt. With ``reads_all`` nothing is taken from
         what was kept of the remote. What is remembered of the root's history there changes in one
-        process at a time. A damaged commit is a warning.
+        process at a time. A command that ``frees_space`` uses the room that is kept for it. A
+        damaged commit is a warning.
         """
         with opened(self._context, doing, recover=False) as session:
             registry = _registry(session)
@@ -1043,7 +1051,11 @@ class Remotes:
             with (
                 _history_lock(session) if changes_history else nullcontext(),
                 connect(
-                    known, self._secret_of(known), self._opener, cache, registry.machine
+                    known,
+                    self._secret_of(known),
+                    keeping_reserve(self._opener) if frees_space else self._opener,
+                    cache,
+                    registry.machine,
                 ) as connection,
             ):
                 if reads_all:

@@ -432,8 +432,8 @@ def test_damage_on_a_remote_leads_to_the_commands_of_remotes(snap, root, pushed,
 
 
 def test_a_remote_that_cannot_be_checked_says_what_to_do(snap, pushed, disk):
-    (state,) = (disk / "state").iterdir()
-    state.unlink()
+    for state in (disk / "state").iterdir():
+        state.unlink()
 
     found = snap("remote", "verify", "disk")
     outcome = snap("remote", "verify", "disk", "--repair")

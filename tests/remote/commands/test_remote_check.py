@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from oracle import record
+from treesnap.remote.format import decode_format, encode_format
+from treesnap.remote.records import Collection
 
 pytestmark = pytest.mark.sampled(5)
 
@@ -69,8 +71,8 @@ def test_what_is_printed_for_programs(snap, disk):
 
 
 def test_a_remote_where_nothing_is_collected_exits_as_a_collection_does(snap, disk):
-    text = (disk / "format").read_text()
-    (disk / "format").write_text(text.replace('"any"', '"none"'))
+    said = decode_format((disk / "format").read_bytes(), "")
+    (disk / "format").write_bytes(encode_format(said._replace(collection=Collection.NONE)))
 
     outcome = snap("remote", "check")
 

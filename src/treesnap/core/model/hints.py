@@ -183,7 +183,9 @@ HINTS: dict[str, str | None] = {
         "'snap prune' and 'snap gc' make room; --max-size, else 'snap config max-size', sets "
         "the limit"
     ),
-    "remote-full": "make room on the remote, or raise its quota",
+    "remote-full": (
+        "'snap remote prune' and 'snap remote gc' make room on the remote; or raise its quota"
+    ),
     "command-not-found": None,
 }
 """By the code of an error; None where its message says it all."""

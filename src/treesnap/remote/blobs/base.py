@@ -41,6 +41,8 @@ _PREFIX = re.compile(r"[a-z]{1,32}/[0-9a-f-]{0,128}")
 
 KIND = re.compile(r"[a-z]{1,32}")
 """The directory of a kind of blobs, where blobs are files."""
+MARKERS = ("format", "members", "state")
+"""One of these at least is in the directory of a remote: a disk that is not mounted has none."""
 _UNFINISHED = ".unfinished-"
 _UNFINISHED_NAME = re.compile(rf"{re.escape(_UNFINISHED)}[0-9a-f]{{16}}")
 

@@ -39,6 +39,7 @@ from treesnap.core.model.errors import ErrorCode, RemoteFailed, quoted
 from treesnap.remote.blobs.base import (
     BLOB_SIZE_MAX,
     KIND,
+    MARKERS,
     BlobInfo,
     BlobMissing,
     Data,
@@ -110,13 +111,14 @@ class DirectoryBlobs:
                 raise
 
     def _require_format(self) -> None:
-        try:
-            self._fs.lstat(_FORMAT, dir_fd=self._fd)
-        except FileNotFoundError:
-            raise self._failed(
-                "it holds no file 'format', so it is not a remote, or its disk is not mounted",
-                ErrorCode.REMOTE_MISSING,
-            ) from None
+        for name in MARKERS:
+            with suppress(FileNotFoundError):
+                self._fs.lstat(name, dir_fd=self._fd)
+                return
+        raise self._failed(
+            "it holds no file 'format', so it is not a remote, or its disk is not mounted",
+            ErrorCode.REMOTE_MISSING,
+        )
 
     def give_up(self) -> None:
         """Does nothing: a disk is not waited for."""

@@ -38,6 +38,7 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.remote.blobs.base import (
     BLOB_SIZE_MAX,
     KIND,
+    MARKERS,
     BlobInfo,
     BlobMissing,
     Data,
@@ -680,7 +681,7 @@ class SshBlobs:
             client.sync_directory(os.path.dirname(self.url.path) or b".")
             attributes = self._require_directory(client)
         session.mode = (attributes.mode or 0o700) & 0o777
-        if not self._make and not _exists(client, self._path("format")):
+        if not self._make and not any(_exists(client, self._path(name)) for name in MARKERS):
             raise self._failed(
                 "use it as a remote",
                 "it holds no file 'format', so it is not a remote, or its disk is not mounted",

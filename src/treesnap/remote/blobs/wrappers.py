@@ -1,12 +1,13 @@
-"""Blobs in front of other blobs: only ever created, read whole, or at a limited rate."""
+"""Blobs in front of others: only ever created, read whole, with room kept, at a limited rate."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from treesnap.core.model.errors import ErrorCode, RemoteFailed
 from treesnap.remote.blobs.base import (
@@ -20,8 +21,13 @@ from treesnap.remote.blobs.base import (
     merged_ranges,
 )
 
+_Result = TypeVar("_Result")
+
 ATTEMPTS = 5
 """How often a blob is created, where the server's answers are unclear."""
+RESERVE_BYTES = 8 << 20
+"""How much room is kept for what makes room; some pieces of the index and the catalog fit."""
+_RESERVE = "reserve/0"
 BURST_S = 1.0
 """For how long unused tokens are kept."""
 
@@ -73,6 +79,66 @@ class WholeReads(WrappedBlobs):
             self._last = None  # its memory is needed for the next one
             last = self._last = name, self._blobs.get(name)
         return [last[1][start : start + size] for start, size in ranges]
+
+
+class RoomKept(WrappedBlobs):
+    """Blobs of a place that may be full, for a command that makes room there.
+
+    Such a command writes before it removes. Where there is no room for that, it takes the room of a
+    blob that nothing needs, which was written while there was some.
+    """
+
+    def __init__(self, blobs: Blobs) -> None:
+        super().__init__(blobs)
+        self._is_used = False
+
+    def put(self, name: str, data: Data, /) -> None:
+        """Writes a blob, whether or not there is one."""
+        self._with_room(name, len(data), lambda: self._blobs.put(name, data))
+
+    def create(self, name: str, data: Data, /) -> bool:
+        """Writes a blob if there is none."""
+        return self._with_room(name, len(data), lambda: self._blobs.create(name, data))
+
+    def sweep_unfinished(self) -> int:
+        """Removes what writers that are gone left unfinished, and keeps room again."""
+        count = self._blobs.sweep_unfinished()
+        self.keep()
+        return count
+
+    def keep(self) -> None:
+        """Keeps as much room as there is, if it is not kept yet."""
+        noise = os.urandom(1 << 20)  # some file systems store zeros, or equal blocks, in no room
+        for size_bytes in (RESERVE_BYTES, RESERVE_BYTES // 2, RESERVE_BYTES // 4):
+            with suppress(BlobMissing):
+                if self._blobs.size_bytes(_RESERVE) >= size_bytes:
+                    return
+            try:
+                self._blobs.put(_RESERVE, noise * (size_bytes >> 20))
+                return
+            except RemoteFailed as error:
+                if error.code == ErrorCode.REMOTE_DENIED:
+                    return
+                if error.code != ErrorCode.REMOTE_FULL:
+                    raise
+
+    def _with_room(self, name: str, size_bytes: int, write: Callable[[], _Result]) -> _Result:
+        is_pack = name.startswith("packs/")  # which can be left out; what is written last cannot
+        if self._is_used and is_pack:
+            raise RemoteFailed(
+                f"There is no room for blob {name!r}: what was kept is for smaller ones",
+                code=ErrorCode.REMOTE_FULL,
+            )
+        try:
+            return write()
+        except RemoteFailed as error:
+            is_too_large = is_pack and size_bytes > RESERVE_BYTES // 2
+            if error.code != ErrorCode.REMOTE_FULL or self._is_used or is_too_large:
+                raise
+        self._is_used = True
+        self._blobs.sweep_unfinished()
+        self._blobs.delete([_RESERVE])
+        return write()
 
 
 class Clock(Protocol):
