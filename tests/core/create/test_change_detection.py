@@ -279,6 +279,12 @@ class TestWithinOneTick:
 
         assert contents == [b"content", b"CONTENT", b"cOnTeNt"]
 
+    def test_an_edit_is_seen_within_the_second_that_is_all_a_small_inode_tells(
+        self, handle, root, clock
+    ):
+        clock.now_ns += 900 * 10**6
+        self.test_an_edit_is_seen(handle, root)
+
     @pytest.mark.parametrize("name", ["file", "directory", "directory/file", "."])
     @pytest.mark.parametrize("change", [change_attribute, change_owner])
     def test_metadata_that_changed_alone_is_seen(self, handle, root, change, name):

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -194,6 +196,13 @@ class TestAFork:
         assert refused.value.code is ErrorCode.PINNED
 
 
+def with_whole_seconds(status: os.stat_result) -> Any:
+    """Returns metadata as an inode has it that has no room for parts of a second."""
+    facts = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
+    facts["st_ctime_ns"] -= facts["st_ctime_ns"] % 10**9
+    return SimpleNamespace(**facts)
+
+
 @pytest.mark.needs("exact times")
 class TestTheFirstSnapshot:
     def files_read(self, world: World, place: Path) -> list[str]:
@@ -213,6 +222,18 @@ class TestTheFirstSnapshot:
 
         assert self.files_read(world, tmp_path / "one") == []
         assert self.files_read(world, tmp_path / "two") == []
+
+    def test_reads_all_files_where_times_are_whole_seconds(self, world, tmp_path):
+        """For they may have changed within the second in which they were made."""
+
+        class Small(UnsyncedFileSystem):
+            def fstat(self, fd):
+                return with_whole_seconds(super().fstat(fd))
+
+        world.handle().create()
+        world.handle(fs=Small()).fork("latest", [tmp_path / "fork"])
+
+        assert at(world, tmp_path / "fork").create().stats.files_read == 3
 
     def test_reads_no_file_where_hard_links_are(self, world, tmp_path):
         (world.root / "below").mkdir()

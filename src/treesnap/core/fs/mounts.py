@@ -21,9 +21,18 @@ PRECISE_GRANULARITY_NS = 20_000_000
 """Two ticks of the slowest kernel clock, which stamps files on local file systems."""
 COARSE_GRANULARITY_NS = 2_000_000_000
 """FAT's two seconds; used for every file system that is not known to do better."""
+SECOND_NS = 1_000_000_000
 
 _PRECISE = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "overlay", "f2fs", "zfs", "bcachefs"})
 _ESCAPE = LateRegex(rb"\\([0-7]{3})")
+
+
+def has_whole_seconds(time_ns: int) -> bool:
+    """Returns whether a change time has no part of a second, as where there is no room for one.
+
+    So are those of small inodes of ext4, which many a small or old volume has.
+    """
+    return time_ns % SECOND_NS == 0
 
 
 def _decoded(field: bytes) -> bytes:
@@ -122,6 +131,9 @@ class Mounts:
         return point
 
     def granularity_ns(self, root: str) -> int:
-        """Returns the step of file times on the file system that holds a real path."""
+        """Returns the step of file times on the file system that holds a real path.
+
+        A single file may have a coarser one: see :func:`has_whole_seconds`.
+        """
         precise = self.kind(root) in _PRECISE
         return PRECISE_GRANULARITY_NS if precise else COARSE_GRANULARITY_NS

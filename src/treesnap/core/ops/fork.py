@@ -29,7 +29,7 @@ from contextlib import ExitStack, suppress
 from treesnap.core.codec.reader import TreeReader, read_content, read_segments
 from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.fs.durable import read_file, replace_file
-from treesnap.core.fs.mounts import PRECISE_GRANULARITY_NS, Mounts
+from treesnap.core.fs.mounts import PRECISE_GRANULARITY_NS, Mounts, has_whole_seconds
 from treesnap.core.fs.real_path import opened_real
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind
@@ -317,7 +317,8 @@ class _Forking:
 
         def publish(whole_fd: int) -> None:
             build.observe(whole_fd, state.root)
-            has_cache = step_ns <= PRECISE_GRANULARITY_NS
+            is_coarse = has_whole_seconds(self._fs.fstat(whole_fd).st_ctime_ns)
+            has_cache = step_ns <= PRECISE_GRANULARITY_NS and not is_coarse
             if has_cache:
                 time.sleep(step_ns / 1e9)  # so that a change from now on has another time
             published.append(self._publish(export, path, builder if has_cache else None))

@@ -33,7 +33,7 @@ from treesnap.core.codec.reader import TreeCache, TreeReader
 from treesnap.core.codec.statcache import Row, decode_observations, encode_observations
 from treesnap.core.codec.tree import is_storable, put_tree, put_with_subtrees
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.mounts import Mounts
+from treesnap.core.fs.mounts import COARSE_GRANULARITY_NS, Mounts, has_whole_seconds
 from treesnap.core.fs.record_locks import close_unlocked
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import (
@@ -195,6 +195,8 @@ class Scanner:
         self.mount_points: frozenset[bytes] = self.mounts.below(os.fsencode(settings.root))
         self._breaks_links = self.mounts.kind(settings.root) == "overlay"
         self.horizon_ns: int = settings.started_ns - self.mounts.granularity_ns(settings.root)
+        self.coarse_horizon_ns: int = settings.started_ns - COARSE_GRANULARITY_NS
+        """The horizon of files whose times are whole seconds."""
         self.future_ns: int = settings.started_ns + CLOCK_ERROR_MAX_NS
         self.links: LinkGroups = LinkGroups()
         self._rules: list[IgnoreRules] = list(request.rules)
@@ -603,6 +605,7 @@ class Directory:
         seen, self._old = self._known()
         known = self._old or {}
         horizon_ns, future_ns = self._walk.horizon_ns, self._walk.future_ns
+        coarse_horizon_ns = self._walk.coarse_horizon_ns
         for item in self._observations:
             name, mode = item[0], item[1]
             is_known = seen.get(name) == item
@@ -612,7 +615,11 @@ class Directory:
             if name in hidden:
                 self._skip(name, SkipReason(hidden[name]))
                 continue
-            is_young = item[4] >= horizon_ns or horizon_ns <= item[3] < future_ns
+            is_young = (
+                item[4] >= horizon_ns
+                or horizon_ns <= item[3] < future_ns
+                or (item[4] >= coarse_horizon_ns and has_whole_seconds(item[4]))
+            )
             if is_young or name in self._mapped:
                 self._racy.add(name)
             if S_ISDIR(mode):
