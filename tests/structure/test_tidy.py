@@ -101,7 +101,9 @@ HOMES = {
         "core/ops/context.py",
         "core/ops/processes.py",
         "core/watch/follower.py",  # a program that the user named gets it
-        "remote/blobs/ssh.py",  # which program that is
+        "remote/blobs/aws_profile.py",  # where the user's own settings are
+        "remote/blobs/bucket.py",  # which profile of those
+        "remote/blobs/ssh.py",  # which program connects
     ],
     "os.getenv": [],
     "print": [*COMMANDS, "notebook.py"],

@@ -769,11 +769,10 @@ def test_a_certificate_that_is_none_is_refused():
         BucketBlobs(parse_bucket_url("s3://tests"), root_certificate=b"junk")
 
 
-def test_profiles_of_the_aws_command_are_not_read(no_credentials, monkeypatch):
+def test_a_profile_that_is_not_named_is_not_read(no_credentials):
     (no_credentials / ".aws").mkdir()
     profile = "[default]\naws_access_key_id = key\naws_secret_access_key = secret\n"
     (no_credentials / ".aws" / "credentials").write_text(profile)
-    monkeypatch.setenv("AWS_PROFILE", "default")
 
     with answering(page()) as server:
         assert failure(lambda: list_all(opened(server))).code == ErrorCode.REMOTE_CREDENTIALS

@@ -3,7 +3,7 @@
 The only module that imports obstore, when the first bucket is opened; the extra
 ``treesnap[remote]`` installs it.
 
-    s3://BUCKET/PREFIX?endpoint=https://HOST:PORT&region=REGION
+    s3://BUCKET/PREFIX?endpoint=https://HOST:PORT&region=REGION&profile=PROFILE
     gs://BUCKET/PREFIX?endpoint=...
     az://CONTAINER/PREFIX?account=ACCOUNT&endpoint=...
 
@@ -11,8 +11,8 @@ The only module that imports obstore, when the first bucket is opened; the extra
 ``GOOGLE_*``, ``AZURE_*``), in a web identity token file, at the metadata service of a container or
 a machine; for Google also in the file that ``gcloud auth application-default login`` writes, and
 for Azure in ``az`` with ``AZURE_USE_AZURE_CLI``. It does *not* read ``~/.aws/config`` and
-``~/.aws/credentials``: no profiles, no SSO, no ``credential_process``. To use credentials from
-there, pass a function that returns them.
+``~/.aws/credentials``: :mod:`treesnap.remote.blobs.aws_profile` does, for the profile in the URL,
+or in ``AWS_PROFILE`` where the environment has no keys, as the tools of AWS have it.
 
 **Requests.** Blobs are written with one request each, in one piece, because a multipart upload that
 is not finished is paid for until it is removed. ``create`` is sent once, whatever happens;
@@ -38,6 +38,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, RemoteFailed, printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.remote.blobs.aws_profile import AwsProfile
 from treesnap.remote.blobs.base import (
     BLOB_SIZE_MAX,
     BlobInfo,
@@ -98,6 +99,8 @@ class BucketUrl(NamedTuple):
     endpoint: str | None = None
     region: str | None = None
     account: str | None = None
+    profile: str | None = None
+    """Of AWS, whose region and endpoint count where the URL has none."""
 
     def __str__(self) -> str:
         text = f"{self.scheme}://{self.bucket}"
@@ -110,7 +113,11 @@ _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _ENDPOINT = re.compile(
     r"https?://(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5})?(?:/[\w.~/-]*)?", re.ASCII | re.IGNORECASE
 )
-_OPTIONS = {"s3": {"endpoint", "region"}, "gs": {"endpoint"}, "az": {"endpoint", "account"}}
+_OPTIONS = {
+    "s3": {"endpoint", "region", "profile"},
+    "gs": {"endpoint"},
+    "az": {"endpoint", "account"},
+}
 
 
 def parse_bucket_url(url: str) -> BucketUrl:
@@ -135,10 +142,27 @@ def parse_bucket_url(url: str) -> BucketUrl:
         if name not in allowed or not value or [key for key, _ in options].count(name) > 1:
             raise InvalidArgument(f"Option {name!r} of {shown!r} is not possible there")
     bucket = BucketUrl(parts.scheme, parts.netloc, prefix)._replace(**dict(options))
+    return _with_possible_endpoint(bucket)
+
+
+def _with_possible_endpoint(bucket: BucketUrl) -> BucketUrl:
+    """Raises InvalidArgument for an endpoint that is none."""
     if bucket.endpoint is not None and not _ENDPOINT.fullmatch(bucket.endpoint):
         shown = bucket.endpoint.rpartition("@")[2]
         raise InvalidArgument(f"Endpoint {shown!r} is not of the form http(s)://HOST:PORT")
     return bucket
+
+
+def _of_profile(url: BucketUrl) -> tuple[BucketUrl, AwsProfile | None]:
+    """Returns a URL with what its profile says beside it, and that profile."""
+    name = url.profile
+    if name is None and url.scheme == "s3" and "AWS_ACCESS_KEY_ID" not in os.environ:
+        name = os.environ.get("AWS_PROFILE")
+    if not name:
+        return url, None
+    profile = AwsProfile(name)
+    region, endpoint = url.region or profile.region, url.endpoint or profile.endpoint
+    return _with_possible_endpoint(url._replace(region=region, endpoint=endpoint)), profile
 
 
 # --------------------------------------------------------------------------- errors
@@ -282,7 +306,11 @@ def diagnose(text: str) -> Diagnosis:
     """
     said, _, structure = text.partition(_DEBUG)
     if match := _PROVIDER.search(said):
-        return Diagnosis(ErrorCode.REMOTE_CREDENTIALS, printable(match[1]))
+        is_missing = "cannot be started" in match[1]
+        return Diagnosis(
+            ErrorCode.REMOTE_PROGRAM_MISSING if is_missing else ErrorCode.REMOTE_CREDENTIALS,
+            printable(match[1]),
+        )
     if _UNUSABLE_CREDENTIALS.search(structure):
         return Diagnosis(ErrorCode.REMOTE_CREDENTIALS, printable(said.partition(": ")[2]))
     if _METADATA_SERVICE.search(said.partition(" - ")[0]):
@@ -400,12 +428,13 @@ class BucketBlobs:
         root_certificate: bytes | None = None,
         retries: Retries | None = None,
     ) -> None:
-        self.url = url
+        self.url, profile = _of_profile(url)
+        url = self.url
         retries = retries or Retries(for_s=0)
         self._repeater = Repeater(retries)
         self._repeating = _REPEATING_BRIEFLY if retries.for_s else _REPEATING
         self.endpoint: str = url.endpoint or str(url)
-        self._credentials = credentials
+        self._credentials = credentials or profile
         self._root_certificate = root_certificate
         self._obstore = _obstore()
         self._errors = (self._obstore.exceptions.BaseError, OSError)
