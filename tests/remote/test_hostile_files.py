@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from blob_doubles import MemoryBlobs, WrappedBlobs
-from machine_doubles import MemoryMachine, put_commit
+from machine_doubles import MemoryMachine, next_commit, put_commit
 from remote_world import Objects, new_snapshot
 from treesnap.core.codec.index import encode_index
 from treesnap.core.codec.snapshot import snapshot_id
@@ -22,8 +22,8 @@ from treesnap.remote.copies import Doubled
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.keys import GenerationKeys, MasterKeys
 from treesnap.remote.objects import RemoteObjects, Seen, needed_objects
-from treesnap.remote.protocol import Remote
-from treesnap.remote.push import push_snapshots
+from treesnap.remote.protocol import Push, Remote
+from treesnap.remote.push import encoded_anew, push_snapshots
 from treesnap.remote.records import (
     COMMIT,
     DELETION,
@@ -130,8 +130,9 @@ def test_a_reader_goes_on_while_states_go_on(blobs, objects):
 # ---------------------------------------------------------------- a writer that has a key
 
 
-def put_packs(blobs, packs, rows: bytes, epoch: int) -> RemoteName:
-    return put_commit(opened(blobs), RemoteCommit(OTHER, (), tuple(packs), bytes(rows)), epoch)
+def put_packs(blobs, packs, rows: bytes, commit: RemoteName) -> RemoteName:
+    record = RemoteCommit(OTHER, (), tuple(packs), bytes(rows))
+    return put_commit(opened(blobs), record, commit.number, commit.sequence)
 
 
 def pack_of(blobs) -> RemoteName:
@@ -139,19 +140,46 @@ def pack_of(blobs) -> RemoteName:
     return name
 
 
-def test_a_commit_takes_no_pack_of_another_one_away(blobs, objects):
-    """One that names the pack of another under another epoch would have the index name that."""
+def own_pack(commit: RemoteName) -> RemoteName:
+    """Returns the name of a pack of a commit, which need not be there."""
+    return commit._replace(folder=Folder.PACKS, id=b"p" * 16)
+
+
+def require_collected(blobs, *snapshots: bytes) -> None:
+    """Collects twice; then snapshots are whole, and no others are there."""
+    for _ in range(2):
+        assert Collector(opened(blobs)).collect() is not None
+    visible = opened(blobs).read(skips_damaged=True).visible.values()
+    assert {item for entry in visible for item in entry.snapshots} == set(snapshots)
+    for snapshot in snapshots:
+        read_all(blobs, snapshot)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_commit_says_nothing_of_the_pack_of_another_one(blobs, objects, moves):
+    """Nor where it names that under another epoch: the index would name that."""
     snapshot = new_snapshot(objects, Random(1), 1)
     push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
     victim = pack_of(blobs)
-    rows = encode_index([], {victim.id: 100})
-    put_packs(blobs, [victim._replace(number=7)], rows, 7)
+    commit = next_commit(opened(blobs), 7 if moves else 1)
+    if moves:
+        victim = victim._replace(number=7)
+    liar = put_packs(blobs, [victim], encode_index([], {victim.key: 100}), commit)
 
-    for _ in range(2):
-        with pytest.raises(Corrupt, match="pack"):
-            Collector(opened(blobs)).collect()
+    assert list(opened(blobs).read(skips_damaged=True).damaged) == [liar]
+    require_collected(blobs, snapshot)
 
-    assert str(victim) in blobs.content
+
+def test_a_commit_takes_no_pack_that_another_one_of_its_number_has(blobs, objects):
+    """By the thief of a machine, or by its copy."""
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    victim, (first,) = pack_of(blobs), opened(blobs).names(Folder.COMMITS)
+    second = put_packs(blobs, [victim], encode_index([], {victim.key: 100}), first)
+
+    view = opened(blobs).read(skips_damaged=True)
+
+    assert list(view.damaged) == [max(first, second)]
 
 
 def test_a_commit_takes_no_place_of_another_one(blobs, objects):
@@ -163,10 +191,7 @@ def test_a_commit_takes_no_place_of_another_one(blobs, objects):
     forged = victim._replace(number=7)
     blobs.content[str(forged)] = sealed_as(forged, commit)
 
-    with pytest.raises(Corrupt, match="id of another"):
-        Collector(opened(blobs)).collect()
-
-    assert {name for name in blobs.content if name.startswith("packs/")}
+    require_collected(blobs, snapshot)
 
 
 def sealed_as(name: RemoteName, content: bytes) -> bytes:
@@ -181,34 +206,56 @@ def flipped(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("change", [flipped, lambda _data: b"", lambda data: data + b"x"])
-def test_what_other_commits_hold_can_be_read_beside_a_damaged_one(blobs, objects, change):
+def test_a_damaged_commit_is_read_from_its_packs(blobs, objects, change):
     good, bad = (new_snapshot(objects, Random(n), n) for n in (1, 2))
     push_snapshots(opened(blobs), HISTORY, objects, [bad])
     (damaged,) = opened(blobs).names(Folder.COMMITS)
+    whole, packs = opened(blobs).read().commits[damaged]
     blobs.content[str(damaged)] = change(blobs.content[str(damaged)])
 
     push_snapshots(opened(blobs), HISTORY, objects, [good])
 
     view = opened(blobs).read(skips_damaged=True)
-    assert [entry.snapshots for entry in view.visible.values()] == [(good,)]
-    assert list(view.damaged) == [damaged]
+    found, found_packs = view.commits[damaged]
+    assert found._replace(rows=whole.rows) == whole
+    assert list(found_packs.entries()) == list(packs.entries())
+    assert (list(view.damaged), list(view.recovered)) == ([], [damaged])
     result = Verification(opened(blobs), view, lambda _objects, _bytes: None).run(read_data=True)
     assert [(problem.code, problem.where) for problem in result.problems] == [
         ("bad-commit", str(damaged))
     ]
+    require_collected(blobs, good, bad)
+    assert opened(blobs).read().commits == {}
 
 
-def test_nothing_is_collected_beside_a_damaged_commit(blobs, objects):
-    push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(1), 1)])
+def test_a_partial_commit_that_is_damaged_keeps_its_packs(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push = Push(opened(blobs), HISTORY)
+    push.begin()
+    push.add_pack(encoded_anew(objects, needed_objects(objects, [snapshot], Seen())))
+    assert push.commit()
     (damaged,) = opened(blobs).names(Folder.COMMITS)
+    whole = opened(blobs).read().visible
     blobs.content[str(damaged)] = flipped(blobs.content[str(damaged)])
-    kept = dict(blobs.content)
 
-    for work in (Collector(opened(blobs)).collect, Collector(opened(blobs)).fold):
-        with pytest.raises(Corrupt, match=str(damaged)):
-            work()
+    (entry,) = opened(blobs).read(skips_damaged=True).visible.values()
+    require_collected(blobs)
 
-    assert blobs.content == kept
+    assert [item.kept for item in whole.values()] == [entry.kept]
+    assert entry.kept == (pack_of(blobs).key,)
+
+
+def test_beside_what_no_member_signed_collections_go_on(blobs, objects):
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    (commit,) = opened(blobs).names(Folder.COMMITS)
+    forged = [commit._replace(machine=b"stranger"), commit._replace(id=b"i" * 16)]
+    for name in forged:
+        blobs.content[str(name)] = blobs.content[str(commit)]
+
+    assert set(opened(blobs).read(skips_damaged=True).damaged) == set(forged)
+    require_collected(blobs, snapshot)
+    assert opened(blobs).names(Folder.COMMITS) == []
 
 
 def test_what_is_swept_is_no_damaged_deletion(blobs, objects):
@@ -244,32 +291,15 @@ def test_a_commit_that_needs_newer_keys_is_not_called_damaged(blobs, objects):
         opened(blobs).read(skips_damaged=True)
 
 
-def test_a_commit_says_nothing_of_the_pack_of_another_one(blobs, objects):
-    snapshot = new_snapshot(objects, Random(1), 1)
-    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
-    victim = pack_of(blobs)
-    put_packs(blobs, [victim], encode_index([], {victim.id: 100}), victim.number)
-
-    with pytest.raises(Corrupt, match="pack"):
-        Collector(opened(blobs)).collect()
-
-
-def test_a_commit_lists_packs_of_its_own_epoch_alone(blobs):
-    pack = RemoteName(Folder.PACKS, 3, b"p" * 16)
-    put_packs(blobs, [pack], encode_index([], {pack.id: 100}), 5)
-
-    with pytest.raises(Corrupt, match="epoch"):
-        Collector(opened(blobs)).collect()
-
-
 def foreign_rows(blobs, objects, change) -> RemoteName:
     """Publishes a commit with rows of its own pack, which is not there; returns its name."""
     push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(1), 1)])
     ((_, packs),) = opened(blobs).read().commits.values()
-    own = RemoteName(Folder.PACKS, 1, b"p" * 16)
+    commit = next_commit(opened(blobs), 1)
+    own = own_pack(commit)
     some = next(packs.entries())
-    rows = change(some._replace(block=some.block._replace(pack_id=own.id)))
-    return put_packs(blobs, [own], encode_index(rows, {own.id: 100}), 1)
+    rows = change(some._replace(block=some.block._replace(pack_id=own.key)))
+    return put_packs(blobs, [own], encode_index(rows, {own.key: 100}), commit)
 
 
 def descending(entry):
@@ -321,8 +351,9 @@ def test_nothing_is_fetched_for_a_block_that_is_larger_than_any(blobs, objects):
 
 
 def test_a_pack_has_a_possible_size(blobs):
-    pack = RemoteName(Folder.PACKS, 1, b"p" * 16)
-    put_packs(blobs, [pack], encode_index([], {pack.id: 1 << 62}), 1)
+    commit = next_commit(opened(blobs), 1)
+    pack = own_pack(commit)
+    put_packs(blobs, [pack], encode_index([], {pack.key: 1 << 62}), commit)
 
     with pytest.raises(Corrupt, match="larger"):
         opened(blobs).read()
@@ -346,15 +377,16 @@ def claim(blobs) -> RemoteName:
     """Publishes a partial commit that lists all contents of others in a pack of nothing."""
     view = opened(blobs).read()
     epoch = view.state.epoch
-    pack = opened(blobs).files.put(Folder.PACKS, epoch, bytes(600))
+    sequence = next_commit(opened(blobs), epoch).sequence
+    pack = opened(blobs).files.put(Folder.PACKS, epoch, bytes(600), sequence=sequence)
     rows = sorted(
-        entry._replace(block=entry.block._replace(pack_id=pack.id))
+        entry._replace(block=entry.block._replace(pack_id=pack.key))
         for part in view.all_packs
         for entry in part.entries()
         if entry.kind == ObjectKind.CHUNK
     )
-    commit = RemoteCommit(OTHER, (), (pack,), bytes(encode_index(rows, {pack.id: 600})))
-    return put_commit(opened(blobs), commit, epoch)
+    commit = RemoteCommit(OTHER, (), (pack,), bytes(encode_index(rows, {pack.key: 600})))
+    return put_commit(opened(blobs), commit, epoch, sequence)
 
 
 @pytest.fixture
@@ -415,7 +447,8 @@ def test_what_is_claimed_while_a_collection_goes_on_replaces_nothing(blobs, obje
 
 def read_all(blobs, snapshot: bytes) -> None:
     """Reads all that a snapshot needs, each object verified, wherever it is whole."""
-    reader = RemoteObjects(SealedFiles(Doubled(blobs), SEALER), opened(blobs).read())
+    view = opened(blobs).read(skips_damaged=True)
+    reader = RemoteObjects(SealedFiles(Doubled(blobs), SEALER), view)
     known = Seen()
     for reference in needed_objects(reader, [snapshot], known):
         reader.get(reference.kind, reference.id)

@@ -23,6 +23,7 @@ CONTACTS: dict[str, Callable[[Remotes], object]] = {
     "push": lambda remotes: remotes.push("evil"),
     "prune": lambda remotes: remotes.prune("evil"),
     "delete": lambda remotes: remotes.delete("evil", "history"),
+    "repair": lambda remotes: remotes.repair(),
     "verify": lambda remotes: remotes.verify(),
     "keys": lambda remotes: remotes.keys(),
     "add_key": lambda remotes: remotes.add_key("evil", lambda: None),

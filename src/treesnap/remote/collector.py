@@ -71,7 +71,7 @@ class Collector:
 
         Raises Corrupt when something that is needed cannot be read: then nothing is removed.
         """
-        view = self._remote.read()
+        view = self._read()
         self._number = view.number
         try:
             return self._collect(view)
@@ -102,7 +102,7 @@ class Collector:
         closing = deciding._replace(closing=deciding.epoch)
         if not self._remote.create_state(view.number + 2, closing):
             return None
-        last = self._remote.read()
+        last = self._read()
         self._number = view.number + 2
         if last.number != self._number:
             return None
@@ -122,7 +122,7 @@ class Collector:
 
         Condemns nothing, and costs no writer anything.
         """
-        view = self._remote.read()
+        view = self._read()
         if view.state.closing != view.state.floor:
             return False
         packs = frozenset(name for part in view.all_packs for name in part.packs.values())
@@ -131,9 +131,18 @@ class Collector:
         self.sweep()
         return True
 
+    def _read(self) -> View:
+        """Returns a view without what counts for nothing; raises Corrupt."""
+        view = self._remote.read(skips_damaged=True)
+        view.require_whole()
+        return view
+
     def _needed(self, entries: Iterable[CommitEntry], view: View) -> set[ObjectId]:
-        """Returns the objects that the snapshots of commits need."""
-        needed: set[ObjectId] = set()
+        """Returns the objects that the snapshots of commits need, and what says of them in packs
+        which they are.
+        """
+        entries = tuple(entries)
+        needed = {ObjectId(entry.origin) for entry in entries if entry.origin}
 
         def is_known(reference: Reference) -> bool:
             known = reference.id in needed
@@ -211,9 +220,9 @@ class Collector:
         kept = [
             name
             for name, entries in sorted(parts.items(), key=lambda item: -len(item[1]))
-            if all(catalog.get(entry.name.id) == entry for entry in entries)
+            if all(catalog.get(entry.name.key) == entry for entry in entries)
         ][:PARTS_MAX]
-        held = {entry.name.id for name in kept for entry in parts[name]}
+        held = {entry.name.key for name in kept for entry in parts[name]}
         rest = tuple(entry for key, entry in sorted(catalog.items()) if key not in held)
         if rest:
             content = CATALOG.seal(rest)
@@ -243,7 +252,7 @@ class Collector:
         }
         if sizes:
             rows = (entry for entry, _ in groupby(heapq.merge(*sources)))
-            covered = {name.id: size for name, size in sizes.items()}
+            covered = {name.key: size for name, size in sizes.items()}
             part = RemoteIndexPart(tuple(sorted(sizes)), bytes(encode_index(rows, covered)))
             content = REMOTE_INDEX.seal(part)
             names.append(self._files.put(Folder.INDEX, view.number + 1, content))
@@ -268,7 +277,7 @@ class Collector:
             *(
                 name
                 for name in listed[Folder.COMMITS]
-                if name.number < state.floor or name.id in view.catalog or name.id in removed
+                if name.number < state.floor or name.key in view.catalog or name.key in removed
             ),
             *(
                 name
@@ -296,7 +305,7 @@ def _live(view: View, deletions: Iterable[Deletion]) -> dict[bytes, CommitEntry]
     """Returns the commits that stay, without the snapshots that were deleted."""
     gone: dict[bytes, set[bytes]] = defaultdict(set)
     for item in deletions:
-        gone[item.commit.id].update(item.snapshots)
+        gone[item.commit.key].update(item.snapshots)
     live = {}
     for key, entry in view.visible.items():
         if entry.kept:
@@ -316,10 +325,10 @@ def _id_bytes(payload: bytes) -> bytes:
 def _is_carried_out(deletion: Deletion, view: View) -> bool:
     """Tells whether nothing can ever show the deleted snapshots again."""
     commit = deletion.commit
-    entry = view.catalog.get(commit.id)
+    entry = view.catalog.get(commit.key)
     if entry is not None:
         return not {_id_bytes(item) for item in entry.snapshots} & set(deletion.snapshots)
-    return commit.id in view.state.removed or commit.number < view.state.floor
+    return commit.key in view.state.removed or commit.number < view.state.floor
 
 
 def _read(
@@ -359,7 +368,8 @@ def _usage(
             for entry in part.entries():
                 name = part.packs[entry.pack_id]
                 if name in gone:
-                    of_gone.append((name, entry))
+                    if entry.kind != ObjectKind.SNAPSHOT:  # only a commit there said it
+                        of_gone.append((name, entry))
                 else:
                     yield name, entry
         yield from of_gone
@@ -374,7 +384,7 @@ def _usage(
     condemned = frozenset(
         name
         for name in sizes
-        if (name.id not in kept or name in gone)
+        if (name.key not in kept or name in gone)
         and (used[name] <= total[name] * (1 - WASTE_MIN) or name in joined)
     )
     copied: list[IndexEntry] = []

@@ -250,6 +250,7 @@ class Connection:
         """Whether this machine may collect garbage there."""
         self._blobs = blobs
         self._accepted = known.accepted
+        self._members = known.members
         self._opened = opened
         self._cache = cache
         self._secret = secret
@@ -298,14 +299,17 @@ class Connection:
     def marks(self, number: int, state: RemoteState) -> Marks:
         """Returns what is to be remembered of the remote, with a state that was read there."""
         marks = marks_of(number, state, self.generation)
-        return marks._replace(accepted=self._accepted)
+        members = self.files.members.number
+        return marks._replace(
+            accepted=self._accepted, members=self._members if members is None else members
+        )
 
     def marks_of(self, view: View, *, accepts: bool = False) -> Marks:
         """Returns what is to be remembered of the remote, with all that was read there.
 
         Where what contradicts itself is accepted, that is remembered too.
         """
-        listed = frozenset(name.id for name in view.commits)
+        listed = frozenset(name.key for name in view.commits)
         return self.marks(view.number, view.state)._replace(
             heads=view.certain_heads,
             accepted=tuple(sorted(listed if accepts else listed.intersection(self._accepted))),

@@ -16,6 +16,7 @@ from treesnap.remote.sealing import Sealer, Signed, signer_of
 
 _STATES = "state/"
 _SIGNED = (_STATES, f"{Folder.COMMITS}/", f"{Folder.DELETIONS}/")
+_OF_MACHINES = (f"{Folder.PACKS}/", f"{Folder.COMMITS}/", f"{Folder.DELETIONS}/")
 _NEVER_CHANGED = tuple(
     f"{folder}/" for folder in (Folder.COMMITS, Folder.DELETIONS, Folder.INDEX, Folder.CATALOG)
 )
@@ -77,16 +78,33 @@ class SealedFiles:
 
         What is sent again after a failure has the same bytes: it was sealed once.
         """
-        signer = self.members.signer() if f"{folder}/" in _SIGNED else None
+        signer = self.members.signer() if f"{folder}/" in _OF_MACHINES else None
         machine = signer.id if signer is not None else b""
         prefix = RemoteName(folder, number, b"", machine, sequence).prefix
-        file = self._sealer.seal(prefix, content, signer, statement)
+        is_signed = f"{folder}/" in _SIGNED
+        file = self._sealer.seal(prefix, content, signer if is_signed else None, statement)
         name = RemoteName.parse(file.name)
         assert name is not None
         self._blobs.put(file.name, file.data)
         if self._cache is not None and file.name.startswith(_NEVER_CHANGED):
             self._cache.put(file.name, file.data)
         return name
+
+    def is_member(self, machine: bytes) -> bool:
+        """Tells whether a machine is a member, as far as was found out."""
+        return self.members.key_of(machine) is not None
+
+    def sign(self, data: bytes) -> bytes:
+        """Returns the signature of this machine for what it says of a commit, in an object."""
+        return self.members.signer().sign(self._sealer.signed_object(data))
+
+    def is_signed(self, machine: bytes, signature: bytes, data: bytes) -> bool:
+        """Tells whether a member said something of a commit."""
+        self.members.meet([machine])
+        public = self.members.key_of(machine)
+        return public is not None and self._sealer.is_signed(
+            public, signature, self._sealer.signed_object(data)
+        )
 
     def create(self, name: str, content: bytes) -> bool:
         """Writes a file if there is none; returns whether it did. Raises RemoteFailed."""

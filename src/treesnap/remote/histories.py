@@ -110,7 +110,7 @@ def without_deleted(view: View, deletions: Deletions) -> list[CommitEntry]:
     """Returns the commits that count, without the snapshots that were deleted."""
     gone: dict[bytes, set[bytes]] = defaultdict(set)
     for deletion in deletions.listed.values():
-        gone[deletion.commit.id].update(deletion.snapshots)
+        gone[deletion.commit.key].update(deletion.snapshots)
     kept = []
     for key, commit in view.visible.items():
         left = (

@@ -1,9 +1,9 @@
 """What a store compares with what a server shows: the newest that it saw there before.
 
 A server, or a thief of its credentials, can put old files back, all of which are authentic. So a
-lower number is refused, and another content under one number: of a state, of the keys, and of the
-pushes of each machine. What a server hides from a machine that never saw it, and that nothing knows
-of which the server shows, stays unnoticed.
+lower number is refused, and another content under one number: of a state, of the keys, of the list
+of machines, and of the pushes of each machine. What a server hides from a machine that never saw
+it, and that nothing knows of which the server shows, stays unnoticed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ def require_not_set_back(
         raise set_back(
             url,
             f"is at key generation {seen.generation}, and was at generation {known.generation}",
+        )
+    if seen.members < known.members:
+        raise set_back(
+            url, f"has list {seen.members} of its machines, and had list {known.members}"
         )
     if seen.state_number < known.state_number:
         raise set_back(

@@ -14,6 +14,7 @@ machines name files that are then not readable here, and not the other way round
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Protocol
@@ -137,6 +138,11 @@ class Members:
             raise failure
 
     @property
+    def number(self) -> int | None:
+        """That of the list that counts, or None where none was needed."""
+        return self._number if self._number >= 0 else None
+
+    @property
     def own_id(self) -> bytes:
         """What this machine is called, whether or not it is a member."""
         return self._sealer.signer(self.machine.seed()).id
@@ -211,10 +217,9 @@ class Members:
         for name in self._cache.names(_FOLDER) if self._cache is not None else ():
             data = self._kept(name)
             if data is not None:
-                try:
+                with suppress(Corrupt):  # of older keys
                     self._take(name, data)
-                except Corrupt:  # of older keys
-                    continue
+                    self._number = file_number(name) or 0
 
     def check(self, name: str, data: bytes) -> None:
         """Raises Corrupt for what is not a list that the owner of the newest keys signed."""

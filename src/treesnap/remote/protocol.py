@@ -1,6 +1,7 @@
 """How machines share a remote: none waits, no rule depends on a clock, nothing is lost.
 
-    packs/<epoch>-<id>                           objects
+    packs/<epoch>-<machine>-<sequence>-<id>      objects of the push with these numbers; without a
+                                                 sequence those that a collection wrote
     commits/<epoch>-<machine>-<sequence>-<id>    one push: snapshots, and where the objects of its
                                                  packs are
     deletions/<epoch>-<machine>-<id>             snapshots of a commit that were deleted
@@ -39,15 +40,17 @@ certain commits are marks: others vanish rightly. A list is not read in one mome
 has seen that is not listed, is looked for in a second list.
 
 What others wrote may be wrong: by a bug, by damage, or by a stolen key, which must not remove
-anything. So a commit has an id and packs of its own alone, and of a live object that lies in
-several packs, none goes before the one that stays was read. A commit that breaks a rule or cannot
-be read counts for nothing, and while it is there, nothing is collected. A deletion that cannot be
-read deletes nothing, and while it is there, nothing is collected either.
+anything. So a commit lists packs under its own number alone, and of a live object that lies in
+several packs, none goes before the one that stays was read. A commit that no member signed, or
+that breaks a rule, counts for nothing. A deletion that cannot be read deletes nothing, and while
+it is there, nothing is collected.
 
-**Damage.** A state, or a part of the index or of the catalog, that cannot be read stops everything
-that writes. Readers go on: with the state as it was kept, else with one that names all parts which
-are listed and counts every commit; and without the part, where what the index said is read from
-the packs again. Only what a part of the catalog said is not visible meanwhile.
+**Damage.** The packs of a commit carry its number, and one of them says, signed by its machine,
+what it holds. So a commit that cannot be read is what its packs say, for readers, writers and
+collections alike; the next collection folds it. State and catalog have copies. Without them, or
+without a part of the index, nothing is written. Readers go on: with a state that names all parts
+which are listed and counts every commit; and without the part, where what the index said is read
+from the packs again. Only what a part of the catalog said is not visible meanwhile.
 
 **Repair.** What a server lost or damaged is stored again, in a partial commit: readers take an
 object from any pack that has it. A collection lets go of a pack that is missing when all that
@@ -88,11 +91,13 @@ from treesnap.core.codec.pack import (
     BlockTable,
     Encoded,
     IndexEntry,
+    OpenBlock,
+    encode_objects,
     encode_pack,
     scan_blocks,
 )
 from treesnap.core.codec.snapshot import decode_snapshot
-from treesnap.core.model.entries import ObjectId
+from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import (
     Busy,
     Corrupt,
@@ -102,6 +107,7 @@ from treesnap.core.model.errors import (
     RemoteFailed,
     UnsupportedFormat,
 )
+from treesnap.core.model.ids import object_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Record
 from treesnap.remote.marks import not_listed, state_hash
@@ -111,14 +117,18 @@ from treesnap.remote.records import (
     DELETION,
     FILE_ID_SIZE,
     HEAD,
+    ORIGIN,
+    ORIGIN_STATEMENT,
     REMOTE_INDEX,
     REMOTE_STATE,
     CommitEntry,
+    CommitOrigin,
     Deletion,
     Folder,
     Head,
     HeadName,
     HistoryName,
+    OriginStatement,
     RemoteCommit,
     RemoteName,
     RemoteState,
@@ -136,6 +146,7 @@ _LOOKS_MAX = 3
 _VIEWS_MAX = 5
 """How many views a reader tries when collections delete what they name."""
 
+_NO_HISTORY = HistoryName(bytes(FILE_ID_SIZE), "")
 _STATES = "state/"
 _NO_STATE = "state/"
 """Stands for the name of the state that is not there."""
@@ -204,6 +215,15 @@ class RemoteFiles(Protocol):
         No other commit ever gets that number. Durable.
         """
 
+    def is_member(self, machine: bytes) -> bool:
+        """Tells whether a machine is a member, as far as was found out."""
+
+    def sign(self, data: bytes) -> bytes:
+        """Returns the signature of this machine for what it says of a commit."""
+
+    def is_signed(self, machine: bytes, signature: bytes, data: bytes) -> bool:
+        """Tells whether a member said something of a commit."""
+
     def settle(self, sequence: int, folded: int) -> None:
         """Takes note that a commit of this machine counts, as do all up to the ``folded`` one."""
 
@@ -220,7 +240,7 @@ class RemoteFiles(Protocol):
     ) -> RemoteName:
         """Writes a file under a new name; durable and listed when it returns.
 
-        A commit has a statement, and the sequence number of its machine.
+        A commit has a statement, and the sequence number of its machine, which its packs have too.
         """
 
     def create(self, name: str, content: bytes) -> bool:
@@ -264,7 +284,7 @@ class IndexedPacks:
     """Packs, and where objects are in them. Any writer made it, so its rows are checked."""
 
     def __init__(self, packs: Iterable[RemoteName], rows: bytes, where: str) -> None:
-        self.packs: dict[bytes, RemoteName] = {name.id: name for name in packs}
+        self.packs: dict[bytes, RemoteName] = {name.key: name for name in packs}
         self.rows: IndexPart = IndexPart(memoryview(rows), where)
         self.rows.verify()
         if not self.rows.covered.keys() <= self.packs.keys():
@@ -275,7 +295,7 @@ class IndexedPacks:
     @classmethod
     def of_pack(cls, name: RemoteName, tables: Iterable[BlockTable], size_bytes: int) -> Self:
         """Returns what is in one new pack."""
-        rows = encode_index(sorted(placed(tables, name.id)), {name.id: size_bytes})
+        rows = encode_index(sorted(placed(tables, name.key)), {name.key: size_bytes})
         return cls((name,), bytes(rows), str(name))
 
     def sizes(self) -> Iterator[tuple[RemoteName, int]]:
@@ -342,13 +362,15 @@ class View:
     """That of the state."""
     state: RemoteState
     catalog: Mapping[bytes, CommitEntry]
-    """What was folded, by the ids of commits."""
+    """What was folded, by the keys of commits."""
     index: tuple[IndexedPacks, ...]
     commits: Mapping[RemoteName, tuple[RemoteCommit, IndexedPacks]]
     """Listed commits that count and are not in the catalog."""
     damaged: Mapping[RemoteName, Corrupt]
-    """Others, which cannot be read or break a rule. What they hold is not visible, and nothing is
-    collected while they are there."""
+    """Others, which count for nothing: no member signed them, they break a rule, or neither they
+    nor their packs can be read."""
+    recovered: Mapping[RemoteName, Corrupt] = field(default_factory=dict)
+    """Those among the commits that were damaged, and read from their packs."""
     lacks: Mapping[str, Corrupt] = field(default_factory=dict)
     """The state and parts of index and catalog that cannot be read, and why. Readers go on without
     them; nothing is written meanwhile."""
@@ -374,12 +396,12 @@ class View:
     @cached_property
     def visible(self) -> dict[bytes, CommitEntry]:
         """What every commit that counts holds."""
-        listed = {name.id: commit.entry(name) for name, (commit, _) in self.commits.items()}
+        listed = {name.key: commit.entry(name) for name, (commit, _) in self.commits.items()}
         return {**self.catalog, **listed}
 
     def is_certain(self, name: RemoteName) -> bool:
         """Tells whether a visible commit stays visible until it is deleted."""
-        return name.id in self.catalog or name.number >= self.state.closing
+        return name.key in self.catalog or name.number >= self.state.closing
 
     @cached_property
     def counted_heads(self) -> tuple[HeadName, ...]:
@@ -514,6 +536,8 @@ class Remote:
         self._are_keys_known = are_keys_known
         self._known: dict[RemoteName, Any] = {}
         """What files say that were read; they never change."""
+        self._from_packs: dict[RemoteName, tuple[RemoteCommit, IndexedPacks]] = {}
+        """What damaged commits were."""
         self._last_state: tuple[int, RemoteState] | None = None
         """The last state that was read, with its number."""
 
@@ -657,7 +681,7 @@ class Remote:
                 with suppress(Corrupt, UnsupportedFormat):
                     content = self.files.get(str(name))
                     if content is not None:
-                        tables = list(scan_blocks(content, name.id))
+                        tables = list(scan_blocks(content, name.key))
                         found.append(IndexedPacks.of_pack(name, tables, len(content)))
         return tuple(found)
 
@@ -667,7 +691,7 @@ class Remote:
         names = self.names(Folder.COMMITS) if own is None else list(own)
         number, state = self._state_for_readers(lacks)
         catalog_parts = [name for name in state.catalog_parts if str(name) not in lacks]
-        catalog = {entry.name.id: entry for part in self._all(catalog_parts) for entry in part}
+        catalog = {entry.name.key: entry for part in self._all(catalog_parts) for entry in part}
         index_parts = [name for name in state.index_parts if str(name) not in lacks]
         index = tuple(self._all(index_parts))
         removed = frozenset(state.removed)
@@ -675,41 +699,108 @@ class Remote:
         counted = [
             name
             for name in names
-            if name.number >= state.floor and name.id not in catalog and name.id not in removed
+            if name.number >= state.floor and name.key not in catalog and name.key not in removed
         ]
         self.files.meet(frozenset(name.machine for name in counted if name not in self._known))
         commits: dict[RemoteName, tuple[RemoteCommit, IndexedPacks]] = {}
         heads: dict[RemoteName, Head] = {}
         damaged: dict[RemoteName, Corrupt] = {}
+        recovered: dict[RemoteName, Corrupt] = {}
+        packs = {key for part in index for key in part.packs}
         for name in counted:
             try:
                 with damage_of_remote():
                     if own is None:
                         ((commit, head),) = self._all([name])
-                        if name.id not in self._accepted:
+                        if name.key not in self._accepted:
                             heads[name] = head
                     else:
                         commit = own[name]
-                    commits[name] = commit, IndexedPacks(commit.packs, commit.rows, str(name))
+                    part = IndexedPacks(commit.packs, commit.rows, str(name))
+                    if problem := _problem_of(name, commit, packs):
+                        raise Corrupt(
+                            f"{name} {problem}", code=ErrorCode.REMOTE_DAMAGED, path=str(name)
+                        )
             except Corrupt as error:
                 if not self._is_damage(error):
                     raise  # newer keys would read it
+                heads.pop(name, None)
                 damaged[name] = error
-        damaged |= _refused(commits, index if not lacks else ())
+            else:
+                commits[name] = commit, part
+                packs.update(part.packs)
+        for name in list(damaged):  # after the others, which their packs belong to
+            if (found := self._recovered(name, packs)) is not None:
+                commits[name] = found
+                recovered[name] = damaged.pop(name)
         needed = {*state.catalog_parts, *state.index_parts, *counted}
         self._forget_others(needed)
         if own is None:
             folders = (Folder.COMMITS, Folder.INDEX, Folder.CATALOG)
-            self.files.keep_only(folders, list(map(str, needed - damaged.keys())))
-        for name in damaged:
-            commits.pop(name, None)
-            heads.pop(name, None)
-        view = View(number, state, catalog, index, commits, damaged, dict(lacks), heads)
+            bad = damaged.keys() | recovered.keys()
+            self.files.keep_only(folders, list(map(str, needed - bad)))
+        view = View(number, state, catalog, index, commits, damaged, recovered, dict(lacks), heads)
         if number < 0:
             return replace(view, index=(*index, *self._unlisted_packs(view)))
         if len(index_parts) < len(state.index_parts):
             view = replace(view, index=(*index, *self._unlisted_packs(view)))
         return view
+
+    def _recovered(
+        self, name: RemoteName, listed: Collection[bytes]
+    ) -> tuple[RemoteCommit, IndexedPacks] | None:
+        """Returns what a damaged commit was, as its packs say it, or None where they do not.
+
+        None too where others list these packs. Without what its machine signed there, it was a
+        partial one. Costs a list, and reads all of the packs.
+        """
+        if name in self._from_packs:
+            return self._from_packs[name]
+        names = _names(self.files.list(name.packs)) if self.files.is_member(name.machine) else []
+        if not names or any(pack.key in listed for pack in names):
+            return None
+        tables: dict[RemoteName, tuple[int, Sequence[BlockTable]]] = {}
+        statement = OriginStatement(name.machine, name.number, name.sequence, _NO_HISTORY, ())
+        identity = b""
+        for pack in names:
+            try:
+                content = self.files.get(str(pack))
+            except Corrupt:
+                return None
+            if content is None:
+                raise _FileGone(str(pack))
+            tables[pack] = len(content), list(scan_blocks(content, pack.key))
+            for found, found_id in self.origins(tables[pack][1], content):
+                if found[:3] == statement[:3]:
+                    statement, identity = found, found_id
+        rows = encode_index(
+            sorted(
+                entry for _, each in tables.values() for table in each for entry in table.entries
+            ),
+            {pack.key: size for pack, (size, _) in tables.items()},
+        )
+        commit = RemoteCommit(
+            statement.history, statement.snapshots, tuple(tables), bytes(rows), identity
+        )
+        part = IndexedPacks(commit.packs, commit.rows, str(name))
+        self._from_packs[name] = commit, part
+        return commit, part
+
+    def origins(
+        self, tables: Iterable[BlockTable], content: bytes
+    ) -> Iterator[tuple[OriginStatement, ObjectId]]:
+        """Yields what machines signed of commits in a pack, and the ids of these objects."""
+        for table in tables:
+            for entry in table.entries:
+                if entry.kind == ObjectKind.SNAPSHOT:
+                    with suppress(Corrupt, UnsupportedFormat):
+                        opened = OpenBlock(table, content[table.block.offset : table.end])
+                        origin = ORIGIN.decode(opened.find(entry))
+                        statement = ORIGIN_STATEMENT.decode(origin.statement)
+                        if self.files.is_signed(
+                            statement.machine, origin.signature, origin.statement
+                        ):
+                            yield statement, entry.id
 
     def settled(self, what: str, view: View, read: Callable[[View], _Result]) -> _Result:
         """Returns what is read with a view, or with a newer one while collections go on.
@@ -775,6 +866,8 @@ class Remote:
     def _forget_others(self, names: Collection[RemoteName]) -> None:
         for name in self._known.keys() - names:
             del self._known[name]
+        for name in self._from_packs.keys() - names:
+            del self._from_packs[name]
 
     def is_acknowledged(self, commit: RemoteName) -> bool:
         """Returns whether a stored commit counts from now on.
@@ -848,30 +941,18 @@ def _found(read: Callable[[], _Result]) -> _Result:
                 ) from None
 
 
-def _refused(
-    commits: Mapping[RemoteName, tuple[RemoteCommit, IndexedPacks]], index: Iterable[IndexedPacks]
-) -> dict[RemoteName, Corrupt]:
-    """Returns the commits that break a rule, and why.
+def _problem_of(name: RemoteName, commit: RemoteCommit, listed: Collection[bytes]) -> str | None:
+    """Returns which rule a commit breaks, or None; ``listed`` are keys of packs of others.
 
-    A collection knows commits and packs by their ids, and what it knows nothing of is swept. So a
-    commit that had the id of another one, or listed its pack, could have that one removed. Which of
-    two is the true one cannot be told. A commit lists packs of its own epoch.
+    What a collection knows nothing of is swept, and what it knows of a pack, the first says that
+    lists it. So a commit lists packs of its own number alone. A second one with that number is of
+    a copy of its machine, or of its thief.
     """
-    ids = Counter(name.id for name in commits)
-    owners = Counter(pack_id for part in index for pack_id in part.packs)
-    owners.update(pack_id for _, part in commits.values() for pack_id in part.packs)
-    problems = {}
-    for name, (_, part) in commits.items():
-        if ids[name.id] > 1:
-            problems[name] = "has the id of another commit"
-        elif any(owners[pack_id] > 1 for pack_id in part.packs):
-            problems[name] = "lists a pack that another commit lists"
-        elif any(pack.number != name.number for pack in part.packs.values()):
-            problems[name] = "lists packs of another epoch"
-    return {
-        name: Corrupt(f"{name} {problem}", code=ErrorCode.REMOTE_DAMAGED, path=str(name))
-        for name, problem in problems.items()
-    }
+    if any(str(pack) != f"{name.packs}{pack.id.hex()}" for pack in commit.packs):
+        return "lists packs of another commit"
+    if any(pack.key in listed for pack in commit.packs):
+        return "lists a pack that is listed already"
+    return None
 
 
 def _content_of(format_: Format[Any]) -> _Meaning:
@@ -922,8 +1003,16 @@ def check_whole(file: SignedFile, where: str) -> None:
     meaning(file, where)
 
 
+_PLACE_SIZE = 4
+"""Bytes that the end of a pack has for each block."""
+
+
+def _is_origin(table: BlockTable) -> bool:
+    return table.rows[-1] == ObjectKind.SNAPSHOT
+
+
 class Uploaded(Record):
-    """What a push stored, in all its attempts."""
+    """What a push stored, in all its attempts, but for what says of packs which they are of."""
 
     objects: int = 0
     packs: int = 0
@@ -954,6 +1043,9 @@ class Push:
         self.stored: Uploaded = Uploaded()
         self.uncommitted_objects: int = 0
         """How many objects the next commit lists."""
+        self._number: tuple[bytes, int, tuple[Span, ...]] | None = None
+        """What the next commit is called, once something was stored for it."""
+        self._origin = b""
         self._packs: list[RemoteName] = []
         self._tables: list[tuple[bytes, Sequence[BlockTable]]] = []
         """What lies in the packs with these ids."""
@@ -984,22 +1076,46 @@ class Push:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
-    def add_pack(self, blocks: Iterable[Encoded]) -> None:
-        """Stores a pack; with several jobs, it is stored when :meth:`commit` was called."""
-        content, tables = encode_pack(blocks)
+    def add_pack(self, blocks: Iterable[Encoded], snapshots: Sequence[bytes] = ()) -> None:
+        """Stores a pack; with several jobs, it is stored when :meth:`commit` was called.
+
+        With ``snapshots`` it also says that the commit holds these.
+        """
+        _, sequence, _ = self._numbers()
+        content, tables = encode_pack([*blocks, *self._said(snapshots)])
         self.uncommitted_objects += sum(table.object_count for table in tables)
-        put, epoch = self._remote.files.put, self.view.state.epoch
+        put, arguments = self._remote.files.put, (self.view.state.epoch, content, b"", sequence)
         if self._threads is None:
-            self._note(put(Folder.PACKS, epoch, content), tables, len(content))
+            self._note(put(Folder.PACKS, *arguments), tables, len(content))
             return
-        sent = self._threads.submit(put, Folder.PACKS, epoch, content)
+        sent = self._threads.submit(put, Folder.PACKS, *arguments)
         self._sending.append((sent, tables, len(content)))
         self._wait(self._jobs)
 
     def _forget(self) -> None:
         """Begins with what the next commit holds."""
         self._packs, self._tables, self._covered = [], [], {}
+        self._number, self._origin = None, b""
         self.uncommitted_objects = 0
+
+    def _numbers(self) -> tuple[bytes, int, tuple[Span, ...]]:
+        if self._number is None:
+            self._number = self._remote.files.next_sequence()
+        return self._number
+
+    def _said(self, snapshots: Sequence[bytes]) -> list[Encoded]:
+        """Returns what the next commit holds, if it holds something, in a block of its own."""
+        if not snapshots:
+            return []
+        machine, sequence, _ = self._numbers()
+        epoch = self.view.state.epoch
+        statement = ORIGIN_STATEMENT.payload(
+            OriginStatement(machine, epoch, sequence, self._history, tuple(snapshots))
+        )
+        data = ORIGIN.payload(CommitOrigin(statement, self._remote.files.sign(statement)))
+        identity = object_id(ObjectKind.SNAPSHOT, data)
+        self._origin = identity
+        return [encode_objects([(ObjectKind.SNAPSHOT, identity, data)])]
 
     def _wait(self, sending_max: int) -> None:
         """Waits until no more packs than that are being sent."""
@@ -1009,13 +1125,15 @@ class Push:
 
     def _note(self, name: RemoteName, tables: Sequence[BlockTable], size_bytes: int) -> None:
         self._packs.append(name)
-        self._covered[name.id] = size_bytes
-        self._tables.append((name.id, tables))
-        before = self.stored
+        self._covered[name.key] = size_bytes
+        self._tables.append((name.key, tables))
+        before, needed = self.stored, [table for table in tables if not _is_origin(table)]
+        for table in tables[len(needed) :]:
+            size_bytes -= table.block.size + _PLACE_SIZE
         self.stored = before._replace(
-            objects=before.objects + sum(table.object_count for table in tables),
-            packs=before.packs + 1,
-            size_bytes=before.size_bytes + size_bytes,
+            objects=before.objects + sum(table.object_count for table in needed),
+            packs=before.packs + (1 if needed else 0),
+            size_bytes=before.size_bytes + (size_bytes if needed else 0),
         )
 
     def commit(self, snapshots: Iterable[bytes] = ()) -> bool:
@@ -1023,12 +1141,16 @@ class Push:
 
         Returns whether it counts. If it does not, the push begins again.
         """
+        snapshots = tuple(snapshots)
+        if snapshots and not self._origin:
+            self.add_pack((), snapshots)
         self._wait(0)
+        machine, sequence, unsettled = self._numbers()
+        origin = self._origin if snapshots else b""
         entries = (entry for pack_id, tables in self._tables for entry in placed(tables, pack_id))
         rows = bytes(encode_unsorted(entries, self._covered))
-        commit = RemoteCommit(self._history, tuple(snapshots), tuple(self._packs), rows)
+        commit = RemoteCommit(self._history, snapshots, tuple(self._packs), rows, origin)
         self._forget()
-        machine, sequence, unsettled = self._remote.files.next_sequence()
         state = self.view.state
         folded = {item.machine: item.sequence for item in state.heads}
         own_folded = folded.get(machine, 0)

@@ -72,7 +72,9 @@ def push_snapshots(
             while True:
                 packs = _packs(source, _missing(push.view, source, snapshots))
                 for blocks in islice(packs, packs_per_commit):
-                    push.add_pack(blocks)
+                    # A pack that is not full is the last one.
+                    is_last = sum(len(block.data) for block in blocks) < PACK_SIZE_TARGET
+                    push.add_pack(blocks, snapshots if is_last else ())
                     del blocks  # their memory is needed for the next ones
                     tell()
                     if push.uncommitted_objects >= OBJECTS_PER_COMMIT:

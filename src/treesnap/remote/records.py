@@ -2,8 +2,9 @@
 
 Each is a sealed file, as in a store. Names carry a number: packs, commits and deletions the
 epoch that their writer read, parts of the index and of the catalog the number of the first
-state that names them. Commits and deletions carry the machine too, and commits how many it
-pushed before: so the list alone says which push is the newest of each.
+state that names them. They carry the machine too, and commits how many it pushed before: so the
+list alone says which push is the newest of each. The packs of a commit have its numbers, so it
+cannot list those of another one, and they are found without it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from treesnap.core.codec.fields import (
     word,
 )
 from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument
-from treesnap.core.model.ids import ID_SIZE
+from treesnap.core.model.ids import ID_SIZE, checksum
 from treesnap.core.model.named_tuple import NamedTuple
 
 FILE_ID_SIZE = 16
@@ -47,6 +48,7 @@ STATEMENT_SIZE_MAX = 60 << 10
 FILE_SIZE_MAX = 240 << 20
 """Bytes of any other file: encryption adds at most 4 %, and a blob has at most 256 MiB."""
 MACHINE_ID_SIZE = 8
+SIGNATURE_SIZE = 64
 _NAME = re.compile(
     r"([a-z]+)/([0-9a-f]{16})-(?:([0-9a-f]{16})-(?:([0-9a-f]{8})-)?)?([0-9a-f]{32})\Z"
 )
@@ -70,9 +72,9 @@ class RemoteName(NamedTuple):
     number: int
     id: bytes
     machine: bytes = b""
-    """Who wrote it: for a commit and a deletion."""
+    """Who wrote it: for a pack, a commit and a deletion."""
     sequence: int = 0
-    """Which commit of its machine it is, from 1 on."""
+    """Which commit of its machine it is, or is of, from 1 on; a pack of a collection is of none."""
 
     def __str__(self) -> str:
         return self.prefix + self.id.hex()
@@ -98,10 +100,23 @@ class RemoteName(NamedTuple):
             bytes.fromhex(machine or ""),
             int(sequence or "0", 16),
         )
-        has_machine = name.folder in (Folder.COMMITS, Folder.DELETIONS)
+        has_machine = name.folder in (Folder.PACKS, Folder.COMMITS, Folder.DELETIONS)
         has_sequence = name.folder is Folder.COMMITS
-        is_right = (bool(name.machine), name.sequence > 0) == (has_machine, has_sequence)
+        may_have_sequence = name.folder is Folder.PACKS
+        is_right = bool(name.machine) == has_machine and (
+            may_have_sequence or (name.sequence > 0) == has_sequence
+        )
         return name if is_right and str(name) == text else None
+
+    @property
+    def key(self) -> bytes:
+        """What stands for it where its text is too long; another name has another key."""
+        return checksum(str(self).encode("ascii"), FILE_ID_SIZE)
+
+    @property
+    def packs(self) -> str:
+        """How the names of the packs of a commit begin."""
+        return self._replace(folder=Folder.PACKS).prefix
 
     @property
     def head(self) -> HeadName:
@@ -208,7 +223,9 @@ class CommitEntry(NamedTuple):
     snapshots: tuple[bytes, ...]
     """Payloads of snapshot records, oldest first; none in a partial commit."""
     kept: tuple[bytes, ...] = ()
-    """Ids of the packs that a partial commit keeps."""
+    """Keys of the packs that a partial commit keeps."""
+    origin: bytes = b""
+    """The id of its :class:`CommitOrigin`; none of a partial commit."""
 
 
 class RemoteCommit(NamedTuple):
@@ -217,14 +234,38 @@ class RemoteCommit(NamedTuple):
     history: HistoryName
     snapshots: tuple[bytes, ...]
     packs: tuple[RemoteName, ...]
-    """Its own packs: those that were written for it, in its own epoch."""
+    """Its own packs: those that were written for it, under its number."""
     rows: bytes
     """The objects in them: an index part."""
+    origin: bytes = b""
+    """The id of its :class:`CommitOrigin`, which lies in one of them; none of a partial commit."""
 
     def entry(self, name: RemoteName) -> CommitEntry:
         """Returns what a catalog says of it."""
-        kept = () if self.snapshots else tuple(item.id for item in self.packs)
-        return CommitEntry(name, self.history, self.snapshots, kept)
+        kept = () if self.snapshots else tuple(item.key for item in self.packs)
+        return CommitEntry(name, self.history, self.snapshots, kept, self.origin)
+
+
+class OriginStatement(NamedTuple):
+    """What a machine says of a commit that is not a partial one."""
+
+    machine: bytes
+    epoch: int
+    sequence: int
+    history: HistoryName
+    snapshots: tuple[bytes, ...]
+
+
+class CommitOrigin(NamedTuple):
+    """What a commit holds, as an object in a pack of it, of the kind of snapshots.
+
+    Where commits, or the catalog, are damaged, packs say so what they are of.
+    """
+
+    statement: bytes
+    """An encoded :class:`OriginStatement`."""
+    signature: bytes
+    """That of the machine."""
 
 
 class Deletion(NamedTuple):
@@ -318,20 +359,28 @@ _MEMBERS = Table(
 )
 
 
-def _problem_of_commit(commit: RemoteCommit) -> str | None:
-    """Returns what is wrong with a commit, whose rows are not looked at."""
-    epochs = {name.number for name in commit.packs}
-    return "its packs have several epochs" if len(epochs) > 1 else None
-
-
-_COMMIT = Table(
-    RemoteCommit, "commit", problem_of=_problem_of_commit, history=_HISTORY, packs=_PACKS
+_ORIGIN_ID = where(BYTES, lambda value: len(value) in (0, ID_SIZE), "is an odd id")
+_COMMIT = Table(RemoteCommit, "commit", history=_HISTORY, packs=_PACKS, origin=_ORIGIN_ID)
+_ORIGIN_STATEMENT = Table(
+    OriginStatement,
+    "statement of an origin",
+    machine=_ids(MACHINE_ID_SIZE),
+    epoch=_NUMBER,
+    sequence=_SEQUENCE,
+    history=_HISTORY,
 )
+_ORIGIN = Table(CommitOrigin, "origin", signature=_ids(SIGNATURE_SIZE))
 _DELETION = Table(
     Deletion, "deletion", commit=_name(Folder.COMMITS), snapshots=array(_ids(ID_SIZE))
 )
 _CATALOG = array(
-    row(CommitEntry, name=_name(Folder.COMMITS), history=_HISTORY, kept=array(_FILE_ID))
+    row(
+        CommitEntry,
+        name=_name(Folder.COMMITS),
+        history=_HISTORY,
+        kept=array(_FILE_ID),
+        origin=_ORIGIN_ID,
+    )
 )
 _INDEX = Table(RemoteIndexPart, "remote index", packs=_PACKS)
 
@@ -358,14 +407,17 @@ class Marks(NamedTuple):
     heads: tuple[HeadName, ...] = ()
     """The newest commit of each machine among those that count for ever."""
     accepted: tuple[bytes, ...] = ()
-    """Ids of commits of which it does not matter what they saw: after that, the remote was set
+    """Keys of commits of which it does not matter what they saw: after that, the remote was set
     back, as a person has accepted."""
+    members: int = 0
+    """The number of the newest list of members."""
 
     def joined(self, other: Self) -> Self:
         """Returns the newest of both; of two states with one number, its own."""
         newer = other if other.state_number > self.state_number else self
         return newer._replace(
             generation=max(self.generation, other.generation),
+            members=max(self.members, other.members),
             heads=newest_heads((*self.heads, *other.heads)),
         )
 
@@ -410,6 +462,7 @@ _MARKS = Table(
     generation=SIZE,
     heads=omitted(_HEADS, absent=()),
     accepted=omitted(array(_FILE_ID), absent=()),
+    members=omitted(_NUMBER, absent=0),
 )
 _KNOWN_REMOTE = Table(
     KnownRemote,
@@ -479,5 +532,9 @@ DELETION: Format[Deletion] = Format.of(FileKind.DELETION, _DELETION, FILE_SIZE_M
 HEAD: Format[Head] = Format.of(FileKind.COMMIT, _HEAD, STATEMENT_SIZE_MAX)
 MEMBERS: Format[MemberList] = Format.of(FileKind.MEMBERS, _MEMBERS, MEMBERS_SIZE_MAX)
 MACHINE: Format[MachineRecord] = Format.of(FileKind.MACHINE, _MACHINE)
+ORIGIN_STATEMENT: Format[OriginStatement] = Format.of(
+    FileKind.ORIGIN, _ORIGIN_STATEMENT, COMMIT_SIZE_MAX
+)
+ORIGIN: Format[CommitOrigin] = Format.of(FileKind.ORIGIN, _ORIGIN, COMMIT_SIZE_MAX)
 CATALOG = Format(FileKind.CATALOG, *single("catalog", commits=_CATALOG), FILE_SIZE_MAX)
 REMOTE_INDEX: Format[RemoteIndexPart] = Format.of(FileKind.REMOTE_INDEX, _INDEX, FILE_SIZE_MAX)

@@ -562,7 +562,7 @@ class Remotes:
                 )
             # A commit may be invisible for the moment, and one that was forgotten is a copy's.
             commits = pushed.commits[-_COMMITS_KNOWN_MAX:]
-            commits += tuple(name.id for name in stored.commits)
+            commits += tuple(name.key for name in stored.commits)
             pruned = tuple(item for item in pushed.pruned if item.hex() not in ids)
             pushed = pushed._replace(commits=commits, pruned=pruned)
             remote.set_own_history(pushed)
@@ -1199,6 +1199,11 @@ def _warn_of_damage(context: Context, connection: Connection, view: View) -> Non
         context.monitor.warn(
             WarningCode.REMOTE_FILE_DAMAGED,
             f"{where} cannot be read, and nothing is stored there meanwhile: {error.message}",
+        )
+    for name, error in sorted(view.recovered.items()):
+        context.monitor.warn(
+            WarningCode.REMOTE_FILE_DAMAGED,
+            f"{name} was read from its packs, and should be repaired: {error.message}",
         )
     for name, error in sorted(view.damaged.items()):
         context.monitor.warn(

@@ -84,6 +84,7 @@ _HEADER = struct.Struct(f"<8sBBBBI{REMOTE_ID_SIZE}s")
 _SIGNED = struct.Struct(f"<I{SIGNER_ID_SIZE}s{KEY_SIZE}s{KEY_SIZE}s")
 """Length of the statement, who signs, and hashes of statement and content."""
 _SIGNED_AS = b"treesnap head 2"
+_OBJECT_SIGNED_AS = b"treesnap origin 2"
 _SIZE = struct.Struct("<Q")
 _STORED_SIZE = SEGMENT_SIZE + TAG_SIZE
 _PREFIX = re.compile(r"[a-z]+/(?:[0-9a-f]+-)*\Z")
@@ -121,6 +122,12 @@ class Sealer(Protocol):
     @property
     def owner(self) -> Signer:
         """What signs lists of members."""
+
+    def signed_object(self, data: bytes) -> bytes:
+        """Returns what a machine signs that says something in an object of a pack."""
+
+    def is_signed(self, public: bytes, signature: bytes, data: bytes) -> bool:
+        """Tells whether the holder of a key signed some bytes."""
 
     def seal(
         self,
@@ -185,6 +192,14 @@ class Plain:
         """What makes checksums of lists of members."""
         return checksum_signer(self._remote_id)
 
+    def signed_object(self, data: bytes) -> bytes:
+        """Returns what a machine signs that says something in an object of a pack."""
+        return _OBJECT_SIGNED_AS + self._remote_id + data
+
+    def is_signed(self, public: bytes, signature: bytes, data: bytes) -> bool:
+        """Tells whether the holder of a key signed some bytes."""
+        return is_checksum(public, signature, data)
+
     def seal(
         self,
         prefix: str,
@@ -213,7 +228,7 @@ class Plain:
     def open_signed(self, name: str, data: bytes, key_of: KeyOf) -> Signed:
         """Returns what follows the head; raises Corrupt."""
         head = _Head.read(name, data)
-        head.require_signed(name, key_of, is_checksum)
+        head.require_signed(name, key_of, self.is_signed)
         return head.opened_clear(name, data, self._remote_id, 0)
 
     def ranges(self, name: str, content_size: int, wanted: Sequence[Range]) -> list[Range]:
@@ -258,6 +273,14 @@ class Encrypted:
         """What signs lists of members: all who have the newest keys."""
         return self._newest.owner
 
+    def signed_object(self, data: bytes) -> bytes:
+        """Returns what a machine signs that says something in an object of a pack."""
+        return _OBJECT_SIGNED_AS + self._remote_id + data
+
+    def is_signed(self, public: bytes, signature: bytes, data: bytes) -> bool:
+        """Tells whether the holder of a key signed some bytes."""
+        return is_signed(public, signature, data)
+
     def seal(
         self,
         prefix: str,
@@ -294,7 +317,7 @@ class Encrypted:
         generation = head.generation
         if generation not in self._generations:
             raise _missing(name, generation, self._generations)
-        head.require_signed(name, key_of, is_signed)
+        head.require_signed(name, key_of, self.is_signed)
         if _GIVEN_NAME.match(name):
             return head.opened_clear(name, data, self._remote_id, generation)
         _require_random_name(name)

@@ -92,7 +92,8 @@ class Verification:
         for where, error in sorted(self._view.lacks.items(), key=lambda item: item[0]):
             folder = where.partition("/")[0]
             self._note(f"bad-{folder}", error.message, where)
-        for name, error in sorted(self._view.damaged.items(), key=lambda item: item[0]):
+        bad = {**self._view.damaged, **self._view.recovered}
+        for name, error in sorted(bad.items(), key=lambda item: item[0]):
             self._note("bad-commit", error.message, str(name))
         for name, error in sorted(self._deletions.damaged.items(), key=lambda item: item[0]):
             self._note("bad-deletion", error.message, str(name))

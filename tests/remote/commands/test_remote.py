@@ -235,6 +235,7 @@ def test_a_clone_and_a_fetch_say_what_they_lack(snap, run_snap, root, pushed, di
     whole = run_snap("clone", disk, "again", "--json", cwd=tmp_path, env=env)
     commits[-1].unlink()
     commits[-1].write_bytes(b"weeds")
+    packs[-1].unlink()
     older = run_snap("clone", disk, "older", cwd=tmp_path, env=env)
     named = run_snap("clone", f"{disk}#root@latest", "named", "--json", cwd=tmp_path, env=env)
 

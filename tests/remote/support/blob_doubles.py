@@ -7,7 +7,7 @@ system is in ``treesnap.testing.doubles``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Barrier, Lock
@@ -30,6 +30,11 @@ from treesnap.remote.blobs.base import (
 
 WRITING = frozenset({"put", "create"})
 READING = frozenset({"get", "get_ranges"})
+
+
+def packs_of(commit: str, names: Iterable[str]) -> list[str]:
+    """Returns which files are packs of a commit."""
+    return [name for name in names if name.startswith(commit[:-32].replace("commits", "packs"))]
 
 
 class MemoryBlobs:

@@ -37,9 +37,14 @@ class MemoryMachine:
         self._unsettled.discard(sequence)
 
 
-def put_commit(remote: Remote, commit: RemoteCommit, epoch: int) -> RemoteName:
+def next_commit(remote: Remote, epoch: int) -> RemoteName:
+    """Returns the name of the next commit of a machine, without its random part."""
+    machine, sequence, _ = remote.files.next_sequence()
+    return RemoteName(Folder.COMMITS, epoch, b"", machine, sequence)
+
+
+def put_commit(remote: Remote, commit: RemoteCommit, epoch: int, sequence: int) -> RemoteName:
     """Publishes whatever a commit says, signed by a member."""
     number, state = remote.read_state()
     statement = HEAD.payload(Head(number, state_hash(state)))
-    _, sequence, _ = remote.files.next_sequence()
     return remote.files.put(Folder.COMMITS, epoch, COMMIT.seal(commit), statement, sequence)

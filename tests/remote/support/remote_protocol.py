@@ -6,7 +6,7 @@ requests land once more, long after. Lists come in pages of three names.
 
 An object is a tuple: ``("leaf", n)``, or ``("tree", child, ...)``. A name says when its file was
 written: packs and commits carry the epoch that their writer read, parts of the index and of the
-catalog the number of the first state that names them.
+catalog the number of the first state that names them. A pack also says of which commit it is.
 
 Each rule can be broken on purpose.
 """
@@ -52,6 +52,7 @@ BROKEN_RULES = {
     "numbers parts by the state that it read",
     "removes a commit of which snapshots are left",
     "lets go of packs that the server lost",
+    "collects as if damaged commits held nothing",
     # what a repair owes
     "repairs what no pack lists alone",
     # what a sweep owes
@@ -119,6 +120,18 @@ class Commit(NamedTuple):
     def epoch(self) -> int:
         """The epoch that its writer read; all its packs carry it."""
         return self.snapshots.epoch
+
+
+class Pack(NamedTuple):
+    """What ``packs/<epoch>-<commit>-<id>`` holds; that of a collector is of commit 0."""
+
+    objects: Objects
+    snapshots: Snapshots | None = None
+    """Those of its commit."""
+
+
+DAMAGED = "damaged"
+"""What a server has in the place of a commit that cannot be read."""
 
 
 class Deletion(NamedTuple):
@@ -242,6 +255,8 @@ class World:
         """Those of which the deletion was acknowledged."""
         self.lost: dict[str, Objects] = {}
         """Packs that the server lost. What lies in them is missed once they are named no more."""
+        self.damaged: dict[str, Commit] = {}
+        """What commits held that the server damaged."""
         self.numbers = count(1)
         self.past: list[list[str]] = []
 
@@ -307,13 +322,25 @@ class World:
         if packs:
             name = random.choice(packs)
             self.names.remove(name)
-            self.lost[name] = self.files.pop(name)
+            self.lost[name] = self.files.pop(name).objects
+
+    def damage(self, random: Random) -> None:
+        """Lets the server damage a commit."""
+        names = [name for name in self.names if name.startswith("commits/")]
+        if names:
+            name = random.choice(names)
+            self.damaged.setdefault(name, self.files[name])
+            self.files[name] = DAMAGED
 
     def view(self) -> View:
         """Returns what a reader would read that reads everything at this instant."""
         number = max(number_in(name) for name in self.files if name.startswith("state/"))
         state = self.files[state_name(number)]
-        commits = [value for name, value in self.files.items() if name.startswith("commits/")]
+        commits = [
+            self.damaged[name] if value is DAMAGED else value
+            for name, value in self.files.items()
+            if name.startswith("commits/")
+        ]
         return seen(self, number, state, commits, self.files)
 
     def check(self) -> None:
@@ -439,11 +466,23 @@ class Machine:
             is_counted = number_in(name) >= state.floor
             is_counted = is_counted or self.breaks("counts commits below the floor")
             if is_counted and int(name.rsplit("-")[-1]) not in cataloged:
-                commit = yield Get(name)
+                commit = yield from self.get_commit(name)
                 if commit is None:
                     return None
                 commits.append(commit)
         return seen(self.world, number, state, commits, parts)
+
+    def get_commit(self, name: str) -> Steps:
+        """Returns a commit; one that is damaged as its packs say it. None where it is gone."""
+        found = yield Get(name)
+        if found is not DAMAGED:
+            return found
+        epoch, identity = number_in(name), int(name.rsplit("-", maxsplit=1)[-1])
+        packs = yield from self.get_all((yield from self.list(f"packs/{epoch:016x}-{identity}-")))
+        if not packs or self.breaks("collects as if damaged commits held nothing"):
+            return None if not packs else Commit(identity, Snapshots(epoch, {}, frozenset()), {})
+        held = {pack: content.objects for pack, content in packs.items()}
+        return Commit(identity, next(iter(packs.values())).snapshots, held)
 
     def create_state(self, number: int, state: State) -> Steps:
         """Writes a state if no other machine did; returns whether it counts."""
@@ -510,16 +549,14 @@ class Writer(Machine):
             self.random.shuffle(missing)
             is_partial = len(missing) > 2 and self.random.random() < 0.4
             stored = missing[: len(missing) // 2] if is_partial else missing
-            packs = yield from self.store(stored, view.state.epoch)
-            commit = Commit(
-                next(self.world.numbers),
-                Snapshots(
-                    view.state.epoch,
-                    {} if is_partial else {next(self.world.numbers): root for root in roots},
-                    frozenset(stored) if is_partial else frozenset(),
-                ),
-                packs,
+            identity = next(self.world.numbers)
+            snapshots = Snapshots(
+                view.state.epoch,
+                {} if is_partial else {next(self.world.numbers): root for root in roots},
+                frozenset(stored) if is_partial else frozenset(),
             )
+            packs = yield from self.store(identity, stored, snapshots)
+            commit = Commit(identity, snapshots, packs)
             yield from self.put(f"commits/{commit.epoch:016x}-{commit.id}", commit)
             if not (yield from self.is_acknowledged(commit)):
                 self.old_packs.update(packs)
@@ -556,15 +593,15 @@ class Writer(Machine):
             missing = missing.difference(*self.old_packs.values())
         return sorted(missing)
 
-    def store(self, items: list[Object], epoch: int) -> Steps:
-        """Writes packs; returns what lies in each."""
+    def store(self, commit: int, items: list[Object], snapshots: Snapshots) -> Steps:
+        """Writes the packs of a commit, at least one; returns what lies in each."""
         packs = {}
         cut = self.random.randrange(len(items) + 1)
         for part in (items[:cut], items[cut:]):
-            if part:
-                name = f"packs/{epoch:016x}-{next(self.world.numbers)}"
+            if part or not (items or packs):
+                name = f"packs/{snapshots.epoch:016x}-{commit}-{next(self.world.numbers)}"
                 packs[name] = frozenset(part)
-                yield from self.put(name, packs[name])
+                yield from self.put(name, Pack(packs[name], snapshots))
         if self.breaks("reuses its packs of an earlier epoch"):
             packs |= self.old_packs
         return packs
@@ -582,12 +619,13 @@ class Repairer(Machine):
             is_rash = self.breaks("repairs what no pack lists alone")
             there = (held for name, held in view.packs.items() if is_rash or name in listed)
             lost = needed.difference(*there)
-            name = f"packs/{view.state.epoch:016x}-{next(self.world.numbers)}"
+            identity = next(self.world.numbers)
+            name = f"packs/{view.state.epoch:016x}-{identity}-{next(self.world.numbers)}"
             if not lost:
                 return
-            yield from self.put(name, lost)
             held = Snapshots(view.state.epoch, {}, lost)
-            commit = Commit(next(self.world.numbers), held, {name: lost})
+            yield from self.put(name, Pack(lost, held))
+            commit = Commit(identity, held, {name: lost})
             yield from self.put(f"commits/{commit.epoch:016x}-{commit.id}", commit)
             yield from self.is_acknowledged(commit)
 
@@ -637,9 +675,9 @@ class Collector(Machine):
                 if is_missed and not self.breaks("lets go of packs that the server lost"):
                     continue
             elif wanted and len(wanted) * 2 <= len(held) and random.random() < 0.5:
-                copy = f"packs/{state.epoch:016x}-{next(self.world.numbers)}"
+                copy = f"packs/{state.epoch:016x}-0-{next(self.world.numbers)}"
                 packs[copy] = wanted
-                yield from self.put(copy, wanted)
+                yield from self.put(copy, Pack(wanted))
             elif wanted:
                 continue
             condemned.add(name)
@@ -774,9 +812,14 @@ class Collector(Machine):
 
     def list_commits(self, state: State) -> Steps:
         """Returns the commits that are listed now, or None when one is gone."""
-        names = yield from self.list("commits/")
-        found = yield from self.get_all([name for name in names if number_in(name) >= state.floor])
-        return None if found is None else list(found.values())
+        found = []
+        for name in (yield from self.list("commits/")):
+            if number_in(name) >= state.floor:
+                commit = yield from self.get_commit(name)
+                if commit is None:
+                    return None
+                found.append(commit)
+        return found
 
     def sweep(
         self, number: int | None = None, index: Packs | None = None, state: State | None = None

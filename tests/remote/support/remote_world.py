@@ -149,6 +149,18 @@ class Client:
     def meet(self, machines: Iterable[bytes]) -> None:
         """Does nothing: every machine is a member."""
 
+    def is_member(self, machine: bytes) -> bool:
+        """Tells that every machine is one."""
+        return bool(machine)
+
+    def sign(self, data: bytes) -> bytes:
+        """Returns what stands for a signature."""
+        return object_id(ObjectKind.STATE, data) * 2
+
+    def is_signed(self, machine: bytes, signature: bytes, data: bytes) -> bool:
+        """Tells whether it was made of the same data."""
+        return bool(machine) and self.sign(data) == signature
+
     def put(
         self,
         folder: Folder,
@@ -159,7 +171,8 @@ class Client:
     ) -> RemoteName:
         """Writes a file under a new name; a request without an answer is sent again."""
         files, file = self._server.files, File(content, statement)
-        machine = self._id if folder in {Folder.COMMITS, Folder.DELETIONS} else b""
+        is_of_machine = folder in {Folder.PACKS, Folder.COMMITS, Folder.DELETIONS}
+        machine = self._id if is_of_machine else b""
         identity = self._server.random.randbytes(16)
         name = RemoteName(folder, number, identity, machine, sequence)
         while True:

@@ -79,6 +79,7 @@ class FileKind(IntEnum):
     PUSHED = 26
     MEMBERS = 27
     MACHINE = 28
+    ORIGIN = 29
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

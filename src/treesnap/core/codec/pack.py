@@ -70,7 +70,8 @@ ROW_SIZE = _ROW.size
 TRAILER_SIZE = _TRAILER.size + _CHECK.size
 TABLE_SIZE_MAX = HEAD_SIZE + BLOCK_OBJECTS_MAX * ROW_SIZE
 """The most that the head and the table of a block take."""
-KINDS = frozenset((ObjectKind.CHUNK, ObjectKind.TREE, ObjectKind.CHUNK_LIST))
+KINDS = frozenset((ObjectKind.CHUNK, ObjectKind.TREE, ObjectKind.CHUNK_LIST, ObjectKind.SNAPSHOT))
+"""Those of snapshots are in packs of remotes alone."""
 _COMPRESSIONS = frozenset(Compression)
 _KIND_BYTES = {kind: bytes([kind]) for kind in ObjectKind}
 

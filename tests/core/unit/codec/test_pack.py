@@ -221,7 +221,7 @@ def test_a_damaged_frame_gives_what_comes_before_the_damage():
         {"rows": []},
         {"rows": [(bytes(32), 3, 0)]},
         {"rows": [(bytes(32), 3, 77)]},
-        {"rows": [(bytes(32), 3, int(ObjectKind.SNAPSHOT))]},
+        {"rows": [(bytes(32), 3, int(ObjectKind.STATE))]},
         {"compression": 2},
         {"rows": [(bytes(32), 0, 1)] * (pack.BLOCK_OBJECTS_MAX + 1), "raw_size": 4097},
     ],
