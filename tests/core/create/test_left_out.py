@@ -371,6 +371,32 @@ def test_a_directory_of_the_same_file_system_that_is_mounted_is_left_alone(
         subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.needs("mounts")
+@needs_root
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_what_is_mounted_on_itself_is_left_alone_as_long_as_it_is(handle, root, mounted, kind):
+    """Nothing that a look tells of it changes, neither now nor when it is unmounted."""
+    mounted("first")
+    make(root, "directory/file", "directory/below/file")
+    place = root / ("directory" if kind == "directory" else "directory/file")
+    path = os.fsencode(place.relative_to(root))
+    wait_until_old(handle)
+    subprocess.run(["mount", "--bind", str(place), str(place)], check=True)
+    try:
+        while_mounted = [reasons(handle.create()).get(path) for _ in range(2)]
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+    assert while_mounted == [SkipReason.MOUNT, SkipReason.MOUNT]
+    assert reasons(handle.create()) == {b"first": SkipReason.MOUNT}
+
+
+def wait_until_old(handle) -> None:
+    """Takes snapshots until no file is read because it is young."""
+    while handle.create().stats.files_read:
+        pass
+
+
 def too_long(path: Path) -> None:
     """Gives an ignore file a pattern behind more bytes than are read."""
     path.write_bytes(path.read_bytes() + b"#" * IGNORE_FILE_SIZE_MAX + b"\nsecret\n")

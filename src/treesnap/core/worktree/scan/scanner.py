@@ -27,6 +27,7 @@ import errno
 import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from stat import S_ISDIR, S_ISLNK
 
 from treesnap.core.codec.reader import TreeCache, TreeReader
@@ -88,6 +89,9 @@ if TYPE_CHECKING:
 # Reading a member of an enumeration takes a call of Python code before Python 3.12.
 _FILE, _DIRECTORY = int(EntryKind.FILE), int(EntryKind.DIRECTORY)
 _SKIPPED = int(EntryKind.SKIPPED)
+
+_PASSING = (SkipReason.UNREADABLE, SkipReason.MOUNT)
+"""Reasons that may end without a sign at the name: something may be mounted on itself."""
 
 DEPTH_MAX = 16384
 """Directories deeper than this are reported as unreadable."""
@@ -193,6 +197,11 @@ class Scanner:
         self.recorder = recorder
         self.mounts: Mounts = Mounts(fs)
         self.mount_points: frozenset[bytes] = self.mounts.below(os.fsencode(settings.root))
+        self._mounted: dict[bytes, set[bytes]] = {}
+        """Mount points in the tree, by directory."""
+        for point in self.mount_points:
+            directory, name = treepath.split(point)
+            self._mounted.setdefault(directory, set()).add(name)
         self._breaks_links = self.mounts.kind(settings.root) == "overlay"
         self.horizon_ns: int = settings.started_ns - self.mounts.granularity_ns(settings.root)
         self.coarse_horizon_ns: int = settings.started_ns - COARSE_GRANULARITY_NS
@@ -217,7 +226,7 @@ class Scanner:
             if self.settings.known.mapped is None:
                 self.mapped = mapped_now(self.fs, self.settings.root).inodes
             self._look_ahead(root_fd)
-            self._enter_where_rules_are_given()
+            self._enter_what_rows_may_lack()
             with DirectoryChain(self.fs, root_fd) as chain:
                 root, totals = self.walk(chain, root_fd)
         finally:
@@ -254,11 +263,20 @@ class Scanner:
         if self._changed is not None and self.builder is not None:
             self.builder.keep_unseen()
 
-    def _enter_where_rules_are_given(self) -> None:
-        """Has the walk enter each directory that rules are given for: its row may lack them."""
+    def _enter_what_rows_may_lack(self) -> None:
+        """Has the walk enter each directory that rules are given for, and each with a mount point.
+
+        What is mounted on itself looks as it did before.
+        """
         if self._changed is not None:
             for rule in self.settings.request.rules:
                 self._changed.at(rule.directory)
+            for point in self.mount_points:
+                self._changed.at(point)
+
+    def mounted_in(self, path: bytes) -> AbstractSet[bytes]:
+        """Returns the names of a directory that are mount points."""
+        return self._mounted.get(path, frozenset())
 
     def walk(self, chain: DirectoryChain, root_fd: int) -> tuple[Entry, Totals]:
         """Walks the open root and returns its entry and totals; raises OSError."""
@@ -518,6 +536,8 @@ class Directory:
         """Names of files that may change with no sign of it: they are read, now and next time."""
         self._written = names_of(walk.written, listing.observations)
         """Names of files that may have changed with no sign of it: they are read now."""
+        self._mounted = walk.mounted_in(visit.path)
+        """Names that are left out, and may look as before something was mounted on them."""
 
         self._changed: PathTree | None = None
         """What to look at below, or None for everything."""
@@ -547,7 +567,7 @@ class Directory:
             row is not None
             and row.observations == self._packed
             and row.rules == self.exclusions.fingerprint
-            and not (self._mapped or self._written)
+            and not (self._mapped or self._written or self._mounted)
             and not any(self._looked is None or name in self._looked for name in row.racy)
         )
 
@@ -597,7 +617,7 @@ class Directory:
         self._entries[name] = skipped_entry(name, reason)
         self._skipped.append((name, int(reason)))
         self._walk.skipped.append(Skipped(treepath.join(self.path, name), reason))
-        if reason == SkipReason.UNREADABLE:
+        if reason in _PASSING:
             self._racy.add(name)
 
     def _capture_names(self, fd: int, hidden: dict[bytes, int]) -> None:
@@ -673,7 +693,7 @@ class Directory:
         except Corrupt:
             return {}, None
         seen: dict[bytes, Any] = self._before.copy()
-        for name in self._mapped.union(self._written, row.racy):
+        for name in self._mapped.union(self._written, self._mounted, row.racy):
             if self._looked is None or name in self._looked:
                 seen.pop(name, None)
         for name, _ in row.skipped:
