@@ -16,9 +16,11 @@ from blob_doubles import (
     LateListBlobs,
     MemoryBlobs,
     RacingBlobs,
+    WrappedBlobs,
 )
 from treesnap.core.model.errors import ErrorCode, NotFound, Refused, RemoteFailed
 from treesnap.remote import Remotes
+from treesnap.remote.blobs.base import Facts
 from treesnap.remote.blobs.probe import Creation
 from treesnap.remote.commands.remote import check_lines
 from treesnap.remote.format import decode_format, encode_format
@@ -124,6 +126,57 @@ def test_a_check_of_which_any_request_fails_leaves_nothing(handle, content, numb
 
     assert content == before
     assert checked(handle, lambda: MemoryBlobs(content)).is_reliable
+
+
+@pytest.mark.parametrize("method", ["put", "delete"])
+def test_what_the_credentials_may_not_do_is_said(handle, content, method):
+    added(handle, content)
+
+    class Denied(WrappedBlobs):
+        def around(self, called, proceed, arguments):
+            if called != method:
+                return proceed()
+            if called == "delete":
+                return [name for name in arguments[0] if name in content]
+            if arguments[0] in content:
+                raise RemoteFailed("No", code=ErrorCode.REMOTE_DENIED)
+            return proceed()
+
+    found = checked(handle, lambda: Denied(MemoryBlobs(content)))
+
+    assert (found.may_replace, found.may_remove) == (method != "put", method != "delete")
+    assert ("none" in told(found)) is True
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "words"), [(1200, "20 minutes behind"), (-1200, "20 minutes ahead of"), (600, None)]
+)
+def test_a_clock_that_is_wrong_is_said(handle, content, skew_s, words):
+    added(handle, content)
+
+    class Telling(WrappedBlobs):
+        def facts(self):
+            return Facts(handle.context.clock_ns() / 1e9 + skew_s, 1 << 30, keeps_versions=True)
+
+    found = checked(handle, lambda: Telling(MemoryBlobs(content)))
+
+    assert abs((found.clock_skew_s or 0) - skew_s) <= 1
+    assert (found.free_bytes, found.keeps_versions) == (1 << 30, True)
+    assert "1.0 GiB free" in told(found)
+    assert "Keeps versions" in told(found)
+    assert (f"{words} the server's" in told(found)) is (words is not None)
+
+
+def test_a_bucket_tells_its_time_and_whether_it_keeps_versions(handle, bucket_url):
+    remotes = Remotes(handle, secret_of)
+    remotes.add("backup", bucket_url)
+
+    found = remotes.check()
+
+    assert found.keeps_versions is False
+    assert found.clock_skew_s is not None
+    assert abs(found.clock_skew_s) < 60
+    assert (found.may_replace, found.may_remove, found.free_bytes) == (True, True, None)
 
 
 def test_errors_are_those_of_every_command(handle, content):

@@ -11,8 +11,11 @@ from treesnap.remote.records import Collection
 
 if TYPE_CHECKING:
     from treesnap.remote.blobs.base import Blobs
+    from treesnap.remote.blobs.measures import Measures
     from treesnap.remote.blobs.probe import Capabilities, Creation, KnownServer
 
+_SKEW_S_MAX = 15 * 60
+"""Servers refuse requests of a clock that is further off."""
 _LOGINS = 4
 """Writers that meet where each connection is a log-in, which servers limit."""
 
@@ -39,6 +42,38 @@ class RemoteCheck(Record):
     """Which machines may collect garbage; decided when the remote was set up."""
     may_collect: bool
     """Whether this machine may."""
+    may_replace: bool
+    """Whether this machine's credentials may put another file in the place of one."""
+    may_remove: bool
+    """Whether they may remove files."""
+    keeps_versions: bool | None
+    """Whether what is replaced or removed can be had back from the server; None where it does not
+    tell."""
+    free_bytes: int | None
+    """How much room there is, where that is told."""
+    clock_skew_s: int | None
+    """How far the server's clock is ahead of this machine's, where that is told."""
+    latency_ms: float
+    """How long one small request takes, most of the time."""
+    upload_bytes_per_s: int
+    download_bytes_per_s: int
+    state: int
+    """The number of the state there, which is as new as all that was seen before."""
+    collections: int
+    """How many collections there were."""
+    machines: int
+    """How many machines have pushed there."""
+    unfolded: int
+    """Pushes since the last collection, each of which a reader reads by itself."""
+    junk: Mapping[str, int]
+    """Commits that cannot be read or are not signed by a member, by the id of a machine that is in
+    their names."""
+    single_files: int
+    """Small files that are there once, and have no copy; a repair makes it."""
+    slot_memory_kib: tuple[int, ...]
+    """What opening each key slot takes that a passphrase is for."""
+    lacking: int | None
+    """Snapshots of the root that a push would store; None where it has no history there."""
     reasons: tuple[str, ...]
     """Sentences of facts: what was found that is not as it should be."""
 
@@ -58,6 +93,15 @@ class RemoteCheck(Record):
     def fields(self) -> Mapping[str, object]:
         """Returns what it says, for programs."""
         return {**self._asdict(), "is_reliable": self.is_reliable}
+
+
+def faults_of(measures: Measures) -> tuple[str, ...]:
+    """Returns what is not as it should be with a place, in sentences of facts."""
+    skew_s = measures.clock_skew_s or 0
+    if abs(skew_s) <= _SKEW_S_MAX:
+        return ()
+    words = "behind" if skew_s > 0 else "ahead of"
+    return (f"The clock of this machine is {abs(skew_s) // 60} minutes {words} the server's",)
 
 
 def try_out(blobs: Blobs, connect: Callable[[], Blobs], *, is_again: bool = False) -> Capabilities:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
@@ -330,6 +330,10 @@ class Connection:
             seen = known._replace(generation=self.generation)
             require_not_set_back(self.url, known, seen)
 
+    def single_files(self) -> Sequence[str]:
+        """Returns the small files of which the copy is missing, or the file; costs some lists."""
+        return self._blobs.single_names()
+
     def check_format(self) -> None:
         """Looks whether the remote's format is still the one that is known; costs a request.
 
@@ -372,6 +376,11 @@ class Connection:
                 )
             )
         return sorted(listed)
+
+    def slot_memory_kib(self) -> tuple[int, ...]:
+        """Returns the memory that it takes to open each slot with a passphrase or a key file."""
+        headers = (slot_header(name, data) for name, data in _slots(self._blobs).items())
+        return tuple(sorted(item.cost.memory_kib for item in headers if item.cost is not None))
 
     def add_slot(self, source: SecretSource) -> KeyInfo:
         """Writes a key slot for another secret, durably; raises Refused before it asks for one."""

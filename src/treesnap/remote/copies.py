@@ -11,6 +11,7 @@ killed process did not write, :meth:`Doubled.mend` does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -123,6 +124,12 @@ class Doubled(WrappedBlobs):
             is_gone = False
         if not is_gone and (data := kept()) is not None:  # else it may have been swept
             yield data
+
+    def single_names(self) -> Sequence[str]:
+        """Returns the files of which only one of both is there; costs a list of each folder."""
+        listed = [blob.name for folder in _FOLDERS for blob in self._blobs.list(folder)]
+        counts = Counter(map(original_name, listed))
+        return sorted(name for name, count in counts.items() if count == 1)
 
     def mend(
         self,

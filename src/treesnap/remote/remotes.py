@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import stat
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -67,7 +68,7 @@ from treesnap.core.store.maintenance.retention import Decision, Policy, decide
 from treesnap.core.store.roots import load_history, registered_roots
 from treesnap.remote.blobs.wrappers import RoomKept
 from treesnap.remote.cache import FileCache
-from treesnap.remote.check import RemoteCheck, try_out
+from treesnap.remote.check import RemoteCheck, faults_of, try_out
 from treesnap.remote.collector import Collected, Collector
 from treesnap.remote.connection import (
     Connection,
@@ -448,31 +449,45 @@ class Remotes:
     def check(self, name: str | None = None) -> RemoteCheck:
         """Tries out the server of a remote again, as :meth:`add` does, and says what holds there.
 
-        Writes some small files, and where nothing is known of the server some of 4 MiB; removes
-        all of them. Raises NotFound, Refused, RemoteFailed, RemoteLocked.
+        Says also what is there, how fast the place is, and what the credentials may do. Writes
+        some small files, one of 1 MiB, and where nothing is known of the server some of 4 MiB;
+        removes all of them. Raises NotFound, Refused, RemoteFailed, RemoteLocked.
         """
-        with opened(self._context, "check a remote", recover=False) as session:
-            registry = _registry(session)
-            name, known = self._contacted(session, name)
-            with connect(known, self._secret_of(known), self._opener) as connection:
-                seen = connection.marks(*connection.protocol.read_state())
-                registry.note(name, known, seen)
-                format_ = connection.format
-                slots = len(connection.slots()) if format_.is_encrypted else None
-            blobs = self._opener(known.url)
-            try:
-                report = try_out(blobs, lambda: self._opener(known.url))
-            finally:
-                blobs.close()
+        from treesnap.remote.blobs.measures import measure
+
+        with self._connected(name, "check a remote", only_reads=True) as remote:
+            connection, view, session = remote.connection, remote.view, remote.session
+            url, format_ = connection.url, connection.format
+            connection.check_format()
+            single = connection.single_files()
+            slots = len(connection.slots()) if format_.is_encrypted else None
+            memory_kib = connection.slot_memory_kib() if format_.is_encrypted else ()
+            lacking = _count_lacking(remote)
+        blobs = self._opener(url)
+        try:
+            measures = measure(blobs, session.context.clock_ns)
+            report = try_out(blobs, lambda: self._opener(url))
+        finally:
+            blobs.close()
+        found = report._asdict()
         return RemoteCheck(
-            name=name,
-            url=known.url,
+            name=remote.name,
+            url=url,
             remote_id=format_.remote_id.hex(),
             is_encrypted=format_.is_encrypted,
             key_slots=slots,
+            slot_memory_kib=memory_kib,
             collection=format_.collection,
             may_collect=connection.may_collect,
-            **report._asdict(),
+            **measures._asdict(),
+            state=view.number,
+            collections=view.state.epoch - 1,
+            machines=len({head.machine for head in view.counted_heads}),
+            unfolded=len(view.commits),
+            junk=Counter(name.head.machine.hex() for name in view.damaged),
+            single_files=len(single),
+            lacking=lacking,
+            **{**found, "reasons": (*found["reasons"], *faults_of(measures))},
         )
 
     def policy(self, name: str | None = None, role: Role | None = None) -> RemotePolicy:
@@ -1295,6 +1310,18 @@ def _history_to_push(remote: _RemoteSession) -> PushedHistory:
     if not is_copied:
         machine.renew()
     return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name, pushed.history.id))
+
+
+def _count_lacking(remote: _RemoteSession) -> int | None:
+    """Returns how many snapshots of the root a push would store; None without a history there."""
+    own = remote.own_history() if remote.session.root.is_registered() else None
+    if own is None:
+        return None
+    there = {SnapshotId(item.hex()) for item in own.pruned}
+    for history in remote.histories():
+        if history.id == own.history.id.hex():
+            there.update(history.records)
+    return len(_lacking(remote.session, there, set(), 0, every_kind=False))
 
 
 def _lacking(

@@ -553,7 +553,7 @@ def test_without_its_extensions_a_server_replaces_and_repeats(sftp_url, sftp_pro
         assert blobs.get("packs/00") == content
     assert blobs.create("packs/01", NEW)
     assert not blobs.create("packs/01", OLD)
-    assert blobs.free_bytes() is None
+    assert blobs.facts().free_bytes is None
 
     blobs.close()
     assert unfinished(place) == []
@@ -579,5 +579,6 @@ def test_what_a_server_guarantees_is_found_out(sftp_url, sftp_program, lacks, tr
     assert found == traits
     assert (report.creation, report.lists_current, report.has_ranges) == (creation, True, True)
     assert bool(report.reasons) == bool(lacks)
-    assert (blobs.free_bytes() or 0) > 0
+    assert (blobs.facts().free_bytes or 0) > 0
+    assert abs((blobs.facts().server_time_s or 0) - time.time()) < 60
     blobs.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from oracle import record
@@ -26,13 +28,17 @@ def test_a_directory_can_be_relied_on(snap, disk):
     outcome = snap("remote", "check")
 
     assert outcome.code == 0
-    assert outcome.out.splitlines() == [
+    lines = outcome.out.splitlines()
+    assert re.fullmatch(r"Answers after \S+ ms; takes .* and gives .* a second, .* free", lines[2])
+    assert [*lines[:2], *lines[3:]] == [
         f"disk  {disk}",
         "A directory; what another machine sees late over a network cannot be found out here",
         "Not encrypted: a user who can read it can read the snapshots",
+        "State 0, after 0 collections; 0 machines, 0 pushes since the last collection",
         "Creates a file once, also when several machines try at the same time",
         "Lists what was written just before",
         "Reads parts of files",
+        "This machine may replace and remove files there",
         "Any machine may collect garbage",
     ]
     assert record(disk).keys() == before.keys()
@@ -46,13 +52,37 @@ def test_key_slots_are_counted(snap, disk, tmp_path):
     outcome = snap("remote", "check", "other", env=secret)
 
     assert "Encrypted, with 2 key slots\n" in outcome.out
+    passphrase = {**secret, "TREESNAP_REMOTE_NEW_PASSPHRASE": "a long one"}
+    assert snap("remote", "key", "add", "other", env=passphrase).code == 0
+    found = snap("remote", "check", "other", env=secret).out
+    assert "with 3 key slots; a passphrase takes 8.0 KiB of memory\n" in found
     assert snap("remote", "check", env=secret).code == 2
 
 
 def test_what_is_printed_for_programs(snap, disk):
     found = snap("remote", "check", "disk", "--json").json
 
-    assert {key: found[key] for key in sorted(found.keys() - {"schema", "warnings"})} == {
+    measured = {
+        "latency_ms",
+        "upload_bytes_per_s",
+        "download_bytes_per_s",
+        "free_bytes",
+    }
+    assert all(found[key] > 0 for key in measured)
+    left = found.keys() - {"schema", "warnings"} - measured
+    assert {key: found[key] for key in sorted(left)} == {
+        "clock_skew_s": None,
+        "collections": 0,
+        "junk": {},
+        "keeps_versions": None,
+        "lacking": None,
+        "machines": 0,
+        "may_remove": True,
+        "may_replace": True,
+        "single_files": 0,
+        "slot_memory_kib": [],
+        "state": 0,
+        "unfolded": 0,
         "collection": "any",
         "creation": "atomic",
         "has_ranges": True,
@@ -88,3 +118,36 @@ def test_a_disk_that_is_not_mounted_is_said(snap, disk):
 
     assert (outcome.code, "not mounted" in outcome.err) == (1, True)
     assert list(disk.iterdir()) == []
+
+
+def test_what_is_there_is_counted(snap, disk):
+    snap("push")
+    (disk.parent / "new").touch()
+    first = snap("remote", "check", "--json").json
+    snap("remote", "gc")
+    snap("create", "-q", "--force", "-m", "later")
+    for name in (disk / "state").glob("*-c"):
+        name.unlink()
+
+    outcome = snap("remote", "check")
+    found = snap("remote", "check", "--json").json
+
+    keys = ("unfolded", "machines", "collections", "lacking", "single_files")
+    assert [first[key] for key in keys] == [1, 1, 0, 0, 0]
+    assert [found[key] for key in keys] == [0, 1, 1, 1, 1]
+    assert "Lacks 1 snapshot of this root: 'snap push' stores them" in outcome.out
+    assert "1 small file without a copy: 'snap remote repair' makes it" in outcome.out
+
+
+def test_commits_that_are_junk_are_counted_for_the_machine_in_their_names(snap, disk):
+    snap("push")
+    (commit,) = (disk / "commits").iterdir()
+    epoch, _, sequence, _ = commit.name.split("-")
+    for number in range(2):
+        name = f"{epoch}-{'ab' * 8}-{sequence}-{number:032x}"
+        (disk / "commits" / name).write_bytes(b"junk")
+
+    outcome = snap("remote", "check")
+
+    assert f"Found: 2 pushes of machine {'ab' * 8} that cannot be read" in outcome.out
+    assert snap("remote", "check", "--json").json["junk"] == {"ab" * 8: 2}

@@ -18,7 +18,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from treesnap.core.model.errors import ErrorCode, RemoteFailed, quoted
 from treesnap.core.model.named_tuple import NamedTuple
@@ -124,6 +124,24 @@ class Blobs(Protocol):
 
     def close(self) -> None:
         """Releases connections and descriptors. No other method may be called afterwards."""
+
+
+class Facts(NamedTuple):
+    """What some places tell of themselves; None is what they do not."""
+
+    server_time_s: float | None = None
+    """Since 1970."""
+    free_bytes: int | None = None
+    keeps_versions: bool | None = None
+    """Whether what is replaced or removed can be had back."""
+
+
+@runtime_checkable
+class TellsFacts(Protocol):
+    """Blobs of a place that tells something of itself."""
+
+    def facts(self) -> Facts:
+        """Asks the place; raises RemoteFailed. May write a file there, which it removes."""
 
 
 class WrappedBlobs:

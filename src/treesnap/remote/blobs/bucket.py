@@ -32,6 +32,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -44,6 +46,7 @@ from treesnap.remote.blobs.base import (
     BlobInfo,
     BlobMissing,
     Data,
+    Facts,
     Range,
     check_listing,
     check_name,
@@ -565,6 +568,23 @@ class BucketBlobs:
                 page = next(pages, None)
             except self._errors:
                 pages, page = self._request(f"list {prefix!r}", first_page)
+
+    def facts(self) -> Facts:
+        """Returns the time of the server, and whether the bucket keeps versions.
+
+        The latter a server of S3 or Azure tells with each blob that is written.
+        """
+        name = f"probe/{os.urandom(8).hex()}"
+        result = self._request(
+            f"write blob {name!r}", lambda store: store.put(name, b"", use_multipart=False)
+        )
+        self.delete([name])
+        said = self.server_headers().get("date")
+        time_s = None
+        with suppress(ValueError):
+            time_s = parsedate_to_datetime(said).timestamp() if said else None
+        is_told = self.url.scheme != "gs"  # whose blobs have generations in any case
+        return Facts(time_s, keeps_versions=bool(result.get("version")) if is_told else None)
 
     def server_headers(self) -> Mapping[str, str]:
         """Returns the headers by which the server introduces itself, in lower case.

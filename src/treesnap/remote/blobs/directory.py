@@ -43,6 +43,7 @@ from treesnap.remote.blobs.base import (
     BlobInfo,
     BlobMissing,
     Data,
+    Facts,
     Range,
     check_listing,
     check_name,
@@ -364,6 +365,11 @@ class DirectoryBlobs:
             return False
         finally:
             _close(self._fs, fd)
+
+    def facts(self) -> Facts:
+        """Returns how much room there is."""
+        with self._reported("look for room"):
+            return Facts(free_bytes=self._fs.free_bytes(self._fd))
 
     # ------------------------------------------------------------------- failing
 

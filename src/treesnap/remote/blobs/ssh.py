@@ -42,6 +42,7 @@ from treesnap.remote.blobs.base import (
     BlobInfo,
     BlobMissing,
     Data,
+    Facts,
     Range,
     check_listing,
     check_name,
@@ -584,14 +585,27 @@ class SshBlobs:
             look(self._path(kind))
         if not found:
             return 0
-        clock = self._path(unfinished_name())
-        try:
-            client.write_new(clock, b"", session.mode & 0o666)
-            now_s = client.status_of(clock).mtime_s or 0
-        finally:
-            client.discard(clock)
+        now_s = self._time_s(session) or 0
         old = [path for path, mtime_s in found.items() if mtime_s <= now_s - UNFINISHED_S]
         return sum(error is None for error in client.remove(old))
+
+    def _time_s(self, session: _Session) -> int | None:
+        """Returns the time of the server, which it notes of a file."""
+        clock = self._path(unfinished_name())
+        try:
+            session.client.write_new(clock, b"", session.mode & 0o666)
+            return session.client.status_of(clock).mtime_s
+        finally:
+            session.client.discard(clock)
+
+    def facts(self) -> Facts:
+        """Returns the time of the server, and how much room there is."""
+
+        def ask(session: _Session) -> Facts:
+            free_bytes = session.client.free_bytes(self.url.path)
+            return Facts(self._time_s(session), free_bytes)
+
+        return self._request("look at the server", ask)
 
     def traits(self) -> Traits:
         """Returns what the server can do; tries out what a place has to be able to do."""
@@ -607,12 +621,6 @@ class SshBlobs:
             return Traits(bool(self._has_links), SYNC in client.extensions)
 
         return self._request("try out links", look)
-
-    def free_bytes(self) -> int | None:
-        """Returns how much room there is, or None where the server does not say it."""
-        return self._request(
-            "look for room", lambda session: session.client.free_bytes(self.url.path)
-        )
 
     # ----------------------------------------------------------------- connecting
 

@@ -394,10 +394,14 @@ def check_lines(found: RemoteCheck) -> Iterator[str]:
     """Yields what a remote is, what its server guarantees, and what follows from that."""
     yield f"{found.name}  {printable(found.url)}"
     yield _server_line(found)
+    yield _speed_line(found)
     if found.key_slots is None:
         yield "Not encrypted: a user who can read it can read the snapshots"
     else:
-        yield f"Encrypted, with {count_text(found.key_slots, 'key slot')}"
+        memory = ", ".join(size_text(item << 10) for item in dict.fromkeys(found.slot_memory_kib))
+        costs = f"; a passphrase takes {memory} of memory" if memory else ""
+        yield f"Encrypted, with {count_text(found.key_slots, 'key slot')}{costs}"
+    yield from _content_lines(found)
     yield _CREATION[found.creation]
     if found.lists_current:
         yield "Lists what was written just before"
@@ -407,6 +411,10 @@ def check_lines(found: RemoteCheck) -> Iterator[str]:
         yield "Reads parts of files"
     else:
         yield "Reads no parts of files: what needs a part of a pack reads all of it"
+    yield _RIGHTS[found.may_replace, found.may_remove]
+    if found.keeps_versions is not None:
+        kept = "Keeps" if found.keeps_versions else "Keeps no"
+        yield f"{kept} versions of what is replaced or removed there"
     yield from (f"Found: {reason}" for reason in found.reasons)
     if not found.is_sound and found.may_collect:
         yield (
@@ -425,6 +433,47 @@ def check_lines(found: RemoteCheck) -> Iterator[str]:
         )
     else:
         yield "No machine may collect garbage; push and clone work"
+
+
+_RIGHTS = {
+    (True, True): "This machine may replace and remove files there",
+    (True, False): "This machine may replace files there, and remove none",
+    (False, True): "This machine may remove files there, and replace none",
+    (False, False): "This machine may replace and remove nothing there",
+}
+
+
+def _speed_line(found: RemoteCheck) -> str:
+    free = f", {size_text(found.free_bytes)} free" if found.free_bytes is not None else ""
+    return (
+        f"Answers after {found.latency_ms:.1f} ms; takes {size_text(found.upload_bytes_per_s)} "
+        f"and gives {size_text(found.download_bytes_per_s)} a second{free}"
+    )
+
+
+def _content_lines(found: RemoteCheck) -> Iterator[str]:
+    """Yields what is on a remote, and what of it is not as it should be."""
+    yield (
+        f"State {found.state}, after {count_text(found.collections, 'collection')}; "
+        f"{count_text(found.machines, 'machine')}, "
+        f"{count_text(found.unfolded, 'push', 'pushes')} since the last collection"
+    )
+    if found.lacking is not None:
+        yield (
+            f"Lacks {count_text(found.lacking, 'snapshot')} of this root: 'snap push' stores them"
+            if found.lacking
+            else "Has every snapshot of this root that was asked for"
+        )
+    if found.single_files:
+        yield (
+            f"Found: {count_text(found.single_files, 'small file')} without a copy: "
+            "'snap remote repair' makes it"
+        )
+    for machine, count in sorted(found.junk.items()):
+        yield (
+            f"Found: {count_text(count, 'push', 'pushes')} of machine {machine} that cannot be "
+            "read, or are not signed by a machine that may write there"
+        )
 
 
 def _server_line(found: RemoteCheck) -> str:
