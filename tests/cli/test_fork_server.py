@@ -41,6 +41,7 @@ from treesnap import __version__
 from treesnap.cli import fork_server
 from treesnap.cli.fork_client import READY, identity
 from treesnap.cli.start import store_for_server
+from treesnap.core.fs.native import PURE_VARIABLE
 from treesnap.core.fs.peers import HELLO, encode_call, send
 from treesnap.core.model.errors import OperationFailed
 from treesnap.core.ops.context import MARKS_VARIABLE, default_store_path
@@ -460,11 +461,12 @@ def test_a_store_that_the_client_alone_finds_there_is_left_to_it(place):
     assert place.by_server("status", SNAP_STORE="/proc/self/cwd/../store")[0] == FELL_BACK
 
 
-def test_a_client_of_another_start_ends_the_server(place, tmp_path):
+@pytest.mark.parametrize("variable", ["PYTHONOPTIMIZE", PURE_VARIABLE])
+def test_a_client_of_another_start_ends_the_server(place, tmp_path, variable):
     store = tmp_path / "store"
     variables = {**place.variables, "SNAP_STORE": str(store)}
     with serving(store, variables) as server:
-        code, _, _ = place.by_server("status", SNAP_STORE=str(store), PYTHONOPTIMIZE="1")
+        code, _, _ = place.by_server("status", **{"SNAP_STORE": str(store), variable: "1"})
         server.wait()
 
     assert code == FELL_BACK

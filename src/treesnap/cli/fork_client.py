@@ -50,6 +50,8 @@ END_PATIENCE_S = 1.0
 """How long the server may take to say how a child ended; it may be suspended then, too."""
 IDLE_S = 600.0
 """How long a server waits for the next command before it ends."""
+_READ_AT_START = ("PYTHON", "LD_", "TREESNAP_PURE")
+"""How variables begin that count when modules are imported, which a server has done."""
 _PROGRAM = (
     "import sys; from treesnap.cli.fork_server import serve; serve(sys.argv[1], float(sys.argv[2]))"
 )
@@ -84,7 +86,7 @@ def run_in_server(directory: str) -> None:
 
 def identity() -> bytes:
     """Returns what must be equal in a server and its clients: program, interpreter, encodings."""
-    variables = sorted(item for item in os.environ.items() if item[0].startswith(("PYTHON", "LD_")))
+    variables = sorted(item for item in os.environ.items() if item[0].startswith(_READ_AT_START))
     encodings = (sys.getfilesystemencoding(), sys.stdout.encoding, sys.stdout.errors)
     program = (treesnap.__version__, __file__, sys.version, sys.prefix)
     return ascii((program, _options(), variables, encodings)).encode()
