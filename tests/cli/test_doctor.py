@@ -10,6 +10,7 @@ import pytest
 
 from state import differences, tree_state
 from treesnap.cli.commands.maintenance import age_text
+from treesnap.core import fs
 from treesnap.core.codec.envelope import FileKind, seal
 from treesnap.core.codec.message import pack
 from treesnap.core.handle import Handle
@@ -46,9 +47,18 @@ def crash(changed, root: Path, store: Path):
 def test_says_that_nothing_is_unfinished(snap, changed):
     result = snap("doctor")
 
-    assert (result.code, result.out.splitlines()[:-1]) == (0, ["Nothing is unfinished"])
+    assert (result.code, result.out.splitlines()[0]) == (0, "Nothing is unfinished")
     document = snap("doctor", "--json").json
     assert (document["ok"], document["unfinished"]) == (True, [])
+
+
+def test_says_what_the_system_lacks(snap, changed, monkeypatch):
+    monkeypatch.setattr(fs, "SHOWS_PROCESSES", False)
+    monkeypatch.setattr(fs, "HAS_NOTICES", False)
+
+    assert "Not to be had on this system: " in snap("doctor").out
+    system = snap("doctor", "--json").json["system"]
+    assert (system["processes"], system["notices"]) == (False, False)
 
 
 def test_says_what_the_file_system_does_and_leaves_the_root_as_it_was(snap, changed, root: Path):

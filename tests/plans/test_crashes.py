@@ -295,6 +295,7 @@ class TestARealKillFromWithinAStep:
         assert died.lines() == NAMES
         assert os.listdir(died.root) == ["done"]
 
+    @pytest.mark.needs("processes")
     def test_rollback_ends_what_is_left_and_goes_back(self, died):
         target = died.planner().checkpoints("latest")[-1]
 

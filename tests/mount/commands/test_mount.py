@@ -72,6 +72,7 @@ def test_without_a_store_it_says_what_makes_one(snap, tmp_path):
     assert snap("mount", tmp_path / "place", "--json").json["code"] == "store-not-found"
 
 
+@pytest.mark.needs("mounts")
 def test_without_the_extra_it_says_what_to_install(snap, place, monkeypatch):
     monkeypatch.setitem(sys.modules, "mfusepy", None)
     result = snap("mount", place)

@@ -139,6 +139,16 @@ def test_awkward_trees_that_overlap_are_counted_as_by_the_independent_reader(
         assert_counted(handle.stats(), store_path)
 
 
+def test_second_copies_of_what_no_snapshot_needs_are_stored_and_waste(handle, root, store_path):
+    for number in range(3):
+        (root / f"file {number}").write_bytes(os.urandom(100_000))
+        handle.create(name=f"{number}")
+    handle.delete("1")
+
+    assert Counted(store_path).reader.seconds
+    assert_counted(handle.stats(), store_path)
+
+
 def test_what_is_unique_to_a_snapshot_is_what_its_removal_frees(handle, root, store_path):
     for number in range(3):
         if number:

@@ -108,26 +108,27 @@ def _count(store: Store, ownership: Ownership) -> _Counted:
     """Adds up all objects of all packs, by their owners. Costs a table per block.
 
     Objects in one block share its bytes by their sizes. The second copy that a writer puts into
-    the same pack is needed as the first one is.
+    the same pack is needed, or waste, as the first one is.
     """
     counted = _Counted()
     left = ownership.of
     for pack_id in store.packs.sizes():
         with suppress(FileNotFoundError):  # a collection removed it meanwhile
-            twice: dict[ObjectId, int] = {}  # owners of what stands here once so far
+            once: dict[ObjectId, int | None] = {}  # owners of what stands here once so far
             for entry in store.inventory(pack_id).entries:
                 owner = left.get(entry.id)
                 size_bytes = entry.size_bytes
                 if owner == _COUNTED:
-                    second = twice.pop(entry.id, None)
-                    if second is None:
+                    if entry.id in once:
+                        counted.stored_bytes += size_bytes
+                    owner = once.pop(entry.id, None)
+                    if owner is None:
                         counted.waste_bytes += size_bytes
                     else:
-                        counted.stored_bytes += size_bytes
-                        counted.needed_bytes[second] += size_bytes
+                        counted.needed_bytes[owner] += size_bytes
                     continue
-                if entry.kind != ObjectKind.CHUNK and owner is not None:
-                    twice[entry.id] = owner
+                if entry.kind != ObjectKind.CHUNK:
+                    once[entry.id] = owner
                 left[entry.id] = _COUNTED
                 counted.objects += 1
                 counted.raw_bytes += entry.raw_size
