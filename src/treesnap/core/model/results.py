@@ -490,7 +490,7 @@ class DoctorResult(Record):
     implementation: str
     """In which language directories are looked at: ``C``, or ``Python`` without that module."""
     system: Mapping[str, bool]
-    """What depends on the system, by the names of :func:`treesnap.core.fs.system_parts`."""
+    """What depends on the system, by the names of ``system_parts`` in ``treesnap.core.fs``."""
     capabilities: FileSystemCapabilities | None = None
     """What the file system of the directory does, if that was asked."""
 
