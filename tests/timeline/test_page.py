@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from treesnap.cli.output.patches import patches
+from treesnap.core.handle import Handle
 from treesnap.core.model.errors import NotFound
 from treesnap.core.model.quantities import time_text
 from treesnap.timeline import page as page_module
@@ -173,6 +174,23 @@ def test_days_have_headings_and_sessions_their_places_in_them(handle, history):
     snapshot = handle.show(history["after"])
     day = time_text(snapshot.record.created_at_ns, "%A, %Y-%m-%d")
     assert text.index(f"<h2>{day} ") < text.index("claude, session s1")
+
+
+def test_what_was_taken_by_hand_is_divided_by_days_and_drawn_in_blocks(handle, root, monkeypatch):
+    monkeypatch.setattr(page_module, "ROWS_MAX", 2)
+    noon_ns = 1_700_000_000 * 10**9
+    for number in range(5):
+        (root / "file").write_text(str(number))
+        at_ns = noon_ns + number // 4 * 86_400 * 10**9
+        Handle(handle.context._replace(clock_ns=lambda at_ns=at_ns: at_ns)).create()
+
+    text, _ = written(handle)
+
+    days = [time_text(noon_ns + day * 86_400 * 10**9, "%A, %Y-%m-%d") for day in (1, 0)]
+    newer, older = (text.index(f"<h2>{day} ") for day in days)
+    assert newer < older
+    assert text.count('<div class="rows', older) == 2
+    assert text.count('<details class="row', newer, older) == 1
 
 
 def test_a_long_history_shows_its_prompts_as_an_outline(handle, history, monkeypatch):

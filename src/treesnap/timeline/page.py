@@ -13,7 +13,7 @@ browsers look again whenever more of the page arrives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING
@@ -42,6 +42,8 @@ LINES_MAX = 2000
 """Lines of a difference that are shown."""
 OPEN_MAX = 200
 """Snapshots of a history whose prompts are open; of a longer one the prompts are an outline."""
+ROWS_MAX = 100
+"""Lines that a browser draws, or leaves, at once. In one piece 10,000 take three times as long."""
 FILES_MAX = 12
 """Files that the page can be reduced to: those that changed most often."""
 
@@ -67,6 +69,7 @@ header p { margin: .2rem 0; }
   border-bottom: 1px solid var(--line); padding-bottom: .3rem; }
 .session { margin: .7rem 0; padding: .6rem .8rem; border: 1px solid var(--line);
   border-radius: 8px; content-visibility: auto; contain-intrinsic-size: auto 20rem; }
+.rows { content-visibility: auto; contain-intrinsic-size: auto 160rem; }
 .session.agent { border-left: 4px solid var(--prompt); }
 details details, details > p { margin-left: .35rem; padding-left: .7rem;
   border-left: 2px solid var(--line); }
@@ -104,16 +107,17 @@ body > input { position: absolute; opacity: 0; }
 label { border: 1px solid var(--line); border-radius: 1rem; padding: 0 .7rem; cursor: pointer;
   overflow-wrap: anywhere; }
 #only-prompts:checked ~ main :is(.row.step, .row.other),
-#only-prompts:checked ~ main :is(.day, .session):not(.has-turn),
+#only-prompts:checked ~ main :is(.day, .session, .rows):not(.has-turn),
 #only-others:checked ~ main :is(.row.prompt, .row.step),
-#only-others:checked ~ main :is(.day, .session, .turn):not(.has-other),
+#only-others:checked ~ main :is(.day, .session, .rows, .turn):not(.has-other),
 #only-pinned:checked ~ main .row:not(.pinned),
-#only-pinned:checked ~ main :is(.day, .session, .turn):not(.has-pinned) { display: none; }
+#only-pinned:checked ~ main :is(.day, .session, .rows, .turn):not(.has-pinned) { display: none; }
 @media (max-width: 40rem) { body { padding: 1rem .6rem 3rem; } .session { padding: .4rem; }
   details details, details > p { margin-left: 0; padding-left: .4rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } .choice, .screen
-  { display: none; } .day > header { position: static; break-after: avoid; } .session
-  { content-visibility: visible; break-inside: auto; } summary { break-after: avoid; }
+  { display: none; } .day > header { position: static; break-after: avoid; }
+  .session, .rows { content-visibility: visible; break-inside: auto; }
+  summary { break-after: avoid; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; } pre > * { width: auto; }
   * { print-color-adjust: exact; } }
 """
@@ -285,7 +289,7 @@ class HistoryPage:
     # ------------------------------------------------------------------ days, sessions, prompts
 
     def _days(self) -> Iterator[Part]:
-        for day, groups in groupby(self._history.groups(), _day):
+        for day, groups in groupby(_by_day(self._history.groups()), _day):
             of_day = list(groups)
             moments = moments_of(chain.from_iterable(group.rows for group in of_day))
             self._moments += moments
@@ -297,6 +301,9 @@ class HistoryPage:
 
     def _session(self, session: str | None, groups: Sequence[Group]) -> Part:
         parts = list(chain.from_iterable(map(self._group, groups)))
+        if len(parts) > ROWS_MAX:
+            blocks = (parts[at : at + ROWS_MAX] for at in range(0, len(parts), ROWS_MAX))
+            parts = [Part("div", "rows", "", "\n", block) for block in blocks]
         if session is None:
             return Part("section", "session", "", "\n", parts)
         self._sessions.add(session)
@@ -403,10 +410,24 @@ class HistoryPage:
         )
 
 
+def _by_day(groups: Iterable[Group]) -> Iterator[Group]:
+    """Divides what belongs to no prompt where a day ends; a prompt stays with its steps."""
+    for group in groups:
+        if group.prompt is not None:
+            yield group
+            continue
+        for _, rows in groupby(group.rows, _day_of):
+            yield group._replace(rows=tuple(rows))
+
+
 def _day(group: Group) -> str:
-    newest = group.rows[0].snapshot
+    return _day_of(group.rows[0])
+
+
+def _day_of(row: HistoryRow) -> str:
+    snapshot = row.snapshot
     form = "%A, %Y-%m-%d"
-    return time_text(newest.record.created_at_ns, form) if newest is not None else "Unknown day"
+    return time_text(snapshot.record.created_at_ns, form) if snapshot is not None else "Unknown day"
 
 
 def _time(row: HistoryRow) -> str:
@@ -438,7 +459,7 @@ def _rule_of_file(name: str) -> str:
     chosen = f"#file-{name}:checked ~ main"
     return (
         f"{chosen} :is(.row, .change):not(.{name}), "
-        f"{chosen} :is(.day, .session, .turn):not(.has-{name}) {{ display: none; }}\n"
+        f"{chosen} :is(.day, .session, .rows, .turn):not(.has-{name}) {{ display: none; }}\n"
     )
 
 
