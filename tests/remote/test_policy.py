@@ -277,6 +277,7 @@ def test_a_document_names_the_place_and_nothing_else():
         ("az://bucket/me", "add/action"),
         ("/mnt/disk", "chmod +t"),
         ("ssh://me@host/disk", "chmod +t"),
+        ("rclone:drive:me", "Give rclone credentials"),
     ],
 )
 def test_other_places_are_told_in_words(url, said):

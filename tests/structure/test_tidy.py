@@ -103,6 +103,7 @@ HOMES = {
         "core/watch/follower.py",  # a program that the user named gets it
         "remote/blobs/aws_profile.py",  # where the user's own settings are
         "remote/blobs/bucket.py",  # which profile of those
+        "remote/blobs/rclone.py",  # what the program gets, with its key
         "remote/blobs/ssh.py",  # which program connects
     ],
     "os.getenv": [],

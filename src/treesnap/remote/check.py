@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SKEW_S_MAX = 15 * 60
 """Servers refuse requests of a clock that is further off."""
 _LOGINS = 4
-"""Writers that meet where each connection is a log-in, which servers limit."""
+"""Writers that meet where each connection is a log-in, which servers limit, or a process."""
 
 
 class RemoteCheck(Record):
@@ -111,10 +111,11 @@ def try_out(blobs: Blobs, connect: Callable[[], Blobs], *, is_again: bool = Fals
     faults. Raises RemoteFailed.
     """
     from treesnap.remote.blobs.probe import Effort, probe
+    from treesnap.remote.blobs.rclone import RcloneBlobs
     from treesnap.remote.blobs.ssh import SshBlobs
 
     effort = Effort(large_races=0) if is_again else Effort()
-    if isinstance(blobs, SshBlobs):
+    if isinstance(blobs, (RcloneBlobs, SshBlobs)):
         effort = effort._replace(small_writers=_LOGINS)
     return probe(connect, _server_of(blobs), effort)
 
@@ -122,9 +123,12 @@ def try_out(blobs: Blobs, connect: Callable[[], Blobs], *, is_again: bool = Fals
 def _server_of(blobs: Blobs) -> KnownServer | None:
     """Returns what is known of the server of a remote, or None; costs some requests."""
     from treesnap.remote.blobs.bucket import BucketBlobs
-    from treesnap.remote.blobs.probe import known_server, server_of_files
+    from treesnap.remote.blobs.probe import BY_RCLONE, known_server, server_of_files
+    from treesnap.remote.blobs.rclone import RcloneBlobs
     from treesnap.remote.blobs.ssh import SshBlobs
 
+    if isinstance(blobs, RcloneBlobs):
+        return BY_RCLONE
     if isinstance(blobs, SshBlobs):
         return server_of_files(**blobs.traits()._asdict())
     if not isinstance(blobs, BucketBlobs):

@@ -104,6 +104,7 @@ STATE_READS_MAX = 6
 """How often a state is read while a collector decides whether a push counts."""
 _WAIT_S = 0.5
 _SCHEMES = frozenset({"s3", "gs", "az", "ssh"})
+_BY_RCLONE = "rclone:"
 _SLOTS = "keys/"
 _SIGNED_FOLDERS = ("members/", "state/")
 """Of these, each file says which remote it is of."""
@@ -117,6 +118,8 @@ def directory_of(url: str) -> str | None:
 
     Raises InvalidArgument for any other address.
     """
+    if url.startswith(_BY_RCLONE):
+        return None
     scheme, separator, _ = url.partition("://")
     if not separator:
         if not url:
@@ -128,7 +131,7 @@ def directory_of(url: str) -> str | None:
     if scheme != "file" or parts.netloc not in {"", "localhost"} or not parts.path:
         raise InvalidArgument(
             f"{quoted(_without_secrets(url))} is neither a directory nor begins with s3://, "
-            "gs://, az://, ssh:// or file:///"
+            "gs://, az://, ssh://, rclone: or file:///"
         )
     return unquote(parts.path)
 
@@ -178,6 +181,10 @@ def open_blobs(url: str, *, make: bool = False, retries: Retries | None = None) 
         return SshBlobs(
             parse_ssh_url(url), make=make, is_interactive=is_interactive, retries=retries
         )
+    if url.startswith(_BY_RCLONE):
+        from treesnap.remote.blobs.rclone import RcloneBlobs, parse_rclone_url
+
+        return RcloneBlobs(parse_rclone_url(url), make=make, retries=retries)
     from treesnap.remote.blobs.bucket import BucketBlobs, parse_bucket_url
 
     return BucketBlobs(parse_bucket_url(url), retries=retries)

@@ -80,6 +80,8 @@ def role_policies(
     """
     from treesnap.remote.blobs.bucket import parse_bucket_url
 
+    if url.startswith("rclone:"):
+        return tuple(RolePolicy(role, _ALLOWS[role], None, _BY_RCLONE) for role in roles)
     if "://" not in url or url.startswith("ssh://"):
         return tuple(RolePolicy(role, _ALLOWS[role], None, _OF_DIRECTORIES[role]) for role in roles)
     bucket = parse_bucket_url(url)
@@ -177,6 +179,7 @@ _OF_AZURE: Mapping[Role, tuple[str, ...]] = {
     ),
     Role.COLLECTOR: ("Assign Storage Blob Data Contributor on the container {place.bucket}",),
 }
+_BY_RCLONE = ("Give rclone credentials there that allow what the role does",)
 _OF_DIRECTORIES: Mapping[Role, tuple[str, ...]] = {
     Role.READER: ("Let the user read the directory and all below it, and write nothing there",),
     Role.WRITER: (

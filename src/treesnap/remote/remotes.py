@@ -358,10 +358,10 @@ class Remotes:
     ) -> RemoteInfo:
         """Adds a remote, and sets it up where there is none; durable after return.
 
-        ``url`` is a directory, or begins with ``s3://``, ``gs://``, ``az://`` or ``ssh://``. A new
-        remote is encrypted if it is elsewhere or a secret is set for it, or as ``encrypted``
-        says; one that exists is refused if it is not. The server is tried out: where it cannot be
-        relied on, no garbage is collected there. The secret comes from ``secret_of``.
+        ``url`` is a directory, or begins with ``s3://``, ``gs://``, ``az://``, ``ssh://`` or
+        ``rclone:``. A new remote is encrypted if it is elsewhere or a secret is set for it, or as
+        ``encrypted`` says; one that exists is refused if it is not. The server is tried out: where
+        it cannot be relied on, no garbage is collected there. The secret comes from ``secret_of``.
         With ``append_only`` this machine replaces nothing there, so that its credentials need not
         allow that. With ``only_collector`` no other machine may collect garbage on a new remote,
         which asks less of its server; on one that was set up so, this machine takes over. Raises

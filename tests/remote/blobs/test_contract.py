@@ -86,6 +86,7 @@ def listing_in_time(memory):
         "listing_in_time",
         "new_bucket",
         "new_sftp",
+        "new_rclone",
     ]
 )
 def connect(request):
@@ -163,7 +164,9 @@ def test_large_blobs_are_whole(blobs):
     assert blobs.get("packs/00") == blobs.get("packs/01") == content
 
 
-def test_of_writers_that_meet_one_wins(connect):
+def test_of_writers_that_meet_one_wins(connect, request):
+    if "new_rclone" in request.fixturenames:
+        pytest.skip("rclone lets several win, and one machine alone collects there")
     writers = [connect() for _ in range(WRITERS)]
     start = Barrier(WRITERS)
 

@@ -111,6 +111,10 @@ def known_server(scheme: str, host: str | None, headers: Mapping[str, str]) -> K
     return None
 
 
+BY_RCLONE = KnownServer("rclone", is_atomic=False)
+"""It has no request that writes only if there is nothing."""
+
+
 def server_of_files(*, has_links: bool, has_sync: bool) -> KnownServer:
     """Returns what is known of a server that has files, of which it was tried out what it can.
 

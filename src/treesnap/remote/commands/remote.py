@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 def remote() -> None:
     """Keep history on object storage, on another disk or another machine.
 
-    A remote is a bucket (s3://, gs://, az://) or a directory, here or on another
-    machine (ssh://). 'snap push' stores snapshots there, 'snap clone' makes a
-    directory of them on any machine.
+    A remote is a bucket (s3://, gs://, az://), a directory, here or on another
+    machine (ssh://), or what rclone reaches (rclone:). 'snap push' stores snapshots
+    there, 'snap clone' makes a directory of them on any machine.
     """
 
 
@@ -477,7 +477,7 @@ def _content_lines(found: RemoteCheck) -> Iterator[str]:
 
 
 def _server_line(found: RemoteCheck) -> str:
-    if "://" not in found.url:
+    if "://" not in found.url and found.server is None:
         return "A directory; what another machine sees late over a network cannot be found out here"
     if found.server is None:
         return "A server of which nothing is known: it was tried out, which proves no guarantee"
