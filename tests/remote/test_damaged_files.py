@@ -118,9 +118,9 @@ def test_what_is_there_twice_is_read_from_its_copy_and_stored_again(scene, folde
                 is_said = WarningCode.REMOTE_FILE_DAMAGED in warned.codes
                 assert is_said == (name == original), (name, at)
 
-                assert scene.remotes.repair() == (name,)
+                assert scene.remotes.repair().files == (name,)
                 assert scene.content == scene.whole
-    assert scene.remotes.repair() == ()
+    assert scene.remotes.repair().files == ()
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -179,8 +179,54 @@ def test_a_machine_that_kept_the_state_goes_on_with_that(scene):
         assert scene.remotes.snapshots() == shown
         assert scene.remotes.verify(read_data=True).problems[0].where == name
         assert scene.remotes.push().snapshots == ()
-        assert set(scene.remotes.repair()) == {name, copy_name(name)}
+        assert set(scene.remotes.repair().files) == {name, copy_name(name)}
         assert scene.content == scene.whole
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ["commits"],
+        ["index"],
+        ["catalog"],
+        ["state"],
+        ["state", "index", "catalog", "commits", "members", "format"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_remote_is_rebuilt_from_its_packs(scene, folders, is_lost):
+    """On a machine that knows nothing of it; then the newest is cloned, and all is written."""
+    expected = record(scene.garden)
+    snapshots = [item.id for item in scene.handle.list()]
+    if not is_lost:  # of a list of machines that is there, no machine makes another one
+        folders = [folder for folder in folders if folder != "members"]
+    for name in list(scene.content):
+        if name.partition("/")[0] in folders:
+            data = scene.content.pop(name)
+            if not is_lost:
+                scene.content[name] = data[:-5] + bytes(5)
+    other = treesnap.open(scene.base / "garden", scene.base / "second")
+    remotes = scene.opened(other)
+    encrypted = scene.remotes.list()[0].is_encrypted
+    remotes.add("backup", "s3://b", encrypted=None if encrypted else False)
+
+    result = remotes.repair(rebuild=True)
+
+    assert (result.rebuilt.packs, result.rebuilt.snapshots) == (3, 3)
+    directory, done = scene.clone(Warned())
+    assert difference(expected, record(directory)) == []
+    assert [*reversed(done.fetched.ids)] == snapshots
+    assert remotes.verify(read_data=True).problems == ()
+    other.create()
+    assert len(remotes.push().snapshots) == 1
+    assert remotes.collect() is not None
+    assert [item.snapshots for item in remotes.histories()] == [1, 3]
+    if not encrypted and is_lost and "format" in folders:
+        return  # nothing says any more which remote it was
+    accepting = scene.opened(scene.handle)._accepting()
+    assert accepting.push().snapshots == ()
+    assert scene.remotes.verify(read_data=True).problems == ()
 
 
 def test_what_a_state_left_out_does_not_come_back_where_the_state_was_kept(scene):

@@ -170,18 +170,6 @@ def test_a_commit_says_nothing_of_the_pack_of_another_one(blobs, objects, moves)
     require_collected(blobs, snapshot)
 
 
-def test_a_commit_takes_no_pack_that_another_one_of_its_number_has(blobs, objects):
-    """By the thief of a machine, or by its copy."""
-    snapshot = new_snapshot(objects, Random(1), 1)
-    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
-    victim, (first,) = pack_of(blobs), opened(blobs).names(Folder.COMMITS)
-    second = put_packs(blobs, [victim], encode_index([], {victim.key: 100}), first)
-
-    view = opened(blobs).read(skips_damaged=True)
-
-    assert list(view.damaged) == [max(first, second)]
-
-
 def test_a_commit_takes_no_place_of_another_one(blobs, objects):
     """One with the id of another would stand for it, and what that holds would be collected."""
     snapshot = new_snapshot(objects, Random(1), 1)

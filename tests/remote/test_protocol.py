@@ -9,6 +9,7 @@ that was acknowledged is read back and compared with its identity.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -29,6 +30,7 @@ from treesnap.remote.records import (
     Deletion,
     Folder,
     HistoryName,
+    Marks,
     RemoteName,
     RemoteState,
     state_name,
@@ -88,8 +90,11 @@ class Scene:
 
     def collect(self, client: Client) -> None:
         for _ in range(self.random.randrange(1, 4)):
-            here = Collector(self.remote(client))
-            if self.random.random() < 0.3:
+            here, lot = Collector(self.remote(client)), self.random.random()
+            if lot < 0.05:
+                with suppress(Busy):
+                    here.rebuild(Marks())
+            elif lot < 0.3:
                 here.fold()
             elif here.collect() is not None:
                 self.collections += 1

@@ -751,7 +751,7 @@ def test_a_push_of_nothing_notices_that_the_format_is_gone_or_damaged(handle, pl
     opened(warned, place).push()
 
     assert monitor.codes == {WarningCode.REMOTE_FILE_DAMAGED}
-    assert opened(handle, place).repair() == ("format",)
+    assert opened(handle, place).repair().files == ("format",)
     assert place.content["format"] == content
     place.content.clear()
     with pytest.raises(RemoteFailed) as failed:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         RemoteInfo,
         RemotePolicy,
         RemotePruneResult,
+        RemoteRepairResult,
         Remotes,
     )
 
@@ -44,6 +45,7 @@ __all__ = [
     "RemoteInfo",
     "RemotePolicy",
     "RemotePruneResult",
+    "RemoteRepairResult",
     "Remotes",
     "Role",
     "RolePolicy",

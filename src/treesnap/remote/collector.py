@@ -10,6 +10,8 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 
 from treesnap.core.codec.compress import LEVEL_REWRITE
@@ -18,25 +20,29 @@ from treesnap.core.codec.pack import PACK_SIZE_TARGET, IndexEntry, encode_object
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import snapshot_id
 from treesnap.core.model.entries import ObjectId, ObjectKind
-from treesnap.core.model.errors import Corrupt, ErrorCode, RemoteFailed
+from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, RemoteFailed
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Record
 from treesnap.remote.objects import Place, RemoteObjects, needed_objects
 from treesnap.remote.protocol import IndexedPacks, Missing, Remote, View
 from treesnap.remote.records import (
     CATALOG,
+    FILE_ID_SIZE,
     REMOTE_INDEX,
     CommitEntry,
     Deletion,
     Folder,
+    Marks,
     RemoteIndexPart,
     RemoteName,
     RemoteState,
     damage_of_remote,
     file_number,
+    newest_heads,
     state_name,
 )
 
+_PARTS = (Folder.INDEX, Folder.CATALOG)
 PARTIAL_EPOCHS = 4
 """So many epochs a partial commit keeps its packs; each is a collection."""
 PARTS_MAX = 8
@@ -55,6 +61,15 @@ class Collected(Record):
     """How many packs it removed from the index."""
     freed_bytes: int
     """Their bytes, less those of the packs that it wrote; negative if it wrote more."""
+
+
+class Rebuilt(Record):
+    """What index, catalog and state are made of that were written anew."""
+
+    packs: int
+    snapshots: int
+    found: int
+    """How many of the snapshots no commit and no catalog showed."""
 
 
 class Collector:
@@ -244,19 +259,87 @@ class Collector:
         sources = [part.entries_of(packs - held) for part in rest] + [
             part.entries_of(None) for part in new
         ]
-        sizes = {
-            name: size
-            for part in (*rest, *new)
-            for name, size in part.sizes()
-            if part in new or name in packs - held
-        }
+        sizes = {name: size for part in reversed(new) for name, size in part.sizes()}
+        for part in reversed(rest):  # what the first says of a pack counts
+            sizes |= {name: size for name, size in part.sizes() if name in packs - held}
         if sizes:
             rows = (entry for entry, _ in groupby(heapq.merge(*sources)))
             covered = {name.key: size for name, size in sizes.items()}
-            part = RemoteIndexPart(tuple(sorted(sizes)), bytes(encode_index(rows, covered)))
-            content = REMOTE_INDEX.seal(part)
+            index = RemoteIndexPart(tuple(sorted(sizes)), bytes(encode_index(rows, covered)))
+            content = REMOTE_INDEX.seal(index)
             names.append(self._files.put(Folder.INDEX, view.number + 1, content))
         return tuple(names)
+
+    def rebuild(self, known: Marks) -> Rebuilt:
+        """Writes index, catalog and state anew, of all that packs and commits say.
+
+        What no commit shows comes back where it is whole: what was pushed, and also what was
+        deleted and not collected yet. Nothing is removed. If no state can be read, the new one has
+        a higher number than any that ``known`` marks have, and is of an epoch after all. Reads all
+        packs that nothing readable lists. Raises Busy, Corrupt, RemoteFailed.
+        """
+        states = [file_number(name) or 0 for name in self._files.list("state/")]
+        view = self._remote.read(skips_damaged=True)
+        view = replace(view, index=(*view.index, *self._remote.unlisted_packs(view)))
+        names = {folder: self._remote.names(folder) for folder in Folder}
+        found = self._unseen(view, names[Folder.COMMITS])
+        counted = [entry.name for entry in found.values()]
+        number, state = view.number, view.state
+        if view.has_state:
+            # The next one, so that it is not written where another machine went on meanwhile.
+            counted = [name for name in counted if name in names[Folder.COMMITS]]
+        else:
+            dated = (Folder.PACKS, Folder.COMMITS, Folder.DELETIONS)
+            epochs = [name.number for folder in dated for name in names[folder]]
+            state = RemoteState(epoch=max(epochs, default=0) + 1)
+            parts = [item.number for folder in _PARTS for item in names[folder]]
+            number = max(known.state_number, *parts, *states, 0)
+        heads = newest_heads((*view.counted_heads, *known.heads, *(name.head for name in counted)))
+        state = state._replace(index_parts=(), catalog_parts=(), heads=heads)
+        blank = replace(view, number=number, state=state, catalog={}, index=(), lacks={})
+        packs = frozenset(view.sizes)
+        if self._publish(blank, state, {**view.visible, **found}, packs, view.index) is None:
+            raise Busy("Another machine has changed the state of the remote meanwhile")
+        return Rebuilt(
+            len(packs),
+            sum(len(entry.snapshots) for entry in (*view.visible.values(), *found.values())),
+            sum(len(entry.snapshots) for entry in found.values()),
+        )
+
+    def _unseen(self, view: View, commits: Iterable[RemoteName]) -> dict[bytes, CommitEntry]:
+        """Returns what packs hold of commits that are not visible, as far as it is whole."""
+        objects = RemoteObjects(self._files, view)
+        origins = {
+            entry.id
+            for part in view.all_packs
+            for entry in part.entries()
+            if entry.kind == ObjectKind.SNAPSHOT
+        }
+        gone: dict[tuple[int, bytes, int], set[bytes]] = defaultdict(set)
+        for deletion in self._remote.read_deletions(skips_damaged=True).listed.values():
+            gone[_numbers(deletion.commit)].update(deletion.snapshots)
+        seen = {_numbers(entry.name) for entry in view.visible.values()}
+        listed = {_numbers(name): name for name in commits}
+        whole: set[ObjectId] = set()
+        found: dict[bytes, CommitEntry] = {}
+        for _, identity, data in _read(objects, origins):
+            statement = self._remote.statement_of(data) if data is not None else None
+            if statement is None:
+                continue
+            machine, epoch, sequence, history, snapshots = statement
+            numbers = epoch, machine, sequence
+            new = RemoteName(Folder.COMMITS, epoch, identity[:FILE_ID_SIZE], machine, sequence)
+            name = listed.get(numbers, new)
+            if numbers in seen or name.key in view.state.removed:
+                continue
+            left = tuple(
+                item
+                for item in snapshots
+                if _id_bytes(item) not in gone[numbers] and _is_whole(item, objects, whole)
+            )
+            if left:
+                found[name.key] = CommitEntry(name, history, left, (), identity)
+        return found
 
     def sweep(self) -> None:
         """Deletes what is garbage for ever. Any machine may do so at any time."""
@@ -289,6 +372,27 @@ class Collector:
         ]
         older = [name for name in states if name < state_name(view.number)]
         self._files.delete([*map(str, garbage), *older])
+
+
+def _numbers(commit: RemoteName) -> tuple[int, bytes, int]:
+    return commit.number, commit.machine, commit.sequence
+
+
+def _is_whole(payload: bytes, objects: RemoteObjects, whole: set[ObjectId]) -> bool:
+    """Tells whether all is there that a snapshot needs; ``whole`` is known to be, and grows."""
+    found: set[ObjectId] = set()
+
+    def is_known(reference: Reference) -> bool:
+        known = reference.id in whole or reference.id in found
+        found.add(reference.id)
+        return known
+
+    with suppress(Corrupt, Missing):
+        for reference in needed_objects(objects, [payload], is_known):
+            objects.place(reference.id)
+        whole |= found
+        return True
+    return False
 
 
 class _Usage(NamedTuple):

@@ -106,8 +106,8 @@ _WAIT_S = 0.5
 _SCHEMES = frozenset({"s3", "gs", "az", "ssh"})
 _BY_RCLONE = "rclone:"
 _SLOTS = "keys/"
-_SIGNED_FOLDERS = ("members/", "state/")
-"""Of these, each file says which remote it is of."""
+_SAYING_WHICH = ("members/", "state/", "packs/")
+"""Of these, each file says which remote it is of; packs only where they are encrypted."""
 _NOTHING_SEEN = Marks()
 _LAST_SLOT = "slot"
 """What is kept under this name is the name of the slot that was opened last."""
@@ -599,7 +599,7 @@ def read_format(url: str, blobs: Doubled) -> RemoteFormat | None:
         pass
     except Corrupt as error:
         problem = error
-    for folder in _SIGNED_FOLDERS:
+    for folder in _SAYING_WHICH:
         for blob in blobs.list(folder):
             with suppress(BlobMissing, Corrupt, RemoteFailed):
                 found = blobs.read(

@@ -10,6 +10,7 @@ from treesnap.core.model.errors import Corrupt, ErrorCode, UnsupportedFormat
 from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.cache import FileCache
 from treesnap.remote.copies import Doubled
+from treesnap.remote.keys import signer_id
 from treesnap.remote.members import Machine, Members
 from treesnap.remote.records import Folder, RemoteName, Span
 from treesnap.remote.sealing import Sealer, Signed, signer_of
@@ -94,16 +95,15 @@ class SealedFiles:
         """Tells whether a machine is a member, as far as was found out."""
         return self.members.key_of(machine) is not None
 
-    def sign(self, data: bytes) -> bytes:
-        """Returns the signature of this machine for what it says of a commit, in an object."""
-        return self.members.signer().sign(self._sealer.signed_object(data))
+    def sign(self, data: bytes) -> tuple[bytes, bytes]:
+        """Returns the key of this machine, and its signature for what it says of a commit."""
+        signer = self.members.signer()
+        return signer.public, signer.sign(self._sealer.signed_object(data))
 
-    def is_signed(self, machine: bytes, signature: bytes, data: bytes) -> bool:
-        """Tells whether a member said something of a commit."""
-        self.members.meet([machine])
-        public = self.members.key_of(machine)
-        return public is not None and self._sealer.is_signed(
-            public, signature, self._sealer.signed_object(data)
+    def is_signed(self, machine: bytes, key: bytes, signature: bytes, data: bytes) -> bool:
+        """Tells whether a machine with this key said something of a commit."""
+        return signer_id(key) == machine and self._sealer.is_signed(
+            key, signature, self._sealer.signed_object(data)
         )
 
     def create(self, name: str, content: bytes) -> bool:

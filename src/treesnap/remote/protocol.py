@@ -218,11 +218,11 @@ class RemoteFiles(Protocol):
     def is_member(self, machine: bytes) -> bool:
         """Tells whether a machine is a member, as far as was found out."""
 
-    def sign(self, data: bytes) -> bytes:
-        """Returns the signature of this machine for what it says of a commit."""
+    def sign(self, data: bytes) -> tuple[bytes, bytes]:
+        """Returns the key of this machine, and its signature for what it says of a commit."""
 
-    def is_signed(self, machine: bytes, signature: bytes, data: bytes) -> bool:
-        """Tells whether a member said something of a commit."""
+    def is_signed(self, machine: bytes, key: bytes, signature: bytes, data: bytes) -> bool:
+        """Tells whether a machine with this key said something of a commit."""
 
     def settle(self, sequence: int, folded: int) -> None:
         """Takes note that a commit of this machine counts, as do all up to the ``folded`` one."""
@@ -472,8 +472,8 @@ class View:
 
     @cached_property
     def sizes(self) -> dict[RemoteName, int]:
-        """The bytes of each pack."""
-        return {name: size for part in self.all_packs for name, size in part.sizes()}
+        """The bytes of each pack, as the first says that lists it."""
+        return {name: size for part in reversed(self.all_packs) for name, size in part.sizes()}
 
     @cached_property
     def _reliable(self) -> tuple[IndexedPacks, ...]:
@@ -664,13 +664,14 @@ class Remote:
         if not any(name.startswith(_STATES) for name in lacks):
             return self.read_state()
         parts = {folder: self.names(folder) for folder in (Folder.INDEX, Folder.CATALOG)}
-        if not any(parts.values()) and not self.names(Folder.COMMITS):
+        others = (self.names(folder) for folder in (Folder.COMMITS, Folder.PACKS))
+        if not any(parts.values()) and not any(others):
             raise next(iter(lacks.values()))  # there is nothing else either
         return -1, RemoteState(
             index_parts=tuple(parts[Folder.INDEX]), catalog_parts=tuple(parts[Folder.CATALOG])
         )
 
-    def _unlisted_packs(self, view: View) -> tuple[IndexedPacks, ...]:
+    def unlisted_packs(self, view: View) -> tuple[IndexedPacks, ...]:
         """Returns what is in the packs that nothing readable lists; reads all of each.
 
         A pack that cannot be read holds nothing.
@@ -717,7 +718,7 @@ class Remote:
                     else:
                         commit = own[name]
                     part = IndexedPacks(commit.packs, commit.rows, str(name))
-                    if problem := _problem_of(name, commit, packs):
+                    if problem := _problem_of(name, commit):
                         raise Corrupt(
                             f"{name} {problem}", code=ErrorCode.REMOTE_DAMAGED, path=str(name)
                         )
@@ -741,9 +742,9 @@ class Remote:
             self.files.keep_only(folders, list(map(str, needed - bad)))
         view = View(number, state, catalog, index, commits, damaged, recovered, dict(lacks), heads)
         if number < 0:
-            return replace(view, index=(*index, *self._unlisted_packs(view)))
+            return replace(view, index=(*index, *self.unlisted_packs(view)))
         if len(index_parts) < len(state.index_parts):
-            view = replace(view, index=(*index, *self._unlisted_packs(view)))
+            view = replace(view, index=(*index, *self.unlisted_packs(view)))
         return view
 
     def _recovered(
@@ -770,8 +771,9 @@ class Remote:
             if content is None:
                 raise _FileGone(str(pack))
             tables[pack] = len(content), list(scan_blocks(content, pack.key))
-            for found, found_id in self.origins(tables[pack][1], content):
-                if found[:3] == statement[:3]:
+            for found_id, data in _origins(tables[pack][1], content):
+                found = self.statement_of(data)
+                if found is not None and found[:3] == statement[:3]:
                     statement, identity = found, found_id
         rows = encode_index(
             sorted(
@@ -786,21 +788,14 @@ class Remote:
         self._from_packs[name] = commit, part
         return commit, part
 
-    def origins(
-        self, tables: Iterable[BlockTable], content: bytes
-    ) -> Iterator[tuple[OriginStatement, ObjectId]]:
-        """Yields what machines signed of commits in a pack, and the ids of these objects."""
-        for table in tables:
-            for entry in table.entries:
-                if entry.kind == ObjectKind.SNAPSHOT:
-                    with suppress(Corrupt, UnsupportedFormat):
-                        opened = OpenBlock(table, content[table.block.offset : table.end])
-                        origin = ORIGIN.decode(opened.find(entry))
-                        statement = ORIGIN_STATEMENT.decode(origin.statement)
-                        if self.files.is_signed(
-                            statement.machine, origin.signature, origin.statement
-                        ):
-                            yield statement, entry.id
+    def statement_of(self, origin: bytes) -> OriginStatement | None:
+        """Returns what a machine signed of a commit, or None where it did not."""
+        with suppress(Corrupt, UnsupportedFormat):
+            found = ORIGIN.decode(origin)
+            statement = ORIGIN_STATEMENT.decode(found.statement)
+            if self.files.is_signed(statement.machine, found.key, found.signature, found.statement):
+                return statement
+        return None
 
     def settled(self, what: str, view: View, read: Callable[[View], _Result]) -> _Result:
         """Returns what is read with a view, or with a newer one while collections go on.
@@ -941,8 +936,8 @@ def _found(read: Callable[[], _Result]) -> _Result:
                 ) from None
 
 
-def _problem_of(name: RemoteName, commit: RemoteCommit, listed: Collection[bytes]) -> str | None:
-    """Returns which rule a commit breaks, or None; ``listed`` are keys of packs of others.
+def _problem_of(name: RemoteName, commit: RemoteCommit) -> str | None:
+    """Returns which rule a commit breaks, or None.
 
     What a collection knows nothing of is swept, and what it knows of a pack, the first says that
     lists it. So a commit lists packs of its own number alone. A second one with that number is of
@@ -950,8 +945,6 @@ def _problem_of(name: RemoteName, commit: RemoteCommit, listed: Collection[bytes
     """
     if any(str(pack) != f"{name.packs}{pack.id.hex()}" for pack in commit.packs):
         return "lists packs of another commit"
-    if any(pack.key in listed for pack in commit.packs):
-        return "lists a pack that is listed already"
     return None
 
 
@@ -1009,6 +1002,15 @@ _PLACE_SIZE = 4
 
 def _is_origin(table: BlockTable) -> bool:
     return table.rows[-1] == ObjectKind.SNAPSHOT
+
+
+def _origins(tables: Iterable[BlockTable], content: bytes) -> Iterator[tuple[ObjectId, bytes]]:
+    """Yields the origins in a pack, as far as they can be read."""
+    for table in filter(_is_origin, tables):
+        opened = OpenBlock(table, content[table.block.offset : table.end])
+        for entry in table.entries:
+            with suppress(Corrupt):
+                yield entry.id, opened.find(entry)
 
 
 class Uploaded(Record):
@@ -1112,7 +1114,7 @@ class Push:
         statement = ORIGIN_STATEMENT.payload(
             OriginStatement(machine, epoch, sequence, self._history, tuple(snapshots))
         )
-        data = ORIGIN.payload(CommitOrigin(statement, self._remote.files.sign(statement)))
+        data = ORIGIN.payload(CommitOrigin(statement, *self._remote.files.sign(statement)))
         identity = object_id(ObjectKind.SNAPSHOT, data)
         self._origin = identity
         return [encode_objects([(ObjectKind.SNAPSHOT, identity, data)])]

@@ -264,6 +264,8 @@ class CommitOrigin(NamedTuple):
 
     statement: bytes
     """An encoded :class:`OriginStatement`."""
+    key: bytes
+    """The public key of the machine, which its id follows from."""
     signature: bytes
     """That of the machine."""
 
@@ -369,7 +371,7 @@ _ORIGIN_STATEMENT = Table(
     sequence=_SEQUENCE,
     history=_HISTORY,
 )
-_ORIGIN = Table(CommitOrigin, "origin", signature=_ids(SIGNATURE_SIZE))
+_ORIGIN = Table(CommitOrigin, "origin", key=_ids(KEY_SIZE), signature=_ids(SIGNATURE_SIZE))
 _DELETION = Table(
     Deletion, "deletion", commit=_name(Folder.COMMITS), snapshots=array(_ids(ID_SIZE))
 )

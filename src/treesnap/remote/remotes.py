@@ -16,6 +16,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from treesnap.core.model.errors import (
     Busy,
     Corrupt,
     ErrorCode,
+    GenerationMissing,
     InvalidArgument,
     NotFound,
     NotOnRemote,
@@ -69,7 +71,7 @@ from treesnap.core.store.roots import load_history, registered_roots
 from treesnap.remote.blobs.wrappers import RoomKept
 from treesnap.remote.cache import FileCache
 from treesnap.remote.check import RemoteCheck, faults_of, try_out
-from treesnap.remote.collector import Collected, Collector
+from treesnap.remote.collector import Collected, Collector, Rebuilt
 from treesnap.remote.connection import (
     Connection,
     KeyInfo,
@@ -190,6 +192,16 @@ class RemotePruneResult(Record):
     def to_dict(self) -> Fields:
         """Returns what ``snap remote prune --json`` prints; ``json.dumps`` takes it."""
         return {"remote": self.remote, **self.decisions.to_dict()}
+
+
+class RemoteRepairResult(Record):
+    """Outcome of repairing a remote."""
+
+    files: tuple[str, ...]
+    """Small files that were stored again."""
+    commits: tuple[str, ...]
+    """Damaged commits that count by what their packs say, from now on without them."""
+    rebuilt: Rebuilt | None = None
 
 
 class FetchResult(Record):
@@ -412,7 +424,7 @@ class Remotes:
                             "collector",
                             code=ErrorCode.REMOTE_NAME_TAKEN,
                         )
-                    marks = connection.marks(*connection.protocol.read_state())
+                    marks = self._marks_of_added(connection)
                     if directory is not None and not append_only:
                         RoomKept(blobs).keep()
             known = known._replace(
@@ -427,6 +439,19 @@ class Remotes:
         if directory is not None and not known.is_encrypted:
             _warn_of_readers(self._context, directory)
         return _info(name, known)
+
+    def _marks_of_added(self, connection: Connection) -> Marks:
+        """Returns what to remember of a remote; one without a state is added to be rebuilt."""
+        try:
+            return connection.marks(*connection.protocol.read_state())
+        except GenerationMissing:
+            raise
+        except Corrupt as error:
+            self._context.monitor.warn(
+                WarningCode.REMOTE_FILE_DAMAGED,
+                f"The state of {quoted(connection.url)} cannot be read: {error.message}",
+            )
+            return Marks(generation=connection.generation)
 
     def list(self) -> tuple[RemoteInfo, ...]:
         """Returns the remotes that the store knows; asks none of them."""
@@ -672,14 +697,39 @@ class Remotes:
             collect = remote.collect if remote.connection.may_collect else None
             return repaired(verification, result, source, collect)
 
-    def repair(self, name: str | None = None) -> tuple[str, ...]:
-        """Stores small files of a remote again of which a copy is whole; returns their names.
+    def repair(self, name: str | None = None, *, rebuild: bool = False) -> RemoteRepairResult:
+        """Makes a remote whole: small files from their copies, damaged commits from their packs.
 
-        Durable after return. :meth:`verify` finds lost contents, and stores them again. Raises
-        Refused, RemoteFailed, RemoteLocked.
+        With ``rebuild`` index, catalog and state are written anew, of what the packs say. That
+        takes the remote as it is now: other machines that remember more refuse it, unless they
+        accept that as well. Durable after return. :meth:`verify` finds lost contents, and stores
+        them again. Raises Busy, Refused, RemoteFailed, RemoteLocked.
         """
-        with self._connected(name, "repair a remote", only_reads=True) as remote:
-            return remote.connection.mend()
+        with opened(self._context, "look for a remote", recover=False) as session:
+            marks = _registry(session).find(name)[1].marks
+        taken = self._accepting() if rebuild else self
+        with (
+            taken._connected(name, "repair a remote", only_reads=True) as remote,  # noqa: SLF001 - another of its own kind
+            _alone(remote, "remote repair"),
+        ):
+            protocol = remote.connection.protocol
+            files = remote.connection.mend()
+            if rebuild:
+                rebuilt = Collector(protocol).rebuild(marks)
+                remote.note(*protocol.read_state())
+                return RemoteRepairResult(files, tuple(map(str, remote.view.recovered)), rebuilt)
+            folded: tuple[str, ...] = ()
+            may_fold = remote.view.recovered and remote.connection.may_collect
+            if may_fold and Collector(protocol).fold():
+                folded = tuple(map(str, remote.view.recovered))
+                remote.note(*protocol.read_state())
+            return RemoteRepairResult(files, folded)
+
+    def _accepting(self) -> Remotes:
+        """Returns the same remotes, which are taken as they are now."""
+        taken = copy(self)
+        taken._accepts_rollback = True  # noqa: SLF001 - another of its own kind
+        return taken
 
     def keys(self, name: str | None = None) -> tuple[KeyInfo, ...]:
         """Returns the key slots of an encrypted remote. Raises Refused for another one."""

@@ -194,7 +194,7 @@ class Plain:
 
     def signed_object(self, data: bytes) -> bytes:
         """Returns what a machine signs that says something in an object of a pack."""
-        return _OBJECT_SIGNED_AS + self._remote_id + data
+        return _OBJECT_SIGNED_AS + data  # its id may be lost with the rest
 
     def is_signed(self, public: bytes, signature: bytes, data: bytes) -> bool:
         """Tells whether the holder of a key signed some bytes."""
@@ -475,14 +475,17 @@ def signer_of(name: str, data: bytes) -> bytes:
 
 
 def remote_of(name: str, data: bytes) -> tuple[bytes, bool]:
-    """Returns of which remote a signed file says it is, and whether that is encrypted.
+    """Returns of which remote a signed or encrypted file says it is, and whether that is encrypted.
 
-    Raises Corrupt for what does not begin as a signed file. Nothing is authentic yet.
+    Raises Corrupt for another file. Nothing is authentic yet.
     """
-    _, _, version, _, _, generation, remote_id = _HEADER.unpack_from(_Head.read(name, data).data)
-    if version != _VERSION:
-        raise damaged(name, "does not begin as a signed file")
-    return remote_id, generation > 0
+    if len(data) >= _HEADER.size:
+        magic, kind, version, _, mode, generation, remote_id = _HEADER.unpack_from(data)
+        if (magic, kind, version) == (MAGIC, FileKind.ENCRYPTED, _VERSION):
+            if mode == _CLEAR:
+                _Head.read(name, data)
+            return remote_id, generation > 0
+    raise damaged(name, "does not say which remote it is of")
 
 
 def _signed_bytes(before: bytes, name: str) -> bytes:

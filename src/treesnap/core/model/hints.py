@@ -234,7 +234,10 @@ WARNING_HINTS: dict[str, str] = {
         "'snap verify --repair' repairs them or moves them away, 'snap gc' collects around them"
     ),
     "remote-readable": "'chmod go-rwx' the directory, or add it with '--encrypt'",
-    "remote-file-damaged": "'snap remote repair' stores again what a copy of it has",
+    "remote-file-damaged": (
+        "'snap remote repair' stores it again; where no copy is whole, with --rebuild, of what "
+        "packs say"
+    ),
     "remote-snapshot-damaged": "'snap remote verify --repair' on a machine that has it stores it",
     "remote-waited-for": "Ctrl-C ends the command; --retry-for says how long it waits",
     "repository-shared": (

@@ -224,21 +224,32 @@ def verify(invocation: Invocation, *, name: str | None, read_data: bool, repair:
     print_check(invocation, "remote.verify", result, again=again, repair=repair)
 
 
-@remote.command("repair", examples=["snap remote repair backup"])
+@remote.command(
+    "repair", examples=["snap remote repair backup", "snap remote repair backup --rebuild"]
+)
 @remote_argument("name", required=False)
+@click.option("--rebuild", is_flag=True, help="Write index, catalog and state anew, from packs.")
 @pass_invocation
-def repair(invocation: Invocation, *, name: str | None) -> None:
+def repair(invocation: Invocation, *, name: str | None, rebuild: bool) -> None:
     """Store small files of a remote again that are lost or damaged.
 
-    What the remote cannot do without is there twice, and one of both has to be whole. For lost
-    contents there is 'snap remote verify --repair'.
+    What the remote cannot do without is there twice, or follows from packs. With --rebuild that is
+    all that is needed of it, beside a key slot; machines that remember more have to take it as it
+    is then. For lost contents there is 'snap remote verify --repair'.
     """
     with invocation.open(progress=False, needs_root=False) as handle:
-        written = remotes_of(handle).repair(name)
-    if not written:
+        result = remotes_of(handle).repair(name, rebuild=rebuild)
+    lines = [f"Stored again: {item}" for item in result.files]
+    lines += [f"Put right: {item}" for item in result.commits]
+    if result.rebuilt is not None:
+        packs = count_text(result.rebuilt.packs, "pack")
+        snapshots = count_text(result.rebuilt.snapshots, "snapshot")
+        lines.append(
+            f"Rebuilt from {packs}: {snapshots}, {result.rebuilt.found} in no commit and catalog"
+        )
+    if not lines:
         invocation.output.note("Nothing had to be stored again")
-    lines = [f"Stored again: {item}" for item in written]
-    invocation.output.result("remote.repair", lambda: {"files": written}, lines)
+    invocation.output.result("remote.repair", result._asdict, lines)
 
 
 @remote.command(
