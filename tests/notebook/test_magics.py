@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from treesnap.core.model.quantities import time_text
 from treesnap.core.model.results import RestoreResult
 
 pytestmark = pytest.mark.sampled(5)
@@ -83,6 +86,21 @@ def test_results_are_tables(shell, root):
         assert "before &lt;b&gt;cleaning&lt;/b&gt;" in table(shell, line)
     for line in ("%snap status", "%snap diff", "%snap diff latest"):
         assert "&lt;i&gt;new" in table(shell, line)
+
+
+def test_a_table_has_the_times_of_the_terminal(shell, handle, monkeypatch):
+    made_ns = handle.create().snapshot.record.created_at_ns
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("TZ", "Asia/Tokyo")
+            time.tzset()
+            in_tokyo = time_text(made_ns)
+            shown = table(shell, "%snap list")
+    finally:
+        time.tzset()
+
+    assert in_tokyo in shown
+    assert in_tokyo != time_text(made_ns)
 
 
 def table(shell, line):

@@ -21,7 +21,7 @@ from treesnap.core.model.presentation import (
     path_text,
     short_repr,
 )
-from treesnap.core.model.quantities import first_few, size_text
+from treesnap.core.model.quantities import first_few, size_text, time_text
 from treesnap.core.model.type_names import NewType, Self
 
 SnapshotId = NewType("SnapshotId", str)
@@ -254,18 +254,25 @@ class Snapshot(NamedTuple):
 
     def __repr__(self) -> str:
         """Returns id, time, kind and what people call it, on one line."""
-        return f"<Snapshot {' '.join(filter(None, _cells(self)))}>"
+        moment = utc_time(self.record.created_at_ns).isoformat(" ", "seconds")
+        cells = _cells(self, moment.replace("+00:00", "Z"))
+        return f"<Snapshot {' '.join(filter(None, cells))}>"
 
     def _repr_html_(self) -> str:
         """Returns a table for notebooks."""
-        return html_table(_SNAPSHOT_HEAD, [_cells(self)])
+        return html_table(_SNAPSHOT_HEAD, [_shown(self)])
 
 
-_SNAPSHOT_HEAD = ("id", "time (UTC)", "kind", "size", "name", "label", "session", "")
+_SNAPSHOT_HEAD = ("id", "time", "kind", "size", "name", "label", "session", "")
 _LABEL_LENGTH_MAX = 48
 
 
-def _cells(snapshot: Snapshot) -> tuple[str, ...]:
+def _shown(snapshot: Snapshot) -> tuple[str, ...]:
+    """Returns what a table shows, with the time in the local zone, as in a terminal."""
+    return _cells(snapshot, time_text(snapshot.record.created_at_ns))
+
+
+def _cells(snapshot: Snapshot, moment: str) -> tuple[str, ...]:
     record = snapshot.record
     step = "" if record.step is None else f" step {record.step}"
     flags = ["pinned" if snapshot.pinned else "", "" if snapshot.complete else "incomplete"]
@@ -273,7 +280,7 @@ def _cells(snapshot: Snapshot) -> tuple[str, ...]:
         flags.append("only " + first_few(record.scope, lambda path: printable(path) or "."))
     return (
         snapshot.id[:ID_DIGITS],
-        utc_time(record.created_at_ns).isoformat(" ", "seconds").replace("+00:00", "Z"),
+        moment,
         snapshot.kind.value,
         size_text(record.totals.size_bytes),
         f"[{printable(snapshot.name)}]" if snapshot.name is not None else "",
@@ -330,4 +337,4 @@ class SnapshotList(tuple[Snapshot, ...]):
         for what, ids in (("damaged", self.damaged), ("of a newer version", self.newer)):
             if ids:
                 above += f"; {what}: " + ", ".join(identity[:ID_DIGITS] for identity in ids)
-        return html_table(_SNAPSHOT_HEAD, [_cells(item) for item in self], above)
+        return html_table(_SNAPSHOT_HEAD, [_shown(item) for item in self], above)
