@@ -84,8 +84,9 @@ def program(tmp_path, monkeypatch):
 def test_an_rclone_that_serves_nothing_is_said(program, monkeypatch, script, code, words, make):
     if make and "sleep" in script:
         words = "has not ended"
-    monkeypatch.setattr(rclone, "_START_S", 0.5)
-    monkeypatch.setattr(rclone, "_END_S", 0.1)
+    if "sleep" in script:
+        monkeypatch.setattr(rclone, "_START_S", 0.5)
+        monkeypatch.setattr(rclone, "_END_S", 0.1)
     program(f'test "$1" = mkdir && test {int(make)} = 0 && exit 0; {script}')
 
     with pytest.raises(RemoteFailed) as caught:
