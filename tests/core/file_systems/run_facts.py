@@ -298,10 +298,22 @@ class Facts:
             path.symlink_to("nowhere")
         return self.with_open("a link", flags, lambda fd: oct(stat.S_IFMT(os.fstat(fd).st_mode)))
 
+    def deny_deletion(self, name: str) -> None:
+        subprocess.run(["chmod", "+a", "everyone deny delete", self.place / name], check=True)
+
+    def denied_rename(self) -> bool:
+        """Whether a file can be put in place whose list denies that it is deleted."""
+        path = self.new("denied")
+        self.deny_deletion("denied")
+        try:
+            path.rename(self.place / "denied too")
+        finally:
+            subprocess.run(["chmod", "-R", "-N", self.place], check=False)
+        return True
+
     def access_list(self) -> str:
         self.new("listed")
-        user = "everyone" if shutil.which("chmod") else ""
-        subprocess.run(["chmod", "+a", f"{user} deny delete", self.place / "listed"], check=True)
+        self.deny_deletion("listed")
         text = self.with_open("listed", os.O_RDWR, lambda fd: self.fs.get_xattr(fd, darwin.ACL))
         self.new("listed too")
 
@@ -352,6 +364,7 @@ class Facts:
             lambda: self.with_open("closed", O_EVTONLY, lambda fd: oct(os.fstat(fd).st_mode)),
         )
         self.tell("an access control list", self.access_list)
+        self.tell("a file is renamed whose list denies deletion", self.denied_rename)
         self.tell("who is at the other end of a socket", self.peer)
         self.tell(
             "path of an open directory",
