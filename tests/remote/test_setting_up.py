@@ -139,6 +139,7 @@ def test_adding_a_remote_again_does_not_turn_its_encryption_off(registry):
         "s3://gardener:tulips@garden",
         "rclone:nas://gardener:tulips@b",
         "sftp://nas/backup?password=tulips",
+        "ssh://gardener:tulips@nas/backup",
     ],
 )
 def test_no_error_shows_the_password_of_an_address(tmp_path, url):

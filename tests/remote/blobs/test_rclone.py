@@ -43,12 +43,15 @@ def test_addresses(url, expected):
         "rclone:--config:path",
         "rclone:/local:path",
         "rclone:a\nb:path",
+        "rclone:nas://me:secret@host",
         "rclone:drive:a\0b",
     ],
 )
 def test_an_address_gives_rclone_no_options(url):
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument) as caught:
         parse_rclone_url(url)
+
+    assert "secret" not in caught.value.message
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ PREFIX = "rclone:"
 _BUCKET = "treesnap"
 _START_S, _END_S = 60.0, 5.0
 _SAID_BYTES_MAX, _WORDS_MAX = 4096, 300
-_URL = re.compile(r"rclone:([A-Za-z0-9_][A-Za-z0-9_.+@ -]{0,127}):([^\0\n]*)")
+_URL = re.compile(r"rclone:([A-Za-z0-9_][A-Za-z0-9_.+@ -]{0,127}):(?!//)([^\0\n]*)")
 _LISTENS = re.compile(rb"\[(http://127\.0\.0\.1:[0-9]{1,5})/?\]")
 _TOO_OLD = re.compile('unknown command "s3"|unknown flag')
 _NO_REMOTE = re.compile("didn't find section in config file")
@@ -60,10 +60,11 @@ class RcloneUrl(NamedTuple):
 
 
 def parse_rclone_url(url: str) -> RcloneUrl:
-    """Returns what an address says; raises InvalidArgument."""
+    """Returns what an address says; raises InvalidArgument, without what may be a password."""
     match = _URL.fullmatch(url)
     if match is None:
-        raise InvalidArgument(f"{quoted(url)} does not have the form rclone:REMOTE:PATH")
+        shown = ":".join(url.split(":", 2)[:2])
+        raise InvalidArgument(f"{quoted(shown)} does not begin an address rclone:REMOTE:PATH")
     return RcloneUrl(match[1], match[2].rstrip("/"))
 
 
