@@ -23,6 +23,7 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.context import context_at
+from treesnap.core.worktree.scan.statcache import load
 
 TICK_NS = 3600 * 10**9
 LONG_AGO_NS = 1_000_000_000 * 10**9
@@ -124,6 +125,23 @@ def test_an_edit_of_the_same_size_with_its_old_time_is_seen(handle, root):
 
     assert second.stats.files_read == 1
     assert b"".join(handle.cat(second.id, "file")) == b"CONTENT"
+
+
+def test_no_older_row_counts_in_place_of_a_damaged_one(handle, root, tmp_path, monkeypatch):
+    """As a power cut may leave a write: the tree of the older row is an old one."""
+    monkeypatch.setattr("treesnap.core.worktree.scan.statcache.BASE_ROWS_MIN", 1)
+    monkeypatch.setattr("treesnap.core.worktree.scan.statcache.RECENT_SHARE_MAX", 1)
+    capture(handle, root)
+    path = root / "directory/file"
+    until_ctime_moves(path, lambda: edit_in_place(path, "ANOTHER"))
+    capture(handle, root)
+    (recent,) = (tmp_path / "store").glob("roots/*/cache-recent")
+    place = load(LocalFileSystem(), str(recent.with_name("cache"))).find(b"")[1]
+    data = bytearray(recent.read_bytes())
+    data[place.offset : place.offset + place.size] = bytes(place.size)
+    recent.write_bytes(data)
+
+    capture(handle, root)
 
 
 def test_another_file_in_the_place_of_one_is_seen(handle, root, tmp_path):

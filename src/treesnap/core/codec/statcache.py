@@ -8,9 +8,10 @@ observations | hidden names | fields``. Observations and the other fields of :cl
 msgpack arrays of their own, and each hidden name is ``type u16 | length u16 | name``, so that
 a look at a directory can be compared with its row where that lies. The hashes are those of
 each row's path, sorted; the offsets say where each row is. The trailer is ``meta offset u64 |
-count u64 | "TSCT"``.
+count u64 | CRC-32 of all before the trailer u32 | "TSCT"``.
 Rows are written in the order in which a walk finishes directories. The file is never synced:
-every row and the meta carry a checksum of their own, and a file that is not whole is not used.
+every row and the meta carry a checksum of their own, and a row that is not whole is not used. Of a
+file whose rows replace those of another one, none is used then: an older row would come back.
 What a checksum has to find here is what a torn write leaves, so 32 bits do.
 """
 
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from treesnap.core.codec.watch import WatchNote
 
 TRAILER_MAGIC = b"TSCT"
-TRAILER = struct.Struct("<QQ4s")
-VERSION = 2
+TRAILER = struct.Struct("<QQI4s")
+VERSION = 3
 _FRAME = struct.Struct("<II")
 FRAME_SIZE = _FRAME.size
 _HEAD = struct.Struct("<BIII")

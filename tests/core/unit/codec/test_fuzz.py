@@ -7,6 +7,7 @@ bytes with each byte cut off or flipped in turn.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -129,7 +130,8 @@ def encoded_stat_cache(rows: list[statcache.Row]) -> bytes:
     table.sort()
     body += b"".join(struct.pack("<Q", item[0]) for item in table)
     body += b"".join(struct.pack("<Q", item[1]) for item in table)
-    return body + statcache.TRAILER.pack(meta_offset, len(rows), statcache.TRAILER_MAGIC)
+    check = zlib.crc32(body)
+    return body + statcache.TRAILER.pack(meta_offset, len(rows), check, statcache.TRAILER_MAGIC)
 
 
 def read_links(data: bytes) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -200,6 +201,19 @@ class TestRecentRows:
 
         assert (cache.snapshot_id, cache.recent) == ("c" * 64, None)
         assert cache.find(b"d3")[0] == row(b"d3", 7)
+
+    def test_are_used_all_or_none(self, fs, path, build, base):
+        build(row(b"d3", 99), old=base, kept=self.others(b"d3"), snapshot="b" * 64)
+        data = Path(path + "-recent").read_bytes()
+        for place in range(len(data)):
+            damaged = bytearray(data)
+            damaged[place] ^= 1
+            Path(path + "-recent").write_bytes(damaged)
+
+            cache = load(fs, path)
+
+            assert (cache.snapshot_id, cache.recent) == (SNAPSHOT, None)
+            assert cache.find(b"d3")[0] == row(b"d3", 3)
 
     def test_remove_directories(self, fs, path, build, base):
         build(
