@@ -165,6 +165,20 @@ def test_only_ticks_draw(monitor, clock, screen, tick):
     assert "1,000 files" in screen.getvalue()
 
 
+def test_what_has_no_bytes_yet_shows_none_and_one_file_is_one(monitor, clock, screen, tick):
+    monitor.begin(Phase.MARK, None, None)
+    monitor.advance(256, 0)
+    clock.now = 9.0
+    tick()
+    assert "256 objects" in screen.getvalue()
+    assert "0 B" not in screen.getvalue()
+
+    monitor.begin(Phase.SCAN, None, None)
+    monitor.advance(1, 5)
+    tick()
+    assert "1 file  5 B" in screen.getvalue()
+
+
 def test_a_bar_of_objects_has_a_total_without_bytes(monitor, clock, screen, tick):
     monitor.begin(Phase.PUSH, 8, None)
     clock.now = 1.0

@@ -17,7 +17,7 @@ from contextlib import suppress
 from treesnap.core.fs.ticker import Ticker
 from treesnap.core.model.errors import WarningCode
 from treesnap.core.model.events import NullMonitor, Phase
-from treesnap.core.model.quantities import size_text
+from treesnap.core.model.quantities import count_text, size_text
 from treesnap.core.model.type_names import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -219,18 +219,22 @@ class _RunningPhase:
         return f"{hours}:{minutes:02}:{seconds:02}"
 
     def amounts_text(self, now_s: float) -> str:
-        """Returns files, bytes and rate; totals only when they are known."""
+        """Returns files, bytes and rate; totals and bytes only when they are known."""
         if self.phase in _UNCOUNTED:
             return ""
-        files = f"{self.files:,}"
+        unit = _UNITS.get(self.phase, "files")
         if self._files_total is not None:
-            files += f" of {self._files_total:,}"
+            files = f"{self.files:,} of {self._files_total:,} {unit}"
+        else:
+            files = count_text(self.files, unit.removesuffix("s"))
+        if not self.size_bytes and self._bytes_total is None:
+            return files
         size = size_text(self.size_bytes)
         if self._bytes_total is not None:
             size += f" of {size_text(self._bytes_total)}"
         lasted_s = now_s - self._began_s
         rate = f"  {size_text(int(self.size_bytes / lasted_s))}/s" if lasted_s > 0 else ""
-        return f"{files} {_UNITS.get(self.phase, 'files')}  {size}{rate}"
+        return f"{files}  {size}{rate}"
 
 
 def _ticks_of_thread(tick: Callable[[], None]) -> Ticks:
