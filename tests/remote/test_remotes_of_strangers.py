@@ -24,6 +24,7 @@ CONTACTS: dict[str, Callable[[Remotes], object]] = {
     "prune": lambda remotes: remotes.prune("evil"),
     "delete": lambda remotes: remotes.delete("evil", "history"),
     "repair": lambda remotes: remotes.repair(),
+    "change_secret": lambda remotes: remotes.change_secret(None, secret_of(None)),
     "verify": lambda remotes: remotes.verify(),
     "keys": lambda remotes: remotes.keys(),
     "add_key": lambda remotes: remotes.add_key("evil", lambda: None),

@@ -428,3 +428,51 @@ def test_a_list_of_machines_that_was_set_back_is_refused(
 
     assert refused.value.code == ErrorCode.REMOTE_SET_BACK
     assert len(lists) == 4
+
+
+def test_a_change_of_the_secret_keeps_a_thief_out_who_has_all_of_the_old_one(
+    handle, remotes, opener, content, tmp_path
+):
+    """The old secret, the old slot, the seed of the machine that was stolen, and the bucket."""
+    push(handle, remotes, "roses")
+    remotes.add_key("backup", lambda: Secret.raw_key("77" * 32))
+    shutil.copytree(handle.store_path, tmp_path / "stolen")
+    before = dict(content)
+    for old in ("5a" * 32, "77" * 32):
+        with pytest.raises(Refused) as refused:
+            remotes.change_secret("backup", lambda old=old: Secret.raw_key(old))
+        assert refused.value.code == ErrorCode.SECRET_IN_USE
+    assert content == before
+
+    info, removed = remotes.change_secret("backup", lambda: Secret.raw_key("88" * 32))
+
+    assert (info.generation, len(removed)) == (2, 2)
+    changed = Remotes(handle, lambda _: lambda: Secret.raw_key("88" * 32), opener)
+    slots = changed.keys()
+    assert [item.generation for item in slots] == [2]
+    push(handle, changed, "tulips")
+    content |= {name: data for name, data in before.items() if name.startswith("keys/")}
+    stolen = treesnap.open(handle.root, tmp_path / "stolen")
+    thief = Remotes(stolen, secret_of, opener)
+    for work in (thief.push, thief.fetch, lambda: Remotes(handle, secret_of, opener).push()):
+        with pytest.raises(Refused):
+            work()
+    assert changed.verify(read_data=True).problems == ()
+    given = treesnap.open(tmp_path / "again", tmp_path / "other")
+    Remotes(given, lambda _: lambda: Secret.raw_key("88" * 32), opener).clone(URL)
+    assert (tmp_path / "again" / "plants").read_text() == "tulips"
+
+
+def test_a_change_of_the_secret_that_was_stopped_is_finished_by_the_same_one(
+    handle, remotes, opener, content
+):
+    push(handle, remotes, "roses")
+    old = {name: data for name, data in content.items() if name.startswith("keys/")}
+    remotes.change_secret("backup", lambda: Secret.raw_key("88" * 32))
+    content |= old  # as where it was killed before it removed them
+
+    accepting = Remotes(handle, secret_of, opener, accepts_rollback=True)
+    _, removed = accepting.change_secret("backup", lambda: Secret.raw_key("88" * 32))
+
+    assert len(removed) == 1
+    assert not old.keys() & content.keys()

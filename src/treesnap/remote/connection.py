@@ -433,14 +433,48 @@ class Connection:
         and nothing newer. Raises Busy where another machine rotates, or is enrolled, meanwhile;
         Refused where the server cannot be relied on.
         """
+        assert self._secret is not None
+        return self._rotated(self._secret, lambda opened: [opened.name])
+
+    def change(self, source: SecretSource) -> tuple[KeyInfo, tuple[str, ...]]:
+        """Lets a new secret alone open the remote, with new keys; durable after return.
+
+        Returns its slot, and the ids of those that were removed. Refused for a secret that opens
+        the remote already: a thief may have it. A change that was stopped is finished by the same
+        secret. Raises what :meth:`rotate` does.
+        """
+        opened = self._require_keys()
+        secret, old = source(), _slots(self._blobs)
+        with suppress(RemoteLocked, Corrupt, UnsupportedFormat):
+            found = open_slots(old, secret, self.format.remote_id)
+            if found.keys.newest <= opened.keys.newest:
+                raise Refused(
+                    "This secret opens the remote already, so it would keep out no thief",
+                    code=ErrorCode.SECRET_IN_USE,
+                )
+            info = KeyInfo(
+                found.name.removeprefix(_SLOTS),
+                secret.kind.words,
+                found.keys.newest,
+                is_used=True,
+            )
+            gone = [name for name in old if name != found.name]
+            self._blobs.delete(gone)
+            return info, tuple(name.removeprefix(_SLOTS) for name in gone)
+        info = self._rotated(lambda: secret, lambda _: list(old))
+        return info, tuple(name.removeprefix(_SLOTS) for name in old)
+
+    def _rotated(
+        self, source: SecretSource, replaced: Callable[[OpenedSlot], list[str]]
+    ) -> KeyInfo:
+        """Makes a new key generation for a secret, and removes slots."""
         opened = self._require_keys()
         if not self.may_collect:
             raise Refused(
                 f"The server of {quoted(self.url)} may give one key generation to two machines",
                 code=ErrorCode.REMOTE_UNRELIABLE,
             )
-        assert self._secret is not None
-        secret = self._secret()
+        secret = source()
         keys, remote_id = opened.keys.rotated(), self.format.remote_id
         slot = new_slot(keys, secret, remote_id)
         overtaken = Busy("Another machine has changed the members of the remote meanwhile")
@@ -451,7 +485,7 @@ class Connection:
         if not self.files.members.is_newest(number):
             self._blobs.delete([slot.name])
             raise overtaken
-        self._blobs.delete([opened.name])
+        self._blobs.delete(replaced(opened))
         name = slot.name.removeprefix(_SLOTS)
         return KeyInfo(name, secret.kind.words, keys.newest, is_used=True)
 

@@ -766,6 +766,24 @@ class Remotes:
             remote.note(remote.view.number, remote.view.state, rotated.generation)
             return rotated
 
+    def change_secret(
+        self, name: str | None, secret: SecretSource
+    ) -> tuple[KeyInfo, tuple[str, ...]]:
+        """Lets a new secret alone open an encrypted remote from now on; durable after return.
+
+        What is stored from then on has new keys, which no copy of an older slot opens. Returns the
+        new slot and the ids of those that were removed: each of their secrets has to be added
+        again, by :meth:`add_key`, if it is to open the remote. Raises Refused for a secret that
+        opens the remote already, and what :meth:`rotate_keys` does.
+        """
+        with (
+            self._connected(name, "change the secret of a remote") as remote,
+            _alone(remote, "remote key change"),
+        ):
+            info, removed = remote.connection.change(secret)
+            remote.note(remote.view.number, remote.view.state, info.generation)
+            return info, removed
+
     def collect(self, name: str | None = None) -> Collected:
         """Frees the space of everything on a remote that no snapshot needs.
 

@@ -122,6 +122,7 @@ class ErrorCode(StrEnum):
     NOT_ENCRYPTED = "not-encrypted"
     ENCRYPTION_EXPECTED = "encryption-expected"
     LAST_KEY = "last-key"
+    SECRET_IN_USE = "secret-in-use"  # noqa: S105 - the code of an error
     NOTHING_IN_COMMON = "nothing-in-common"
     KEY_NOT_FOUND = "key-not-found"
     HISTORY_NOT_FOUND = "history-not-found"

@@ -122,6 +122,7 @@ HINTS: dict[str, str | None] = {
     "nothing-in-common": (
         "'snap restore REMOTE/HISTORY' replaces the files, and 'snap undo' takes that back"
     ),
+    "secret-in-use": "choose another one; 'snap remote key rotate' keeps the one in use",
     "last-key": ("'snap remote key add' adds another one; then give the secret of that one"),
     "store-not-own": (
         "'snap plan show' shows the plan; '--allow-commands' runs what it says; 'snap store "

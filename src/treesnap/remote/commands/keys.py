@@ -112,3 +112,32 @@ def rotate_keys(invocation: Invocation, *, name: str | None) -> None:
             f"{count_text(len(older), 'key slot opens', 'key slots open')} only what was stored "
             "before: remove them, and add their secrets again"
         )
+
+
+@key.command("change", examples=["snap remote key change backup"])
+@remote_argument("name", required=False)
+@click.option("--passphrase-file", metavar="FILE", help="Read the new passphrase from a file.")
+@click.option("--passphrase-command", metavar="COMMAND", help="Run a command that prints it.")
+@pass_invocation
+def change_secret(
+    invocation: Invocation,
+    *,
+    name: str | None,
+    passphrase_file: str | None,
+    passphrase_command: str | None,
+) -> None:
+    """Let a new passphrase alone open an encrypted remote, and keep out who has an old one.
+
+    What is stored from now on has new keys. All other key slots are removed: add their secrets
+    again. A passphrase that opens the remote already is refused. It comes from
+    --passphrase-command, --passphrase-file, $TREESNAP_REMOTE_NEW_PASSPHRASE, or the terminal.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        info, removed = remotes_of(handle).change_secret(
+            name, lambda: new_passphrase(passphrase_command, passphrase_file)
+        )
+    lines = [f"Changed the secret: new files are of generation {info.generation}"]
+    lines += [f"Removed the key slot {item[:12]}" for item in removed]
+    invocation.output.result(
+        "remote.key.change", lambda: {**info._asdict(), "removed": removed}, lines
+    )
