@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 import trees
+from mounting import mounting
 from mutations import MUTATIONS
 from oracle import PAGE_SIZE, copy_tree, difference, record, without
 from trees import write_sparse
@@ -45,6 +46,24 @@ def test_zeros_may_become_holes_and_nothing_else(tmp_path):
     assert difference(dense, sparse) == []
     assert [line.split()[1] for line in difference(sparse, dense)] == ["extents"]
     assert [line.split()[1] for line in difference(dense, other)] == ["digest"]
+
+
+@pytest.mark.needs("mounts")
+def test_space_behind_what_was_written_is_a_hole_however_it_was_read(tmp_path):
+    """xfs shows such space as data where a read brought it into the cache."""
+    with mounting() as mounter:
+        mounted = mounter.image(tmp_path / "mounted", "xfs", 320)
+        with (mounted / "file").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 40 * PAGE_SIZE)
+            os.pwrite(file.fileno(), b"x" * PAGE_SIZE, 0)
+            os.fsync(file.fileno())
+        before = record(mounted)[b"file"]
+
+        content = (mounted / "file").read_bytes()
+
+        assert content == b"x" * PAGE_SIZE + bytes(39 * PAGE_SIZE)
+        assert before.extents == ((0, PAGE_SIZE),)
+        assert record(mounted)[b"file"] == before
 
 
 def test_a_copy_is_the_same_but_for_sockets(tmp_path):
