@@ -133,6 +133,40 @@ def test_an_error_anywhere_leaves_one_of_both_states(place):
     assert set(outcomes) == {False, True}
 
 
+def contents(root: Path) -> dict[bytes, bytes]:
+    return {path: item.content for path, item in tree_state(root).items()}
+
+
+def test_a_kill_is_recovered_from_where_times_are_coarser_than_in_the_snapshot(tmp_path):
+    """A snapshot may come from elsewhere, and a merge is of a moment."""
+    place = MacPlace(tmp_path, "SMB")
+    names = ["other", *(f"many {number}" for number in range(3))]
+    for name in names:
+        (place.root / name).write_text(f"fine {name}")
+        os.utime(place.root / name, ns=(TIME_NS, TIME_NS + 1_234_567_891))
+    place.handle().create(name="fine")
+    fine = contents(place.root)
+    for name in names:
+        (place.root / name).write_text("changed since")
+        os.utime(place.root / name, ns=(TIME_NS, TIME_NS + 8 * 10**9))
+    changed = contents(place.root)
+
+    outcomes = []
+    for number in count(1, sized(7, 1)):
+        fault = Fault(kinds=MUTATING, number=number)
+        ended = in_child(lambda fault=fault: place.handle(fault).restore("fine", force=True))
+        place.handle().recover()
+        found = contents(place.root)
+        assert found in (fine, changed)
+        outcomes.append(found == fine)
+        if not ended.was_killed:
+            break
+        if outcomes[-1]:
+            place.handle().undo()
+
+    assert set(outcomes) == {False, True}
+
+
 def powered(place: MacPlace) -> PoweredFileSystem:
     fs = MacFileSystem(place.base, place.volume)
     return PoweredFileSystem(str(place.base), fs, apart=[b"store"])

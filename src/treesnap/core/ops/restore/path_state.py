@@ -18,6 +18,8 @@ from treesnap.core.ops.tree_state import State
 
 _SET_IDS = (0, S_ISUID, S_ISGID, S_ISUID | S_ISGID)
 """Bits that a change of owner takes away, and that are not set where it is not permitted."""
+_TIME_STEPS_NS = (100, 10**3, 10**6, 10**7, 10**9, 2 * 10**9)
+"""How exact times may be that a file system keeps; it cuts off the rest."""
 _USER = b"user."
 """Begins the extended attributes that a restore can set without privileges."""
 
@@ -108,7 +110,7 @@ class Comparison(NamedTuple):
         if not _has_content_of(found, wanted):
             return False
         modes = {wanted.mode} if may_give_owners() else _without_set_ids(wanted.mode)
-        is_time_known = self.touch or found.is_directory or found.mtime_ns == wanted.mtime_ns
+        is_time_known = self.touch or found.is_directory or _has_time_of(found, wanted)
         return (
             found.mode in modes
             and is_time_known
@@ -133,7 +135,7 @@ def _is_equal(found: Entry, wanted: Entry, *, touch: bool) -> bool:
     """Returns whether nothing is left to do about an entry that holds the new state."""
     if found.is_directory:
         found = found._replace(content=wanted.content)
-    if touch or found.is_directory:
+    if touch or found.is_directory or _has_time_of(found, wanted):
         found = found._replace(mtime_ns=wanted.mtime_ns)
     return found[1:] == wanted[1:]
 
@@ -160,8 +162,7 @@ def _has_metadata_of(
             modes |= _without_set_ids(entry.mode)
     if found.mode not in modes:
         return False
-    times = {entry.mtime_ns for entry in entries}
-    if not (touch or found.is_directory) and found.mtime_ns not in times:
+    if not (touch or found.is_directory or any(_has_time_of(found, one) for one in entries)):
         return False
     return _has_owner_of(found, entries) and _has_attributes_of(found, state, possible)
 
@@ -169,6 +170,14 @@ def _has_metadata_of(
 def _without_set_ids(mode: int) -> set[int]:
     """Returns a mode, and the same without one or both of its set-user-ID and set-group-ID bits."""
     return {mode & ~bits for bits in _SET_IDS}
+
+
+def _has_time_of(found: Entry, wanted: Entry) -> bool:
+    """Returns whether a time is the one that was set, as exact as a file system kept it."""
+    set_ns = wanted.mtime_ns
+    return found.mtime_ns == set_ns or any(
+        found.mtime_ns == set_ns // step_ns * step_ns for step_ns in _TIME_STEPS_NS
+    )
 
 
 def _has_owner_of(found: Entry, possible: Iterable[Entry]) -> bool:
