@@ -93,6 +93,8 @@ __all__ = [
 ]
 _UNPROVEN = ("darwin", "freebsd")
 """Systems for which it is written, and on which it has not run yet."""
+_NAMES = {"cygwin": "Cygwin", "darwin": "macOS", "freebsd": "FreeBSD", "win32": "Windows"}
+"""What people call systems."""
 
 
 def unsupported() -> str | None:
@@ -107,7 +109,9 @@ def unsupported() -> str | None:
 
         if environ.get("SNAP_UNPROVEN_SYSTEM", "0") not in {"", "0"}:
             return None
-    return f"treesnap {__version__} runs on Linux, also in WSL on Windows, and not on {system} yet"
+    known = (name for start, name in _NAMES.items() if system.startswith(start))
+    where = f"not on {next(known, system)} yet"
+    return f"treesnap {__version__} runs on Linux, also in WSL on Windows, and {where}"
 
 
 def __getattr__(name: str) -> Any:

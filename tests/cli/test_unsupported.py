@@ -19,8 +19,17 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize(("program", "code"), PROGRAMS.values(), ids=PROGRAMS)
-@pytest.mark.parametrize("platform", ["win32", "darwin", "cygwin", "freebsd14"])
-def test_elsewhere_it_says_in_one_line_where_it_runs(program, code, platform):
+@pytest.mark.parametrize(
+    ("platform", "name"),
+    [
+        ("win32", "Windows"),
+        ("darwin", "macOS"),
+        ("cygwin", "Cygwin"),
+        ("freebsd14", "FreeBSD"),
+        ("haiku1", "haiku1"),
+    ],
+)
+def test_elsewhere_it_says_in_one_line_where_it_runs(program, code, platform, name):
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.platform = {platform!r}; {program}"],
         capture_output=True,
@@ -32,7 +41,7 @@ def test_elsewhere_it_says_in_one_line_where_it_runs(program, code, platform):
     assert done.returncode == code
     assert last.removeprefix("ImportError: ") == (
         f"treesnap {treesnap.__version__} runs on Linux, also in WSL on Windows, and not on "
-        f"{platform} yet"
+        f"{name} yet"
     )
     assert ("Traceback" in done.stderr) == last.startswith("ImportError: ")
 

@@ -173,7 +173,7 @@ def test_windows_is_refused_by_a_command_and_by_the_library():
 
     assert (command.returncode, command.stdout) == (2, "")
     told = (
-        f"treesnap {treesnap.__version__} runs on Linux, also in WSL on Windows, and not on win32"
+        f"treesnap {treesnap.__version__} runs on Linux, also in WSL on Windows, and not on Windows"
     )
     assert command.stderr == f"{told} yet\n"
     assert library.stdout == f"{treesnap.__version__}\n"
@@ -187,7 +187,9 @@ def test_a_system_without_a_run_yet_is_refused_unless_its_user_says_so(system):
 
     told = run_elsewhere(system, program).stdout.splitlines()
 
-    assert told[0].endswith(f"and not on {system} yet")
+    assert told[0].endswith(
+        " and not on macOS yet" if system == "darwin" else " and not on FreeBSD yet"
+    )
     assert told[1] == "None"
 
 
