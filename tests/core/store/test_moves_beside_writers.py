@@ -183,6 +183,20 @@ def test_a_restore_that_is_killed_while_the_store_is_copied_keeps_it_where_it_is
     assert path.read_bytes() in {b"later", b"known" * 50}
 
 
+def test_what_a_killed_restore_to_a_directory_left_is_found_from_the_new_place(place):
+    def restore(fs: FileSystem) -> None:
+        place.handle("known", fs=fs).restore("latest", to=place.base / "target")
+
+    numbers = (number for number in range(1, 200) if killed(restore, kill_at(number)))
+    left = ".treesnap-restore-to-*/*"
+    assert any(list(place.base.glob(left)) for _ in numbers)
+
+    place.handle("known", fs=other_file_system()).store_move(place.new)
+    place.handle("known").create()
+
+    assert list(place.base.glob(".treesnap-restore-to-*")) == []
+
+
 def test_new_roots_settings_and_room_are_found_by_the_old_path(place):
     place.handle("known").store_move(place.new)
 

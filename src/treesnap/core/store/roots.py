@@ -70,7 +70,7 @@ _FETCHED = LateRegex(rb"(?s).*/fetched/([^/]+)/([^/]+)/([0-9a-f]{32})\Z")
 _ELSEWHERE = "elsewhere"
 _JOINED = "joined"
 _NUMBER_SIZE_MAX = 32
-_EXPORT_PREFIX = "export-"
+EXPORT_PREFIX = "export-"
 _HOLD_PREFIX = "hold-"
 _RECORD_SIZE_MAX = 1 << 20
 _ATTACHMENTS_LOCK = "plans-lock"
@@ -589,12 +589,12 @@ class Root:
         """Returns the names of the records of restores to other directories. Costs one listing,
         unless the root's files are given.
         """
-        return sorted(_like(self.names() if names is None else names, _EXPORT_PREFIX, 16))
+        return sorted(_like(self.names() if names is None else names, EXPORT_PREFIX, 16))
 
     def begin_export(self, record: ExportRecord) -> LockedRecord[ExportRecord]:
         """Writes a record of a restore to another directory, durably, and holds its lock."""
         self.register()
-        path = self.file(_EXPORT_PREFIX + os.urandom(8).hex())
+        path = self.file(EXPORT_PREFIX + os.urandom(8).hex())
         return LockedRecord.create(self._fs, self._layout, path, EXPORT, record)
 
     def abandoned_export(self, name: str) -> LockedRecord[ExportRecord] | None:

@@ -18,7 +18,8 @@ directory, and the next one removes it. It is removed before the renaming, or a 
 be taken for such remains.
 
 A copy leaves out what belongs to processes at work and what can be made anew: locks, stat caches,
-sockets, quarantine, and journals, because two stores must not finish the same restore.
+sockets, quarantine, and journals, because two stores must not finish the same restore. A move takes
+the records of killed restores to other directories along: what these left can be found by no other.
 
 A move on one file system exchanges the store with a link to its new place, atomically. To another
 file system the store is copied beside writers, and read; then its gate is closed, what is new is
@@ -85,7 +86,7 @@ from treesnap.core.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
 from treesnap.core.store.lock import MOVE, closed_gate, is_held
 from treesnap.core.store.moving import WAITING, NotedMove, note_move
 from treesnap.core.store.ownership import WRITABLE_BY_OTHERS, is_controlled, note_made_here
-from treesnap.core.store.roots import registered_records
+from treesnap.core.store.roots import EXPORT_PREFIX, registered_records
 from treesnap.core.store.snapshots import SnapshotListing
 from treesnap.core.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store, store_id
 from treesnap.core.worktree.apply.removal import remove_directories, remove_paths
@@ -228,11 +229,11 @@ def _move_by_copy(session: Session, old: str, path: str) -> StoreMove:
     _refuse_interrupted(session)
     _refuse_no_exchange(session, old)
     with _partial(fs, path) as partial:
-        made = _copied(session, partial, with_caches=True)
+        made = _copied(session, partial, is_moved=True)
         with _closed(session):
             _refuse_use(session)
             _refuse_interrupted(session)
-            verified = _looked_at_again(session, partial, made, with_caches=True)
+            verified = _looked_at_again(session, partial, made, is_moved=True)
             if made.unreadable:
                 raise OperationFailed(
                     f"{quoted(made.unreadable[0])} cannot be read, and the store was not moved",
@@ -301,14 +302,14 @@ def _exchanged_with_copy(session: Session, partial: _Partial, old: str, path: st
 
 
 def _looked_at_again(
-    session: Session, partial: _Partial, made: _Copied, *, with_caches: bool
+    session: Session, partial: _Partial, made: _Copied, *, is_moved: bool
 ) -> VerifyResult:
     """Brings a copy up to date, and checks it; the gate is closed.
 
     Content is read once more only if something was found before: what went away while it was
     copied is not damage. What could not be read now is added to what could not before.
     """
-    covered, unreadable = _copy_again(session, partial, with_caches=with_caches)
+    covered, unreadable = _copy_again(session, partial, is_moved=is_moved)
     made.unreadable.extend(name for name in unreadable if name not in made.unreadable)
     if made.verified.ok:
         _read_new(partial, covered)
@@ -316,7 +317,7 @@ def _looked_at_again(
 
 
 def _copy_again(
-    session: Session, partial: _Partial, *, with_caches: bool
+    session: Session, partial: _Partial, *, is_moved: bool
 ) -> tuple[dict[bytes, int], list[str]]:
     """Brings a copy up to date: all small files anew, and of packs what is not verified yet.
 
@@ -331,7 +332,7 @@ def _copy_again(
     going = [os.path.join(partial.path, name) for name in (*_SMALL_FILES, "remotes")]
     remove_directories(fs, [path for path in going if is_there(fs, path)])
     unlink_if_present(fs, os.path.join(partial.path, "config.toml"))
-    _copy_small_files(copier, with_caches=with_caches)
+    _copy_small_files(copier, is_moved=is_moved)
     names = set(copier.names("packs"))
     for name in fs.list_names(os.path.join(partial.path, "packs")):
         if name not in names:
@@ -775,7 +776,7 @@ def _data_ranges(fs: ReadingFileSystem, fd: int, begin: int, end: int) -> Iterat
 def _copy(session: Session, path: str) -> StoreCopy:
     """Copies the store to a path; an error leaves nothing, a crash ``DIR.partial``."""
     with _partial(session.fs, path) as partial:
-        made = _copied(session, partial, with_caches=False)
+        made = _copied(session, partial, is_moved=False)
         verified = made.verified
         if not verified.ok:
             with ExitStack() as gate:
@@ -786,7 +787,7 @@ def _copy(session: Session, path: str) -> StoreCopy:
                 except (Busy, OperationFailed):
                     pass  # it may be damage, so it is said
                 else:
-                    verified = _looked_at_again(session, partial, made, with_caches=False)
+                    verified = _looked_at_again(session, partial, made, is_moved=False)
         _put_in_place(partial, path)
     return StoreCopy(
         source=session.store.path,
@@ -888,14 +889,14 @@ class _Copied(NamedTuple):
     verified: VerifyResult
 
 
-def _copied(session: Session, partial: _Partial, *, with_caches: bool) -> _Copied:
+def _copied(session: Session, partial: _Partial, *, is_moved: bool) -> _Copied:
     """Copies the store, durably, and reads the copy."""
     context, fs, store = session.context, partial.fs, session.store
     copier = _Copier(session, partial)
     session.monitor.begin(Phase.COPY, None, store.size_bytes())
     for name in DIRECTORIES:
         copier.directory(name)
-    _copy_small_files(copier, with_caches=with_caches)
+    _copy_small_files(copier, is_moved=is_moved)
     for name in copier.names("packs"):
         copier.file(os.path.join("packs", name))
     _sync_all(session, partial)
@@ -918,16 +919,16 @@ def _sync_all(session: Session, partial: _Partial) -> None:
     partial.fs.sync_file_system(partial.fd)
 
 
-def _copy_small_files(copier: _Copier, *, with_caches: bool) -> None:
+def _copy_small_files(copier: _Copier, *, is_moved: bool) -> None:
     """Copies all but packs: the index last."""
     for name in _SMALL_FILES:
         copier.directory(name)
-    for name in _metadata(copier, with_caches=with_caches):
+    for name in _metadata(copier, is_moved=is_moved):
         copier.file(name)
     _copy_index(copier)
 
 
-def _metadata(copier: _Copier, *, with_caches: bool) -> Iterator[str]:
+def _metadata(copier: _Copier, *, is_moved: bool) -> Iterator[str]:
     """Yields all files but packs and index parts: snapshots first, and makes directories."""
     copied: set[str] = set()
     for root_id in copier.names("snapshots"):
@@ -941,7 +942,8 @@ def _metadata(copier: _Copier, *, with_caches: bool) -> Iterator[str]:
     states = (name for name in copier.names("states") if name not in going)
     yield from (os.path.join("states", name) for name in states)
     yield "config.toml"
-    caches = {"cache", "cache-recent"} if with_caches else set()
+    caches = {"cache", "cache-recent"} if is_moved else set()
+    prefixes = ("pushed-", PLAN_PREFIX, EXPORT_PREFIX) if is_moved else ("pushed-", PLAN_PREFIX)
     for name in copier.names("roots"):
         inner = os.path.join("roots", name)
         if name.startswith(_COPIES_OF_RECORDS):
@@ -950,7 +952,7 @@ def _metadata(copier: _Copier, *, with_caches: bool) -> Iterator[str]:
             continue
         copier.directory(inner)
         for each in copier.names(inner):
-            if each in _ROOT_FILES | caches or each.startswith(("pushed-", PLAN_PREFIX)):
+            if each in _ROOT_FILES | caches or each.startswith(prefixes):
                 yield os.path.join(inner, each)
     remotes = [name for name in copier.names("remotes") if not name.startswith(".")]
     if remotes:
