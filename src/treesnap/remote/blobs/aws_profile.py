@@ -133,7 +133,7 @@ class AwsProfile:
 
 
 def _parsed(variable: str, usual: str) -> Mapping[str, Mapping[str, str]]:
-    """Returns the sections of a file, none where there is no file; raises InvalidArgument."""
+    """Returns the sections of a file, or none without a file; raises InvalidArgument."""
     path = os.path.expanduser(os.environ.get(variable) or usual)
     parser = configparser.ConfigParser(
         delimiters=("=",), interpolation=None, strict=False, default_section=""
