@@ -18,6 +18,7 @@ FOUND_BY = {
     "looks at what others saw": "hide",
     "looks at the state that others read": "rollback",
     "checks signatures": "forge",
+    "a history is of one machine": "forge",
     "pins the state": "rollback",
     "looks for gaps": "hide",
     "compares ids at one sequence number": "copy",

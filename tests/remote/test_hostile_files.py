@@ -40,11 +40,11 @@ from treesnap.remote.records import (
 from treesnap.remote.sealing import Encrypted
 from treesnap.remote.verify import Verification
 
-HISTORY = HistoryName(b"h" * 16, "garden@laptop")
 OTHER = HistoryName(b"o" * 16, "shed@tower")
 KEYS = MasterKeys.new()
 MACHINE = MemoryMachine()
 SEALER = Encrypted(KEYS, b"r" * 16)
+HISTORY = HistoryName.new(SEALER.signer(MACHINE.seed()).id, "garden@laptop")
 
 
 def opened(blobs) -> Remote:
@@ -180,6 +180,25 @@ def test_a_commit_takes_no_place_of_another_one(blobs, objects):
     blobs.content[str(forged)] = sealed_as(forged, commit)
 
     require_collected(blobs, snapshot)
+
+
+@pytest.mark.parametrize("is_read_from_packs", [False, True])
+def test_a_machine_pushes_nothing_into_the_history_of_another_one(
+    blobs, objects, is_read_from_packs
+):
+    """Nor where its commit cannot be read, and its packs say what it was."""
+    own, foreign = (new_snapshot(objects, Random(n), n) for n in (1, 2))
+    push_snapshots(opened(blobs), HISTORY, objects, [own])
+    push_snapshots(opened(blobs), HistoryName.new(b"stranger", "shed"), objects, [foreign])
+    *_, liar = opened(blobs).names(Folder.COMMITS)
+    if is_read_from_packs:
+        blobs.content[str(liar)] = flipped(blobs.content[str(liar)])
+
+    view = opened(blobs).read(skips_damaged=True)
+
+    assert [entry.snapshots for entry in view.visible.values()] == [(own,), ()]
+    assert list({**view.damaged, **view.recovered}) == [liar]
+    require_collected(blobs, own)
 
 
 def sealed_as(name: RemoteName, content: bytes) -> bytes:

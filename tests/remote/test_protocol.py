@@ -39,7 +39,6 @@ from treesnap.remote.records import (
 pytestmark = pytest.mark.sampled(5)
 
 RUNS = sized(3, 300)
-HISTORY = HistoryName(b"h" * 16, "garden@laptop")
 
 
 class Checked(Remote):
@@ -77,13 +76,14 @@ class Scene:
 
     def push(self, client: Client) -> None:
         remote, objects, random = self.remote(client), Objects(), self.random
+        history = HistoryName.new(client.id, "garden@laptop")
         for _ in range(random.randrange(1, 4)):
             snapshots = [
                 new_snapshot(objects, random, next(self.numbers))
                 for _ in range(random.choice([1, 1, 2]))
             ]
             try:
-                push_snapshots(remote, HISTORY, objects, snapshots, random.choice([1, 64]))
+                push_snapshots(remote, history, objects, snapshots, random.choice([1, 64]))
             except Busy:
                 continue
             self.acknowledged.update(snapshots)

@@ -43,9 +43,9 @@ from treesnap.remote.records import (
 )
 from treesnap.remote.sealing import Encrypted
 
-HISTORY = HistoryName(b"h" * 16, "garden@laptop")
 MACHINE = MemoryMachine()
 SEALER = Encrypted(MasterKeys.new(), b"r" * 16)
+HISTORY = HistoryName.new(SEALER.signer(MACHINE.seed()).id, "garden@laptop")
 
 
 def opened(blobs) -> Remote:
@@ -127,7 +127,9 @@ def test_what_is_there_is_not_stored_again(blobs, objects):
     snapshot = new_snapshot(objects, Random(1), 1)
     push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
 
-    again = push_snapshots(opened(blobs), HISTORY._replace(id=b"i" * 16), objects, [snapshot])
+    again = push_snapshots(
+        opened(blobs), HISTORY._replace(id=b"i" * 8 + HISTORY.id[8:]), objects, [snapshot]
+    )
 
     assert again[:3] == (0, 0, 0)
     assert len(opened(blobs).read().visible) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -369,10 +370,30 @@ def test_a_pack_that_a_writer_replaced_is_named(handle, remotes, content):
     assert all(pack in problem.message for problem in found.problems)
 
 
-def test_a_holder_of_a_key_can_go_on_with_the_history_of_another_machine(
+def test_a_stolen_machine_does_not_go_on_with_the_history_of_another_one(machines, tmp_path):
+    machines.push("laptop", "roses")
+    laptop = machines.remotes("laptop")
+    (history,) = laptop.histories()
+    stolen = HistoryName(bytes.fromhex(history.id), history.name)
+    with (
+        patch.object(HistoryName, "new", return_value=stolen),
+        patch.object(HistoryName, "is_of", return_value=True),
+    ):
+        machines.push("thief", "weeds")
+
+    assert laptop.histories() == (history,)
+    assert [problem.code for problem in laptop.verify().problems] == ["bad-commit"]
+    machines.clone()
+    assert [path.read_text() for path in tmp_path.glob("new*/plants")] == ["roses"]
+    machines.push("laptop", "tulips")
+    laptop.collect()
+    assert laptop.verify(read_data=True).problems == ()
+
+
+def test_a_copy_of_a_store_can_go_on_with_the_history_of_its_machine(
     handle, remotes, content, opener, tmp_path
 ):
-    """A copy of its store is enough; then the machine itself goes on with a new history."""
+    """With its key; then the machine itself goes on with a new history."""
     push(handle, remotes, "roses")
     history = remotes.histories()[0].id
     shutil.copytree(tmp_path / "store", tmp_path / "stolen", symlinks=True)

@@ -40,8 +40,9 @@ certain commits are marks: others vanish rightly. A list is not read in one mome
 has seen that is not listed, is looked for in a second list.
 
 What others wrote may be wrong: by a bug, by damage, or by a stolen key, which must not remove
-anything. So a commit lists packs under its own number alone, and of a live object that lies in
-several packs, none goes before the one that stays was read. A commit that no member signed, or
+anything. So a commit lists packs under its own number alone, and snapshots of histories of its own
+machine, which the id of a history ends with. Of a live object that lies in several packs, none goes
+before the one that stays was read. A commit that no member signed, or
 that breaks a rule, counts for nothing. A deletion that cannot be read deletes nothing, and while
 it is there, nothing is collected.
 
@@ -793,7 +794,10 @@ class Remote:
         with suppress(Corrupt, UnsupportedFormat):
             found = ORIGIN.decode(origin)
             statement = ORIGIN_STATEMENT.decode(found.statement)
-            if self.files.is_signed(statement.machine, found.key, found.signature, found.statement):
+            is_own = statement.history.is_of(statement.machine)
+            if is_own and self.files.is_signed(
+                statement.machine, found.key, found.signature, found.statement
+            ):
                 return statement
         return None
 
@@ -941,10 +945,13 @@ def _problem_of(name: RemoteName, commit: RemoteCommit) -> str | None:
 
     What a collection knows nothing of is swept, and what it knows of a pack, the first says that
     lists it. So a commit lists packs of its own number alone. A second one with that number is of
-    a copy of its machine, or of its thief.
+    a copy of its machine, or of its thief. Nor is a snapshot in a history that its machine did not
+    push.
     """
     if any(str(pack) != f"{name.packs}{pack.id.hex()}" for pack in commit.packs):
         return "lists packs of another commit"
+    if commit.snapshots and not commit.history.is_of(name.machine):
+        return "holds snapshots of a history of another machine"
     return None
 
 

@@ -9,6 +9,7 @@ cannot list those of another one, and they are found without it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -177,6 +178,15 @@ class HistoryName(NamedTuple):
     """For people; several histories may have it."""
     forked_from: bytes | None = None
     """The history that it goes on from."""
+
+    @classmethod
+    def new(cls, machine: bytes, name: str, forked_from: bytes | None = None) -> Self:
+        """Returns a history of a machine, whose id ends with that of the machine."""
+        return cls(os.urandom(FILE_ID_SIZE - MACHINE_ID_SIZE) + machine, name, forked_from)
+
+    def is_of(self, machine: bytes) -> bool:
+        """Tells whether it is a history of a machine."""
+        return self.id.endswith(machine)
 
 
 Span = tuple[int, int]

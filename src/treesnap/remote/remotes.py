@@ -1352,19 +1352,20 @@ def _history_to_push(remote: _RemoteSession) -> PushedHistory:
 
     It is also a new one, which goes on from the other, where a commit of it holds what this root
     never had, or the machine sent more than this store knows: then this machine, or another, is a
-    copy, and each goes on as a machine and with a history of its own. A commit of which this
-    machine only never learned that it was written is its own.
+    copy, and each goes on as a machine and with a history of its own; and so where the machine is
+    another one since another root found that out. A commit of which this machine only never learned
+    that it was written is its own.
     """
     root = remote.session.root
     machine = _registry(remote.session).machine(remote.connection.format.remote_id)
-    own_id = remote.connection.files.members.own_id
-    is_copied = remote.view.is_ahead_of(own_id, machine.sequence())
+    members = remote.connection.files.members
+    is_copied = remote.view.is_ahead_of(members.own_id, machine.sequence())
     name = f"{os.path.basename(os.fsdecode(root.path)) or 'root'}@{platform.node() or 'machine'}"
     if is_copied:
         machine.renew()
     pushed = remote.own_history()
     if pushed is None:
-        return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name))
+        return PushedHistory(HistoryName.new(members.own_id, name))
     local = {item.id for item in remote.session.store.snapshots.names(root.id)}
     own = frozenset(pushed.commits)
     unknown = {
@@ -1373,11 +1374,12 @@ def _history_to_push(remote: _RemoteSession) -> PushedHistory:
         if entry.history.id == pushed.history.id and key not in own
     }
     there = (snapshot_id(item) for entry in unknown.values() for item in entry.snapshots)
-    if not is_copied and all(item in local for item in there):
+    is_own = pushed.history.is_of(members.own_id)  # else its machine is another one since
+    if is_own and all(item in local for item in there):
         return pushed._replace(commits=(*pushed.commits, *unknown))
-    if not is_copied:
+    if is_own:
         machine.renew()
-    return PushedHistory(HistoryName(os.urandom(FILE_ID_SIZE), name, pushed.history.id))
+    return PushedHistory(HistoryName.new(members.own_id, name, pushed.history.id))
 
 
 def _count_lacking(remote: _RemoteSession) -> int | None:

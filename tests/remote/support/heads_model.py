@@ -21,6 +21,7 @@ RULES = (
     "looks at what others saw",
     "looks at the state that others read",
     "checks signatures",
+    "a history is of one machine",
     "marks only what is certain",
     "sees only what is certain",
     "uses a number once",
@@ -58,6 +59,8 @@ class Head(NamedTuple):
     """Own sequence numbers that may never count."""
     signer: str
     """The holder of the key that signed it."""
+    history: str
+    """The machine that its history is of."""
 
     @property
     def name(self) -> str:
@@ -182,11 +185,13 @@ class World:
         elif self.mode == "forge":
             victim = random.choice(machines)
             void = tuple(range(50))
-            head = Head(victim, 50, self.new_id(), 10**6, (0, 0), (), void, signer="thief")
-            self.past[head.id] = {}
-            self.past_state[head.id] = 0
-            self.own[head.id] = {}
-            self.files[head.name] = head
+            forged = Head(victim, 50, self.new_id(), 10**6, (0, 0), (), void, "thief", victim)
+            own = Head("thief", 1, self.new_id(), 10**6, (0, 0), (), (), "thief", victim)
+            for head in (forged, own):
+                self.past[head.id] = {}
+                self.past_state[head.id] = 0
+                self.own[head.id] = {}
+                self.files[head.name] = head
 
     def merge(self) -> None:
         """Shows everything to all machines again."""
@@ -286,7 +291,13 @@ class Machine:
                 if not isinstance(head, Head):
                     break  # it was swept: again
                 is_signed = head.signer == head.machine or world.breaks("checks signatures")
-                if is_signed and head.epoch >= state.floor and head.id not in state.catalog:
+                is_own = head.history == head.machine or world.breaks("a history is of one machine")
+                if (
+                    is_signed
+                    and is_own
+                    and head.epoch >= state.floor
+                    and head.id not in state.catalog
+                ):
                     listed.append(head)
             else:
                 view = View(state, tuple(listed))
@@ -371,6 +382,8 @@ class Machine:
         for head in view.listed:
             if head.signer != head.machine:
                 raise Wrong("a forged head was taken")
+            if head.history != head.machine:
+                raise Wrong("a machine spoke for another one")
             for machine, sequence in world.past[head.id].items():
                 truth[machine] = max(sequence, truth.get(machine, 0))
         for machine, sequence in truth.items():
@@ -452,6 +465,7 @@ class Machine:
                 if newest[0] > folded.get(machine, NO_HEAD)[0]
             ),
             void,
+            self.name,
             self.name,
         )
         world.past[head.id] = dict(self.known)

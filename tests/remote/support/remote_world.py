@@ -119,7 +119,7 @@ class Client:
     def __init__(self, server: Server) -> None:
         self._server = server
         self.machine: Machine | None = None
-        self._id = server.random.randbytes(8)
+        self.id = server.random.randbytes(8)
         self._numbers = MemoryMachine()
         self.mended: dict[str, str] = {}
 
@@ -140,7 +140,7 @@ class Client:
 
     def next_sequence(self) -> tuple[bytes, int, tuple[Span, ...]]:
         """Returns which machine this is, and the number of its next commit."""
-        return self._id, *self._numbers.next_sequence()
+        return self.id, *self._numbers.next_sequence()
 
     def settle(self, sequence: int, folded: int) -> None:
         """Takes note that a commit counts."""
@@ -172,7 +172,7 @@ class Client:
         """Writes a file under a new name; a request without an answer is sent again."""
         files, file = self._server.files, File(content, statement)
         is_of_machine = folder in {Folder.PACKS, Folder.COMMITS, Folder.DELETIONS}
-        machine = self._id if is_of_machine else b""
+        machine = self.id if is_of_machine else b""
         identity = self._server.random.randbytes(16)
         name = RemoteName(folder, number, identity, machine, sequence)
         while True:
