@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 SEGMENT, TAG = 65_536, 16
-PASSPHRASE, RAW_KEY, KEY_FILE = 1, 2, 3
+PASSPHRASE, RAW_KEY, KEY_FILE, PAPER_KEY = 1, 2, 3, 4
+PAPER_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 class Generation(NamedTuple):
@@ -85,6 +86,19 @@ def public_key(seed: bytes) -> bytes:
 def owner_key(remote_id: bytes, generation: Generation) -> bytes:
     """Returns the public key of the owner."""
     return public_key(derived(remote_id, generation.master_key, b"treesnap owner 2"))
+
+
+def read_paper(lines: list[str]) -> bytes:
+    """Returns the key on a paper."""
+    key = b""
+    for number, line in enumerate(lines, start=1):
+        digits = line.removeprefix(f"{number}  ").replace("-", "")
+        bits = "".join(f"{PAPER_DIGITS.index(digit):05b}" for digit in digits)
+        data = int(bits, 2).to_bytes(10, "big")
+        asked = blake3(b"treesnap paper key 1" + bytes([number]) + data[:8])
+        assert asked.digest(length=2) == data[8:]
+        key += data[:8]
+    return key
 
 
 class File:
@@ -208,8 +222,9 @@ class Slot:
     def _key(kind: int, secret: bytes, header: dict[str, object]) -> bytes:
         salt = header["salt"]
         assert isinstance(salt, bytes)
-        if kind == RAW_KEY:
-            return derived(salt, secret, b"treesnap raw key 1")
+        if kind in (RAW_KEY, PAPER_KEY):
+            word = b"raw" if kind == RAW_KEY else b"paper"
+            return derived(salt, secret, b"treesnap " + word + b" key 1")
         cost = header["cost"]
         assert isinstance(cost, list)
         passes, memory_kib, lanes = cost

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from treesnap.core.model.ids import checksum, expanded
-from treesnap.remote.keys import Algorithm, Cost, MasterKeys, Secret, SecretKind, new_slot
+from treesnap.remote.keys import Algorithm, Cost, MasterKeys, Secret, new_slot
+from treesnap.remote.paper import lines_of
 from treesnap.remote.sealing import Encrypted
 
 VECTORS = Path(__file__).with_name("remote_vectors.json")
@@ -29,6 +30,7 @@ SEED = b"\x5e" * 32
 STATEMENT = b"what needs no key"
 RAW_KEY = "d0" * 32
 KEY_FILE = b"-----BEGIN SOMETHING-----\n" + b"x" * 40
+PAPER_KEY = b"\xd1" * 32
 SMALL = Cost(1, 64, 2)
 
 
@@ -84,6 +86,7 @@ def slots() -> list[dict[str, Any]]:
         (Secret.passphrase("Gru\u0308n \udcff"), SMALL, "Gr\u00fcn ".encode() + b"\xff"),
         (Secret.raw_key(RAW_KEY), None, bytes.fromhex(RAW_KEY)),
         (Secret.key_file(KEY_FILE), SMALL, KEY_FILE),
+        (Secret.paper_key(PAPER_KEY), None, PAPER_KEY),
     ]
     at_full_cost = (Secret.passphrase("treesnap"), None, b"treesnap")
     found = []
@@ -95,7 +98,7 @@ def slots() -> list[dict[str, Any]]:
                     "kind": int(secret.kind),
                     "secret": value.hex(),
                     "generations": list(keys.generations),
-                    "cost": None if secret.kind is SecretKind.RAW_KEY else list(cost or Cost()),
+                    "cost": None if secret.kind.is_random else list(cost or Cost()),
                     "random": counted(100 + number)(32).hex(),
                     "name": name,
                     "file": data.hex(),
@@ -114,6 +117,7 @@ def main() -> None:
         "long_content_seed": LONG.decode(),
         "files": files(),
         "slots": slots(),
+        "paper": {"key": PAPER_KEY.hex(), "lines": lines_of(PAPER_KEY)},
     }
     VECTORS.write_text(json.dumps(vectors, indent=1) + "\n", encoding="ascii")
 

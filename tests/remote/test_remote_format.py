@@ -18,6 +18,7 @@ from formats.independent_remote_reader import (
     owner_key,
     padded,
     public_key,
+    read_paper,
     token,
 )
 from sampling import sized
@@ -33,6 +34,7 @@ from treesnap.remote.keys import (
     signer_id,
     slot_header,
 )
+from treesnap.remote.paper import key_of, lines_of
 from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted, padded_size
 
 PROJECT = Path(__file__).parents[2]
@@ -141,7 +143,9 @@ def secret_of(vector: dict[str, Any]) -> Secret:
     kind, value = SecretKind(vector["kind"]), bytes.fromhex(vector["secret"])
     if kind is SecretKind.PASSPHRASE:
         return Secret.passphrase(value.decode("utf-8", "surrogateescape"))
-    return Secret.raw_key(value.hex()) if kind is SecretKind.RAW_KEY else Secret.key_file(value)
+    if kind is SecretKind.RAW_KEY:
+        return Secret.raw_key(value.hex())
+    return Secret.paper_key(value) if kind is SecretKind.PAPER_KEY else Secret.key_file(value)
 
 
 @pytest.mark.parametrize("vector", CHEAP_SLOTS, ids=lambda vector: vector["name"][:9])
@@ -163,6 +167,14 @@ def test_the_independent_reader_opens_recorded_slots(vector):
     assert Slot(REMOTE_ID, vector["name"], data, vector["kind"], value).generations == {
         number: GENERATIONS[number] for number in vector["generations"]
     }
+
+
+def test_the_lines_of_a_paper_are_made_and_read_as_they_were():
+    key, lines = bytes.fromhex(VECTORS["paper"]["key"]), VECTORS["paper"]["lines"]
+
+    assert list(lines_of(key)) == lines
+    assert key_of("\n".join(lines)) == read_paper(lines) == key
+    assert "\n".join(lines) in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_slot_of_the_usual_cost_is_opened():

@@ -5,9 +5,9 @@
     master key --HKDF, remote id-->   keys of files, contents, names and slots, and the owner's
 
 A remote has one *master key* per *generation*; it is used with one algorithm. Each *key slot*
-(``keys/<32 hex>``) holds all of them for those with its *secret*: a passphrase, a raw key or a
-key file. Nothing changes a slot. Another passphrase or another generation is another slot, and
-then the old one is removed; files stay as they are.
+(``keys/<32 hex>``) holds all of them for those with its *secret*: a passphrase, a raw key, a key
+file or a paper key. Nothing changes a slot. Another passphrase or another generation is another
+slot, and then the old one is removed; files stay as they are.
 
 What holds:
 
@@ -87,7 +87,7 @@ _ROW = struct.Struct("<IB32s")
 """Generation, algorithm, master key."""
 _DRAWS = struct.Struct("<QQ")
 _SLOT_SHAPE = struct.Struct("<BIII")
-"""Kind of the secret, and the three costs, 0 for a raw key."""
+"""Kind of the secret, and the three costs, 0 for one that is random."""
 _SLOT_NAME = re.compile(r"keys/[0-9a-f]{32}\Z")
 
 Random = Callable[[int], bytes]
@@ -108,13 +108,18 @@ class SecretKind(IntEnum):
     PASSPHRASE = 1
     RAW_KEY = 2
     KEY_FILE = 3
-    X25519 = 4
-    """Reserved: a public key, for machines that only write."""
+    PAPER_KEY = 4
+    """A raw key that a person keeps on paper: see :mod:`treesnap.remote.paper`."""
 
     @property
     def words(self) -> str:
         """The kind as messages call it."""
-        return self.name.lower().replace("_", " ") if self is not SecretKind.X25519 else self.name
+        return self.name.lower().replace("_", " ")
+
+    @property
+    def is_random(self) -> bool:
+        """Tells whether it is as random as a key can be, and is not stretched."""
+        return self in (SecretKind.RAW_KEY, SecretKind.PAPER_KEY)
 
 
 class Cost(NamedTuple):
@@ -366,6 +371,12 @@ class Secret:
             )
         return cls(SecretKind.KEY_FILE, bytes(content))
 
+    @classmethod
+    def paper_key(cls, key: bytes) -> Self:
+        """Returns the secret of a paper, as :func:`treesnap.remote.paper.key_of` reads it."""
+        assert len(key) == KEY_SIZE
+        return cls(SecretKind.PAPER_KEY, key)
+
     def __repr__(self) -> str:
         return f"<Secret: {self.kind.words}>"
 
@@ -379,7 +390,7 @@ class Secret:
     def _key_encryption_key(self, salt: bytes, cost: Cost | None) -> bytes:
         library = _library()
         if cost is None:
-            return _derived(library, self._value, salt, b"treesnap raw key 1")
+            return _derived(library, self._value, salt, b"treesnap %s 1" % self.kind.words.encode())
         try:
             return library.Argon2id(
                 salt=salt,
@@ -554,7 +565,7 @@ class SlotHeader(NamedTuple):
     commitment: bytes
     """Tells whether a secret is the right one before anything is decrypted."""
     cost: Cost | None
-    """None for a raw key, which is as random as a key can be."""
+    """None for what is as random as a key can be."""
 
 
 class KeySlot(NamedTuple):
@@ -590,16 +601,17 @@ def decode_header(data: bytes) -> SlotHeader:
     what = "key slot"
     fields = Fields(unpack(data, what), what)
     number = fields.get("kind", int)
-    if number not in (SecretKind.PASSPHRASE, SecretKind.RAW_KEY, SecretKind.KEY_FILE):
-        what_for = SecretKind(number).words if number in set(SecretKind) else f"kind {number}"
-        raise UnsupportedFormat(f"A key slot is for {what_for}, which this treesnap does not read")
+    if number not in set(SecretKind):
+        raise UnsupportedFormat(
+            f"A key slot is for kind {number}, which this treesnap does not read"
+        )
     kind = SecretKind(number)
     header = SlotHeader(
         kind,
         fields.size("generation"),
         fields.get("salt", bytes),
         fields.get("commitment", bytes),
-        None if kind is SecretKind.RAW_KEY else _decode_cost(fields.get("cost", tuple)),
+        None if kind.is_random else _decode_cost(fields.get("cost", tuple)),
     )
     require(len(header.salt) == SALT_SIZE, what, "its salt has a wrong size")
     require(len(header.commitment) == KEY_SIZE, what, "its commitment has a wrong size")
@@ -647,7 +659,7 @@ def new_slot(
     remove the old one. Raises InvalidArgument for a cost that no reader would pay.
     """
     _require_remote_id(remote_id)
-    paid = None if secret.kind is SecretKind.RAW_KEY else cost or Cost()
+    paid = None if secret.kind.is_random else cost or Cost()
     if paid is not None and (problem := _cost_problem(paid)) is not None:
         raise InvalidArgument(f"A key slot cannot be read: {problem}")
     token = keys.slot_token(random(RANDOM_SIZE), secret.kind, paid, remote_id)

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from command_line import PROGRAM
 from oracle import difference, record
+from terminal import shown_on_a_terminal
 from treesnap.remote import remotes
 from treesnap.remote.commands import transfer
 from treesnap.remote.records import REMOTE
@@ -349,6 +351,41 @@ def test_a_passphrase_is_changed(snap, root, disk):
     )
     last = snap("remote", "key", "list", env=after).out.splitlines()
     assert [line.endswith("  (in use)") for line in sorted(last, key=len)] == [False, True]
+
+
+def test_a_paper_opens_a_remote_as_a_person_types_it(snap, root, disk, environment):
+    snap("create", "-q")
+    snap("remote", "add", "disk", disk, "--encrypt", env=PASSPHRASE)
+    paper = snap("remote", "key", "paper", env=PASSPHRASE).out
+    lines = snap("remote", "key", "paper", "disk", "--json", env=PASSPHRASE).json["lines"]
+
+    assert [line[:3] for line in paper.splitlines() if line[:1].isdigit()] == [
+        line[:3] for line in lines
+    ]
+    for typed in (paper, "\n".join(lines).lower()):
+        assert snap("push", env={"TREESNAP_REMOTE_KEY": typed}).code == 0
+        checked = snap("remote", "key", "paper", "--check", given=typed.encode(), process=True)
+        assert (checked.code, checked.out.startswith("This paper opens the remote")) == (0, True)
+    other = paper.replace(paper.splitlines()[5], lines[1])
+    refused = snap("remote", "key", "paper", "--check", given=other.encode(), process=True)
+    assert (refused.code, "opens no key slot" in refused.err) == (3, True)
+    mistyped = paper.replace(paper.splitlines()[5], f"{lines[1]}0")
+    refused = snap("push", env={"TREESNAP_REMOTE_KEY": mistyped})
+    assert (refused.code, "Line 2 of the paper key is mistyped" in refused.err) == (2, True)
+    shown = shown_on_a_terminal(
+        [*PROGRAM, "remote", "key", "paper", "--check"],
+        cwd=root,
+        env=environment,
+        answers=[lines[0][1:], f"{lines[1]}0", lines[1], *lines[2:]],
+        prompt=b": ",
+    )
+    assert shown.count(b"mistyped") == 1
+    assert b"This paper opens the remote" in shown
+    kinds = [
+        item["kind"]
+        for item in snap("remote", "key", "list", "--json", env=PASSPHRASE).json["keys"]
+    ]
+    assert sorted(kinds) == ["paper key", "paper key", "passphrase"]
 
 
 def test_a_rate_is_kept(snap, root, disk):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import click
 
 from treesnap.cli.command import SnapGroup, pass_invocation
 from treesnap.cli.invocation import Invocation
-from treesnap.core.model.quantities import count_text
+from treesnap.cli.output.streams import is_terminal
+from treesnap.core.model.errors import printable
+from treesnap.core.model.quantities import count_text, time_text
 from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.secret import new_passphrase, remotes_of
+
+_TYPED_SIZE_MAX = 1 << 16
 
 
 @click.group("key", cls=SnapGroup)
@@ -71,6 +78,67 @@ def add_key(
         info = remotes_of(handle).add_key(name, secret)
     lines = [f"Added the key slot {info.id[:12]}: {info.kind}", *([made] if made else [])]
     invocation.output.result("remote.key.add", lambda: {**info._asdict(), "raw_key": made}, lines)
+
+
+@key.command(
+    "paper",
+    examples=["snap remote key paper backup | lpr", "snap remote key paper backup --check"],
+)
+@remote_argument("name", required=False)
+@click.option("--check", is_flag=True, help="Type a paper again, and see whether it opens it.")
+@pass_invocation
+def paper(invocation: Invocation, *, name: str | None, check: bool) -> None:
+    """Make a key to be printed and kept, which opens an encrypted remote as well.
+
+    Four of its lines are the key, each with a check. $TREESNAP_REMOTE_KEY takes them, whatever
+    else is typed beside them: with the bucket and the paper, everything is there again. A paper
+    that was made before the keys were rotated or changed opens nothing that was stored later.
+    """
+    from treesnap.remote import Remotes
+    from treesnap.remote.keys import KEY_SIZE, Secret
+    from treesnap.remote.paper import lines_of
+
+    with invocation.open(progress=False, needs_root=False) as handle:
+        if check:
+            typed = Secret.paper_key(_typed_paper())
+            slots = Remotes(handle, lambda _: lambda: typed).keys(name)
+            (info,) = (item for item in slots if item.is_used)
+            invocation.output.result(
+                "remote.key.paper",
+                lambda: {**info._asdict(), "lines": None},
+                [f"This paper opens the remote: key slot {info.id[:12]}"],
+            )
+            return
+        made = os.urandom(KEY_SIZE)
+        made_at_ns = handle.context.clock_ns()
+        remotes = remotes_of(handle)
+        info = remotes.add_key(name, lambda: Secret.paper_key(made))
+        (url,) = (item.url for item in remotes.list() if name in (None, item.name))
+    lines = lines_of(made)
+    text = [
+        f"treesnap paper key, made {time_text(made_at_ns).partition(' ')[0]}",
+        f"for the remote {printable(url)}",
+        f"key slot {info.id[:12]}",
+        "",
+        *lines,
+        "",
+        "With these four lines in $TREESNAP_REMOTE_KEY, 'snap remote add NAME URL' opens it.",
+    ]
+    invocation.output.result("remote.key.paper", lambda: {**info._asdict(), "lines": lines}, text)
+
+
+def _typed_paper() -> bytes:
+    """Returns the key of a paper that a person types, each line until its check is right."""
+    from treesnap.remote.paper import LINE_COUNT, key_of, read_line
+
+    if not is_terminal("stdin"):
+        return key_of(sys.stdin.read(_TYPED_SIZE_MAX))
+    key = b""
+    for number in range(1, LINE_COUNT + 1):
+        while (part := read_line(number, click.prompt(f"Line {number}", err=True))) is None:
+            click.echo("That is mistyped", err=True)
+        key += part
+    return key
 
 
 @key.command("remove", examples=["snap remote key remove backup 3f2a9c"])

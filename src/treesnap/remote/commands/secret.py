@@ -140,13 +140,14 @@ def _possible(
 
 def _secret(known: KnownRemote, source: Source, *, confirms: bool) -> Secret:
     from treesnap.remote.keys import Secret
+    from treesnap.remote.paper import has_lines, key_of
 
     if source.command is not None:
         return Secret.passphrase(_printed(source.command))
     if source.file is not None:
         return Secret.passphrase(_first_line(source.file))
     if key := os.environ.get(RAW_KEY_VARIABLE):
-        return Secret.raw_key(key)
+        return Secret.paper_key(key_of(key)) if has_lines(key) else Secret.raw_key(key)
     if passphrase := os.environ.get(PASSPHRASE_VARIABLE):
         return Secret.passphrase(passphrase)
     typed = _typed(f"Passphrase of {known.url}", PASSPHRASE_VARIABLE, confirms=confirms)
