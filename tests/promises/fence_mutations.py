@@ -146,8 +146,8 @@ BROKEN = (
         "own hold",
         "core/store/roots.py",
         (
-            '        path = self.file(f"{_HOLD_PREFIX}{identity}-{os.urandom(8).hex()}")\n',
-            '        path = self.file(f"{_HOLD_PREFIX}{identity}")\n',
+            '        path = self.file(f"{HOLD_PREFIX}{identity}-{os.urandom(8).hex()}")\n',
+            '        path = self.file(f"{HOLD_PREFIX}{identity}")\n',
         ),
         orders="core/store/test_small_files_of_others.py",
         is_soaked=True,

@@ -26,7 +26,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.lock import held, inside
 from treesnap.core.store.moving import WAITING, note_move
-from treesnap.testing.children import killed
+from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import (
     Call,
     Fault,
@@ -195,6 +195,21 @@ def test_what_a_killed_restore_to_a_directory_left_is_found_from_the_new_place(p
     place.handle("known").create()
 
     assert list(place.base.glob(".treesnap-restore-to-*")) == []
+
+
+def test_a_step_that_was_killed_is_told_of_at_the_new_place(place):
+    def die() -> None:
+        with place.handle("known").rollback_on_error("risky"):
+            (place.base / "known" / "file").write_text("half done")
+            os._exit(0)
+
+    assert in_child(die).error is None
+
+    place.handle("known", fs=other_file_system()).store_move(place.new)
+
+    (found,) = place.handle("known").doctor().unfinished
+    place.handle("known").restore(found.target_id)
+    assert (place.base / "known" / "file").read_bytes() == b"known" * 50
 
 
 def test_new_roots_settings_and_room_are_found_by_the_old_path(place):

@@ -71,7 +71,7 @@ _ELSEWHERE = "elsewhere"
 _JOINED = "joined"
 _NUMBER_SIZE_MAX = 32
 EXPORT_PREFIX = "export-"
-_HOLD_PREFIX = "hold-"
+HOLD_PREFIX = "hold-"
 _RECORD_SIZE_MAX = 1 << 20
 _ATTACHMENTS_LOCK = "plans-lock"
 _ATTACHMENTS_LOOK_S = 0.25
@@ -530,7 +530,7 @@ class Root:
         process does not survive a power cut either. Raises OSError.
         """
         self.forget_dead_holds()
-        path = self.file(f"{_HOLD_PREFIX}{identity}-{os.urandom(8).hex()}")
+        path = self.file(f"{HOLD_PREFIX}{identity}-{os.urandom(8).hex()}")
         return LockedRecord.create(self._fs, self._layout, path, HOLD, record, durable=False)
 
     def holds(self) -> dict[SnapshotId, list[HoldRecord | None]]:
@@ -567,8 +567,8 @@ class Root:
     def _holds(self, names: Iterable[str]) -> Iterator[_Hold]:
         """Yields each hold; earlier versions named it by the snapshot alone."""
         for name in names:
-            identity, _, own = name.removeprefix(_HOLD_PREFIX).partition("-")
-            if not (name.startswith(_HOLD_PREFIX) and is_hex(identity, 64)) or (
+            identity, _, own = name.removeprefix(HOLD_PREFIX).partition("-")
+            if not (name.startswith(HOLD_PREFIX) and is_hex(identity, 64)) or (
                 own and not is_hex(own, 16)
             ):
                 continue

@@ -19,7 +19,9 @@ be taken for such remains.
 
 A copy leaves out what belongs to processes at work and what can be made anew: locks, stat caches,
 sockets, quarantine, and journals, because two stores must not finish the same restore. A move takes
-the records of killed restores to other directories along: what these left can be found by no other.
+along what killed processes left to be known: the records of restores to other directories, whose
+remains can be found by no other, and the holds of steps that were not rolled back. No process has
+one of these when the store is closed.
 
 A move on one file system exchanges the store with a link to its new place, atomically. To another
 file system the store is copied beside writers, and read; then its gate is closed, what is new is
@@ -86,7 +88,7 @@ from treesnap.core.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
 from treesnap.core.store.lock import MOVE, closed_gate, is_held
 from treesnap.core.store.moving import WAITING, NotedMove, note_move
 from treesnap.core.store.ownership import WRITABLE_BY_OTHERS, is_controlled, note_made_here
-from treesnap.core.store.roots import EXPORT_PREFIX, registered_records
+from treesnap.core.store.roots import EXPORT_PREFIX, HOLD_PREFIX, registered_records
 from treesnap.core.store.snapshots import SnapshotListing
 from treesnap.core.store.store import FORMAT_SIZE_MAX, FORMAT_VERSION, Store, store_id
 from treesnap.core.worktree.apply.removal import remove_directories, remove_paths
@@ -943,7 +945,7 @@ def _metadata(copier: _Copier, *, is_moved: bool) -> Iterator[str]:
     yield from (os.path.join("states", name) for name in states)
     yield "config.toml"
     caches = {"cache", "cache-recent"} if is_moved else set()
-    prefixes = ("pushed-", PLAN_PREFIX, EXPORT_PREFIX) if is_moved else ("pushed-", PLAN_PREFIX)
+    left = (EXPORT_PREFIX, HOLD_PREFIX) if is_moved else ()
     for name in copier.names("roots"):
         inner = os.path.join("roots", name)
         if name.startswith(_COPIES_OF_RECORDS):
@@ -952,7 +954,7 @@ def _metadata(copier: _Copier, *, is_moved: bool) -> Iterator[str]:
             continue
         copier.directory(inner)
         for each in copier.names(inner):
-            if each in _ROOT_FILES | caches or each.startswith(prefixes):
+            if each in _ROOT_FILES | caches or each.startswith(("pushed-", PLAN_PREFIX, *left)):
                 yield os.path.join(inner, each)
     remotes = [name for name in copier.names("remotes") if not name.startswith(".")]
     if remotes:
