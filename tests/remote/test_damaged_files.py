@@ -15,7 +15,16 @@ import treesnap
 from blob_doubles import MemoryBlobs
 from oracle import difference, record
 from sampling import sized
-from treesnap.core.model.errors import Corrupt, ErrorCode, WarningCode
+from treesnap.core.model.errors import (
+    Corrupt,
+    ErrorCode,
+    GenerationMissing,
+    InvalidArgument,
+    Refused,
+    RemoteFailed,
+    RemoteLocked,
+    WarningCode,
+)
 from treesnap.core.model.events import NullMonitor
 from treesnap.remote import Remotes
 from treesnap.remote.copies import copy_name, original_name
@@ -237,3 +246,128 @@ def test_what_a_state_left_out_does_not_come_back_where_the_state_was_kept(scene
     scene.spoil(name, 8 * 14)
 
     assert scene.remotes.histories() == (history,)
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Scene:
+    return Scene(tmp_path, encrypted=True)
+
+
+def lose_the_key_slot(scene: Scene, at: int | None = None) -> str:
+    (name,) = scene.names("keys")
+    scene.spoil(name, at)
+    return name
+
+
+def test_a_machine_that_kept_the_key_slot_goes_on_with_that(encrypted):
+    """Gone, or with any bit flipped, in both places; it is stored again, as it was."""
+    size = len(encrypted.whole[encrypted.names("keys")[0]])
+    for at in (None, *range(0, 8 * size, sized(331, 7))):
+        name = lose_the_key_slot(encrypted, at)
+        warned = Warned()
+        remotes = encrypted.opened(
+            treesnap.open(encrypted.garden, encrypted.base / "store", monitor=warned)
+        )
+
+        assert remotes.push().snapshots == ()
+        assert WarningCode.REMOTE_FILE_DAMAGED in warned.codes
+        assert set(remotes.repair().files) == {name, copy_name(name)}
+
+        assert encrypted.content == encrypted.whole
+        assert remotes.repair().files == ()
+
+
+def test_a_machine_that_kept_the_key_slot_rebuilds_what_is_left(encrypted):
+    expected = record(encrypted.garden)
+    for name in list(encrypted.content):
+        if not name.startswith("packs/"):
+            del encrypted.content[name]
+
+    assert encrypted.remotes.repair(rebuild=True).rebuilt.snapshots == 3
+
+    directory, _ = encrypted.clone(Warned())
+    assert difference(expected, record(directory)) == []
+
+
+def test_a_key_slot_that_was_removed_does_not_come_back(encrypted):
+    """The store kept it, and the remote has another one."""
+    encrypted.remotes.add_key("backup", lambda: Secret.raw_key("66" * 32))
+    other = Remotes(
+        treesnap.open(encrypted.garden, encrypted.base / "second"),
+        lambda _: lambda: Secret.raw_key("66" * 32),
+        lambda _url, make=False: MemoryBlobs(encrypted.content),
+    )
+    other.add("backup", "s3://b")
+    (old,) = encrypted.names("keys")
+    other.remove_key("backup", old.removeprefix("keys/"))
+    before = dict(encrypted.content)
+
+    for work in (encrypted.remotes.push, encrypted.remotes.repair):
+        with pytest.raises(RemoteLocked):
+            work()
+
+    assert encrypted.content == before
+    for name in [name for name in encrypted.content if name.startswith("keys/")]:
+        del encrypted.content[name]
+    assert len(other.repair().files) == 2
+    assert {name.startswith(old) for name in encrypted.content if name.startswith("keys/")} == {
+        False
+    }
+
+
+def test_exported_key_slots_open_a_remote_that_lost_its_own(encrypted):
+    text = encrypted.remotes.export_keys()
+    name = lose_the_key_slot(encrypted)
+    del encrypted.content["format"]
+    other = encrypted.opened(treesnap.open(encrypted.base / "new", encrypted.base / "other"))
+
+    with pytest.raises(Corrupt, match="has no key slot"):
+        other.add("backup", "s3://b")
+    other.add("backup", "s3://b", exported_keys=text.replace("\n", "\r\n") + "\n")
+
+    assert encrypted.content == encrypted.whole
+    lose_the_key_slot(encrypted)
+    assert set(other.repair().files) == {name, copy_name(name)}
+    assert len(other.histories()) == 1
+
+
+def test_exported_key_slots_are_refused_where_they_do_not_belong(encrypted):
+    text = encrypted.remotes.export_keys()
+    title, _, slots = text.partition("\n")
+    for bad, problem in (
+        (text.replace("treesnap", "other", 1), "does not hold the key slots"),
+        (title, "No key slot"),
+        (title + slots.replace("A", "B"), "does not hold"),
+        (f"{title}\n{slots.swapcase()}", "No key slot"),
+    ):
+        with pytest.raises(InvalidArgument, match=problem):
+            encrypted.remotes.add("again", "s3://b", exported_keys=bad)
+    other = text.replace(encrypted.remotes.list()[0].remote_id, "77" * 16)
+    with pytest.raises(Refused, match="are of the remote 7777") as refused:
+        encrypted.remotes.add("again", "s3://b", exported_keys=other)
+    assert refused.value.code is ErrorCode.REMOTE_REPLACED
+
+    encrypted.content.clear()
+    with pytest.raises(RemoteFailed):  # nothing is set up
+        encrypted.remotes.add("again", "s3://b", exported_keys=text)
+    assert encrypted.content == {}
+
+
+def test_exported_key_slots_bring_no_keys_back_that_were_changed(encrypted):
+    text = encrypted.remotes.export_keys()
+    encrypted.remotes.change_secret("backup", lambda: Secret.raw_key("66" * 32))
+    newer = Remotes(
+        encrypted.handle,
+        lambda _: lambda: Secret.raw_key("66" * 32),
+        lambda _url, make=False: MemoryBlobs(encrypted.content),
+    )
+    newer.collect()
+    encrypted.whole = dict(encrypted.content)
+    lose_the_key_slot(encrypted)
+    before = dict(encrypted.content)
+    other = encrypted.opened(treesnap.open(encrypted.base / "new", encrypted.base / "other"))
+
+    with pytest.raises(GenerationMissing):
+        other.add("backup", "s3://b", exported_keys=text)
+
+    assert encrypted.content == before

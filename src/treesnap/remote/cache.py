@@ -69,11 +69,12 @@ class FileCache:
 
     def names(self, folder: str) -> list[str]:
         """Returns the names of the files of a folder that are kept."""
-        found: list[str] = []
+        return [name for name in self._names() if name.startswith(f"{folder}/")]
+
+    def _names(self) -> list[str]:
         with suppress(*_FAILURES):
-            parts = (name.partition("_") for name in self._fs.list_names(self._directory))
-            found = [f"{first}/{rest}" for first, separator, rest in parts if separator]
-        return [name for name in found if name.startswith(f"{folder}/")]
+            return [name.replace("_", "/", 1) for name in self._fs.list_names(self._directory)]
+        return []
 
     def keep_only(self, folders: Collection[str], names: Collection[str]) -> None:
         """Removes the files of some folders whose names are not among these."""
@@ -82,6 +83,11 @@ class FileCache:
             for file_name in self._fs.list_names(self._directory):
                 if file_name.partition("_")[0] in folders and file_name not in kept:
                     unlink_if_present(self._fs, os.path.join(self._directory, file_name))
+
+    def forget(self) -> None:
+        """Removes what a server that was set back does not show any more; key slots stay."""
+        folders = {name.partition("/")[0] for name in self._names()}
+        self.keep_only(folders - {"keys"}, ())
 
     def clear(self) -> None:
         """Removes everything."""

@@ -43,16 +43,9 @@ from treesnap.remote.cache import FileCache
 from treesnap.remote.copies import Doubled
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.format import NAME, SIZE_MAX, RemoteFormat, decode_format, encode_format
-from treesnap.remote.keys import (
-    SLOT_SIZE_MAX,
-    SLOTS_MAX,
-    MasterKeys,
-    OpenedSlot,
-    Secret,
-    new_slot,
-    open_slots,
-    slot_header,
-)
+from treesnap.remote.key_slots import FOLDER as _SLOTS
+from treesnap.remote.key_slots import ExportedSlots, KeySlots
+from treesnap.remote.keys import MasterKeys, OpenedSlot, Secret, new_slot, open_slots, slot_header
 from treesnap.remote.marks import marks_of, require_not_set_back
 from treesnap.remote.members import Machine
 from treesnap.remote.protocol import Remote, View, check_whole
@@ -105,12 +98,9 @@ STATE_READS_MAX = 6
 _WAIT_S = 0.5
 _SCHEMES = frozenset({"s3", "gs", "az", "ssh"})
 _BY_RCLONE = "rclone:"
-_SLOTS = "keys/"
 _SAYING_WHICH = ("members/", "state/", "packs/")
 """Of these, each file says which remote it is of; packs only where they are encrypted."""
 _NOTHING_SEEN = Marks()
-_LAST_SLOT = "slot"
-"""What is kept under this name is the name of the slot that was opened last."""
 
 
 def directory_of(url: str) -> str | None:
@@ -239,11 +229,12 @@ class Connection:
         url: str,
         blobs: Doubled,
         format_: RemoteFormat,
+        slots: KeySlots,
         opened: OpenedSlot | None,
+        *,
         cache: FileCache | None = None,
         secret: SecretSource | None = None,
         machine_of: MachineOf | None = None,
-        *,
         may_collect: bool = False,
         known: Marks = _NOTHING_SEEN,
     ) -> None:
@@ -256,6 +247,7 @@ class Connection:
         self.may_collect = may_collect
         """Whether this machine may collect garbage there."""
         self._blobs = blobs
+        self._slots = slots
         self._accepted = known.accepted
         self._members = known.members
         self._opened = opened
@@ -273,8 +265,7 @@ class Connection:
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         try:
             if isinstance(error, GenerationMissing) and self._is_in_a_slot(error.generation):
-                if self._cache is not None:  # the same secret may open another slot
-                    self._cache.keep_only((_LAST_SLOT,), ())
+                self._slots.forget_last_used()
                 raise KeysRotated(
                     "This secret opens only what was stored before the keys of the remote were "
                     f"rotated, and {quoted(error.path or '')} was stored later",
@@ -292,7 +283,7 @@ class Connection:
         if generation <= self.generation:
             return False
         with suppress(Corrupt, RemoteFailed):
-            for name, data in _slots(self._blobs).items():
+            for name, data in self._slots.read().items():
                 with suppress(Corrupt, UnsupportedFormat):
                     if slot_header(name, data).generation >= generation:
                         return True
@@ -357,8 +348,7 @@ class Connection:
 
         Returns which it wrote; durable after return. Raises RemoteFailed.
         """
-        slots = (blob.name for blob in self._blobs.list(_SLOTS))
-        written = self._blobs.mend(slots, _whole_slot, lambda _: None)
+        written = self._slots.mend()
         written += self.files.mend(check_whole)
         found = read_format(self.url, self._blobs)
         if NAME in self._blobs.mended or found != self.format:
@@ -371,22 +361,33 @@ class Connection:
     def slots(self) -> list[KeyInfo]:
         """Returns the key slots; raises Refused for a remote that is not encrypted."""
         opened = self._require_keys()
-        listed = []
-        for name, data in _slots(self._blobs).items():
-            header = slot_header(name, data)
-            listed.append(
-                KeyInfo(
-                    name.removeprefix(_SLOTS),
-                    header.kind.words,
-                    header.generation,
-                    name == opened.name,
-                )
+        return sorted(
+            KeyInfo(
+                name.removeprefix(_SLOTS),
+                header.kind.words,
+                header.generation,
+                name == opened.name,
             )
-        return sorted(listed)
+            for name, header in self._slots.headers().items()
+        )
+
+    def exported_slots(self) -> str:
+        """Returns the key slots as a text, those left out that are damaged; raises Refused."""
+        self._require_keys()
+        whole = {name: data for name, data in self._slots.read().items() if data}
+        return ExportedSlots(self.format.remote_id, whole).to_text()
+
+    def mend_slots(self) -> None:
+        """Stores slots again that are damaged, and the one in use where it is missing; durable."""
+        self._slots.mend()
+
+    def keep_slot(self, cache: FileCache) -> None:
+        """Keeps the slot in use in a store that did not know the remote."""
+        self._slots.keep_in(cache)
 
     def slot_memory_kib(self) -> tuple[int, ...]:
         """Returns the memory that it takes to open each slot with a passphrase or a key file."""
-        headers = (slot_header(name, data) for name, data in _slots(self._blobs).items())
+        headers = self._slots.headers().values()
         return tuple(sorted(item.cost.memory_kib for item in headers if item.cost is not None))
 
     def add_slot(self, source: SecretSource) -> KeyInfo:
@@ -394,7 +395,7 @@ class Connection:
         opened = self._require_keys()
         secret = source()
         slot = new_slot(opened.keys, secret, self.format.remote_id)
-        self._blobs.put(slot.name, slot.data)
+        self._slots.write(slot)
         name = slot.name.removeprefix(_SLOTS)
         return KeyInfo(name, secret.kind.words, opened.keys.newest, is_used=False)
 
@@ -420,7 +421,7 @@ class Connection:
                 "secret can be kept instead of it",
                 code=ErrorCode.LAST_KEY,
             )
-        if self._blobs.delete([_SLOTS + fitting[0].id]):
+        if not self._slots.remove([_SLOTS + fitting[0].id]):
             raise RemoteFailed(
                 "The server keeps the key slot", code=ErrorCode.REMOTE_DENIED, endpoint=self.url
             )
@@ -444,7 +445,7 @@ class Connection:
         secret. Raises what :meth:`rotate` does.
         """
         opened = self._require_keys()
-        secret, old = source(), _slots(self._blobs)
+        secret, old = source(), self._slots.read()
         with suppress(RemoteLocked, Corrupt, UnsupportedFormat):
             found = open_slots(old, secret, self.format.remote_id)
             if found.keys.newest <= opened.keys.newest:
@@ -459,7 +460,7 @@ class Connection:
                 is_used=True,
             )
             gone = [name for name in old if name != found.name]
-            self._blobs.delete(gone)
+            self._slots.remove(gone)
             return info, tuple(name.removeprefix(_SLOTS) for name in gone)
         info = self._rotated(lambda: secret, lambda _: list(old))
         return info, tuple(name.removeprefix(_SLOTS) for name in old)
@@ -481,11 +482,11 @@ class Connection:
         number = self.files.members.rotate(Encrypted(keys, remote_id))
         if number is None:
             raise overtaken
-        self._blobs.put(slot.name, slot.data)
+        self._slots.write(slot)
         if not self.files.members.is_newest(number):
-            self._blobs.delete([slot.name])
+            self._slots.remove([slot.name])
             raise overtaken
-        self._blobs.delete(replaced(opened))
+        self._slots.remove(replaced(opened))
         name = slot.name.removeprefix(_SLOTS)
         return KeyInfo(name, secret.kind.words, keys.newest, is_used=True)
 
@@ -531,10 +532,11 @@ def connect(
             url,
             blobs,
             format_,
+            slots,
             opened,
-            cache,
-            secret,
-            machine_of,
+            cache=cache,
+            secret=secret,
+            machine_of=machine_of,
             may_collect=may_collect,
             known=known.marks,
         )
@@ -545,9 +547,10 @@ def connect(
     if known.reads_whole:
         given = WholeReads(given)
     blobs = Doubled(given)
+    slots = KeySlots(blobs, cache)
     try:
-        if expected is not None and cache is not None:
-            opened = _opened_again(blobs, expected, secret, cache)
+        if expected is not None and expected.is_encrypted:
+            opened = slots.open_last_used(secret, expected.remote_id)
             if opened is not None and opened.keys.newest >= known.marks.generation:
                 return opened_as(expected, opened)
         format_ = read_format(url, blobs)
@@ -560,11 +563,9 @@ def connect(
             may_collect = may_collect and format_.collection is not Collection.NONE
         elif known.is_encrypted:
             require_encrypted(url, format_)
-        opened = _opened(blobs, format_, secret)
+        opened = slots.open(secret, format_.remote_id) if format_.is_encrypted else None
         connection = opened_as(format_, opened)
         connection.require_newest_keys(known.marks)
-        if opened is not None and cache is not None:
-            cache.put(_LAST_SLOT, opened.name.encode())
         return connection
     except BaseException:
         blobs.close()
@@ -579,27 +580,36 @@ def set_up(
     machine_of: MachineOf,
     *,
     encrypts: bool,
+    exported_slots: ExportedSlots | None = None,
 ) -> Connection:
     """Opens a remote, and sets it up where there is none; closes ``given`` when it fails.
 
     A new remote is encrypted if ``encrypts``. One that exists is opened as it is, but it is not
     opened if it is not encrypted and ``encrypts``: a user who may write there could have prepared
-    it, and would read what is pushed. Durable after return. Raises what :func:`connect` does.
+    it, and would read what is pushed. With ``exported_slots``, which may open it, none is set up.
+    Durable after return. Raises what :func:`connect` does.
     """
     blobs = Doubled(given)
     try:
-        if read_format(url, blobs) is None:
+        if exported_slots is None and read_format(url, blobs) is None:
             _write_new(blobs, secret if encrypts else None, collection)
         format_ = read_format(url, blobs)
         if format_ is None:
             raise _no_remote(url)
-        if encrypts:
+        if encrypts or exported_slots is not None:
             require_encrypted(url, format_)
-        opened = _opened(blobs, format_, secret)
+        if exported_slots is not None and exported_slots.remote_id != format_.remote_id:
+            raise Refused(
+                f"The key slots are of the remote {exported_slots.remote_id.hex()}, and at "
+                f"{quoted(url)} is {format_.remote_id.hex()}",
+                code=ErrorCode.REMOTE_REPLACED,
+            )
+        slots = KeySlots(blobs, exported=exported_slots.slots if exported_slots else None)
+        opened = slots.open(secret, format_.remote_id) if format_.is_encrypted else None
         if NAME in blobs.mended:
             format_ = format_._replace(collection=collection)
             blobs.put(NAME, encode_format(format_))
-        connection = Connection(url, blobs, format_, opened, machine_of=machine_of)
+        connection = Connection(url, blobs, format_, slots, opened, machine_of=machine_of)
         if not any(any(blobs.list(f"{kind}/")) for kind in ("state", *Folder)):
             # Beside anything else, state 0 would make that garbage.
             connection.protocol.create_state(0, RemoteState())
@@ -644,55 +654,6 @@ def read_format(url: str, blobs: Doubled) -> RemoteFormat | None:
     if problem is not None:
         raise problem
     return None
-
-
-def _opened_again(
-    blobs: Doubled, expected: RemoteFormat, secret: SecretSource, cache: FileCache
-) -> OpenedSlot | None:
-    """Returns the slot that was opened last time, or None where it cannot be."""
-    kept = cache.get(_LAST_SLOT)
-    if kept is None or not expected.is_encrypted:
-        return None
-    with suppress(BlobMissing, Corrupt, RemoteLocked, UnsupportedFormat):
-        name = kept.decode()
-        return open_slots({name: _slot(blobs, name)}, secret(), expected.remote_id)
-    return None
-
-
-def _opened(blobs: Doubled, format_: RemoteFormat, secret: SecretSource) -> OpenedSlot | None:
-    """Returns the slot that the secret opens, or None for a remote that is not encrypted."""
-    if not format_.is_encrypted:
-        return None
-    slots = _slots(blobs)
-    if not slots:
-        raise Corrupt("The remote has no key slot", code=ErrorCode.REMOTE_DAMAGED)
-    return open_slots(slots, secret(), format_.remote_id)
-
-
-def _slots(blobs: Doubled) -> dict[str, bytes]:
-    slots = {}
-    for number, blob in enumerate(blobs.list(_SLOTS)):
-        if number >= SLOTS_MAX:
-            raise Corrupt(
-                f"The remote has more than {SLOTS_MAX} key slots", code=ErrorCode.REMOTE_DAMAGED
-            )
-        with suppress(BlobMissing):  # it was removed meanwhile
-            slots[blob.name] = _slot(blobs, blob.name)
-    return slots
-
-
-def _slot(blobs: Doubled, name: str) -> bytes:
-    """Returns a slot as it is stored; one that is damaged in both places as no bytes at all."""
-    try:
-        return blobs.read(name, functools.partial(_whole_slot, name), SLOT_SIZE_MAX)
-    except Corrupt:
-        return b""
-
-
-def _whole_slot(name: str, data: bytes) -> bytes:
-    with suppress(UnsupportedFormat):  # of a later version
-        slot_header(name, data)
-    return data
 
 
 def require_encrypted(url: str, found: RemoteFormat) -> None:

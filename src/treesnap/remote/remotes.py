@@ -100,6 +100,7 @@ from treesnap.remote.histories import (
     choose_with_ref,
     without_deleted,
 )
+from treesnap.remote.key_slots import ExportedSlots
 from treesnap.remote.marks import set_back
 from treesnap.remote.merge_bases import merge_bases, merges_without_effect
 from treesnap.remote.policy import Role, RolePolicy, role_policies
@@ -367,6 +368,7 @@ class Remotes:
         encrypted: bool | None = None,
         append_only: bool = False,
         only_collector: bool = False,
+        exported_keys: str | None = None,
     ) -> RemoteInfo:
         """Adds a remote, and sets it up where there is none; durable after return.
 
@@ -376,11 +378,14 @@ class Remotes:
         it cannot be relied on, no garbage is collected there. The secret comes from ``secret_of``.
         With ``append_only`` this machine replaces nothing there, so that its credentials need not
         allow that. With ``only_collector`` no other machine may collect garbage on a new remote,
-        which asks less of its server; on one that was set up so, this machine takes over. Raises
+        which asks less of its server; on one that was set up so, this machine takes over. With
+        ``exported_keys``, a text of :meth:`export_keys`, a remote is opened that lost its key
+        slots, and the one that the secret opens is stored there again. Raises
         InvalidArgument, Refused where the name is taken, ``encrypted`` is not what the
         remote is, or another rule for collections was set up, RemoteFailed, RemoteLocked.
         """
         check_remote_name(name)
+        exported = ExportedSlots.from_text(exported_keys) if exported_keys is not None else None
         directory = directory_of(url)
         if directory is not None:
             url = os.path.abspath(directory)
@@ -409,7 +414,13 @@ class Remotes:
                     blobs.close()
                     raise
                 with set_up(
-                    url, blobs, secret, collection, registry.machine, encrypts=encrypts
+                    url,
+                    blobs,
+                    secret,
+                    collection,
+                    registry.machine,
+                    encrypts=encrypts,
+                    exported_slots=exported,
                 ) as connection:
                     format_ = connection.format
                     if encrypted is not None and encrypted != format_.is_encrypted:
@@ -425,6 +436,8 @@ class Remotes:
                             code=ErrorCode.REMOTE_NAME_TAKEN,
                         )
                     marks = self._marks_of_added(connection)
+                    if exported is not None:
+                        connection.mend_slots()
                     if directory is not None and not append_only:
                         RoomKept(blobs).keep()
             known = known._replace(
@@ -436,6 +449,7 @@ class Remotes:
                 reads_whole=not has_ranges,
             )
             registry.add(name, known)
+            connection.keep_slot(FileCache(session.fs, session.store.layout, known.remote_id))
         if directory is not None and not known.is_encrypted:
             _warn_of_readers(self._context, directory)
         return _info(name, known)
@@ -740,6 +754,14 @@ class Remotes:
         """Lets another secret open an encrypted remote; durable after return. Raises Refused."""
         with self._connected(name, "add a key to a remote") as remote:
             return remote.connection.add_slot(secret)
+
+    def export_keys(self, name: str | None = None) -> str:
+        """Returns the key slots of an encrypted remote as a text, for :meth:`add`.
+
+        It is of use with the secret of a slot alone, and can be kept anywhere. Raises Refused.
+        """
+        with self._connected(name, "export the keys of a remote", only_reads=True) as remote:
+            return remote.connection.exported_slots()
 
     def remove_key(self, name: str | None, beginning: str) -> KeyInfo:
         """Removes the key slot whose id begins so; its secret opens the remote no longer.
@@ -1130,7 +1152,7 @@ class Remotes:
                 refuse_foreign_remote(directory)
             cache = FileCache(session.fs, session.store.layout, known.remote_id)
             if self._accepts_rollback:
-                cache.clear()
+                cache.forget()
             with (
                 _history_lock(session) if changes_history else nullcontext(),
                 connect(

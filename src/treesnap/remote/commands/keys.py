@@ -141,6 +141,20 @@ def _typed_paper() -> bytes:
     return key
 
 
+@key.command("export", examples=["snap remote key export backup > backup.keys"])
+@remote_argument("name", required=False)
+@pass_invocation
+def export_keys(invocation: Invocation, *, name: str | None) -> None:
+    """Print the key slots of an encrypted remote, as a text to be kept elsewhere.
+
+    It opens nothing without a passphrase, a key or a paper. With 'snap remote add --keys FILE' it
+    opens a remote that lost its key slots, and stores the one in use there again.
+    """
+    with invocation.open(progress=False, needs_root=False) as handle:
+        text = remotes_of(handle).export_keys(name)
+    invocation.output.result("remote.key.export", lambda: {"text": text}, text.split("\n"))
+
+
 @key.command("remove", examples=["snap remote key remove backup 3f2a9c"])
 @remote_argument("name")
 @click.argument("key_id", metavar="KEY")

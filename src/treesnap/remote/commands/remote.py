@@ -17,7 +17,7 @@ from treesnap.cli.invocation import Invocation
 from treesnap.cli.listing import Selection, snapshot_lines
 from treesnap.cli.options import filter_options, keep_options, read_data_option
 from treesnap.cli.retention import print_decisions
-from treesnap.core.model.errors import Corrupt, ErrorCode, printable
+from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, printable, quoted
 from treesnap.core.model.quantities import count_text, size_text, time_text
 from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.keys import key
@@ -25,6 +25,8 @@ from treesnap.remote.commands.secret import Source, new_secret_of, remember, rem
 
 if TYPE_CHECKING:
     from treesnap.remote import HistoryInfo, RemoteCheck, RemoteInfo, RolePolicy
+
+_EXPORTED_SIZE_MAX = 64 << 20
 
 
 @click.group("remote", cls=SnapGroup)
@@ -64,6 +66,7 @@ def remote() -> None:
 )
 @click.option("--passphrase-file", metavar="FILE", help="Read the passphrase from a file's line.")
 @click.option("--passphrase-command", metavar="COMMAND", help="Run a command that prints it.")
+@click.option("--keys", metavar="FILE", help="Take key slots that 'remote key export' printed.")
 @pass_invocation
 def add(
     invocation: Invocation,
@@ -75,6 +78,7 @@ def add(
     only_collector: bool,
     passphrase_file: str | None,
     passphrase_command: str | None,
+    keys: str | None,
 ) -> None:
     """Add a remote, and set it up where there is none.
 
@@ -96,6 +100,7 @@ def add(
             encrypted=encrypts,
             append_only=append_only,
             only_collector=only_collector,
+            exported_keys=_content(keys) if keys is not None else None,
         )
         remember(handle, info.url, source)
     words = "encrypted" if info.is_encrypted else "not encrypted"
@@ -106,6 +111,19 @@ def add(
             "This machine collects no garbage there: another one alone does, or the server "
             "cannot be relied on for that"
         )
+
+
+def _content(path: str) -> str:
+    """Returns what is in a file of exported keys; raises InvalidArgument."""
+    from treesnap.core.fs.durable import read_file
+    from treesnap.core.fs.local import LocalFileSystem
+
+    try:
+        return os.fsdecode(read_file(LocalFileSystem(), path, _EXPORTED_SIZE_MAX))
+    except OSError as error:
+        raise InvalidArgument(
+            f"The file {quoted(path)} cannot be read: {error.strerror}", path=path
+        ) from error
 
 
 @remote.command("list", prints_only=True, examples=["snap remote list"])
