@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,9 @@ _RENAMES = {darwin.RENAME_EXCL: 1, darwin.RENAME_SWAP: 2}
 """The flags of renameat2(2)."""
 Identity = tuple[int, int]
 """Device and inode of a file."""
+_PROTECTED = 0x2 | 0x4 | 0x20000 | 0x40000
+"""Flags of a file that may not be changed; a clone has all flags of its source but two others."""
+_RESOURCE_FORK = b"com.apple.ResourceFork"
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 """Flags of fallocate(2)."""
 _FAT_STEP_NS = 2 * 10**9
@@ -97,6 +101,10 @@ class SystemDouble:
         self.flags: dict[Identity, int] = {}
         self.lists: dict[Identity, bytes] = {}
         """Access control lists."""
+        self.allocated: dict[int, Any] = {}
+        """What the library has allocated, by its address: lists and their texts."""
+        self.refused: set[bytes] = set()
+        """Attributes that the system keeps to itself."""
         self.dataless: set[Identity] = set()
         """Files and directories that lie with a service alone."""
         self.downloads = True
@@ -171,6 +179,10 @@ class SystemDouble:
                     os.setxattr(fd, attribute, os.getxattr(_itself(source_fd), attribute))
                 os.utime(fd, ns=(source.st_atime_ns, source.st_mtime_ns))
                 os.fchmod(fd, mode)
+                self.flags[_identity(fd)] = self.flags.get(_identity(source_fd), 0)
+                inherited = self.lists.get(_identity(dir_fd), b"")
+                if b"file_inherit" in inherited:
+                    self.lists[_identity(fd)] = inherited
             finally:
                 os.close(fd)
 
@@ -224,8 +236,14 @@ class SystemDouble:
         assert (size, position, options) == (len(value), 0, 0)
 
         def set_value() -> None:
-            self._attributes(fd)
-            os.setxattr(_itself(fd), _as_linux(name), value)
+            self._require_change(fd)
+            if name in self.refused:
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+            kept = value
+            if name == _RESOURCE_FORK:  # a file in the file, which is written to at its start
+                with suppress(OSError):
+                    kept = value + self._value(fd, name)[size:]
+            os.setxattr(_itself(fd), _as_linux(name), kept)
 
         return self._answer("fsetxattr", set_value)
 
@@ -233,7 +251,7 @@ class SystemDouble:
         assert options == 0
 
         def remove() -> None:
-            self._attributes(fd)
+            self._require_change(fd)
             os.removexattr(_itself(fd), _as_linux(name))
 
         return self._answer("fremovexattr", remove)
@@ -245,23 +263,53 @@ class SystemDouble:
         return self._answer("fchflags", change)
 
     def fstat(self, fd: int) -> Any:
-        return SimpleNamespace(st_flags=self.flags.get(_identity(fd), 0))
+        flags = self.flags.get(_identity(fd), 0)
+        return SimpleNamespace(
+            st_flags=flags | (darwin.DATALESS if _identity(fd) in self.dataless else 0)
+        )
 
-    def acl_text(self, fd: int) -> bytes | None:
-        return self.lists.get(_identity(fd))
+    def acl_get_fd_np(self, fd: int, kind: int) -> int | None:
+        assert kind == 0x100
+        if _identity(fd) not in self.lists:
+            ctypes.set_errno(darwin.ENOENT)
+            return None
+        return self._allocate(self.lists[_identity(fd)])
 
-    def set_acl_text(self, fd: int, text: bytes | None) -> int:
-        if not self._volume.attributes:
-            ctypes.set_errno(darwin.ENOTSUP)
-            return -1
-        if text is None:
-            self.lists.pop(_identity(fd), None)
-        else:
-            self.lists[_identity(fd)] = text
+    def acl_set_fd_np(self, fd: int, address: int, kind: int) -> int:
+        """A list without entries is one all the same, unlike what stands for none."""
+        assert kind == 0x100
+
+        def set_list() -> None:
+            if not self._volume.attributes:
+                raise OSError(errno.EOPNOTSUPP, "")
+            if address == 1:  # _FILESEC_REMOVE_ACL
+                self.lists.pop(_identity(fd), None)
+            else:
+                self.lists[_identity(fd)] = self.allocated[address].value
+
+        return self._answer("acl_set_fd_np", set_list)
+
+    def acl_to_text(self, address: int, length: None) -> int:
+        assert length is None
+        return self._allocate(self.allocated[address].value)
+
+    def acl_from_text(self, text: bytes) -> int | None:
+        if not text.startswith(b"!#acl 1"):
+            ctypes.set_errno(darwin.EINVAL)
+            return None
+        return self._allocate(text)
+
+    def acl_free(self, address: int) -> int:
+        del self.allocated[address]  # a second time is an error, as with free(3)
         return 0
 
+    def _allocate(self, text: bytes) -> int:
+        buffer = ctypes.create_string_buffer(text)
+        self.allocated[ctypes.addressof(buffer)] = buffer
+        return ctypes.addressof(buffer)
+
     def setiopolicy_np(self, kind: int, scope: int, policy: int) -> int:
-        assert (kind, scope) == (3, 0)
+        assert (kind, scope) == (3, 1)
         self.downloads = policy != 1
         return 0
 
@@ -273,7 +321,17 @@ class SystemDouble:
             raise OSError(darwin.EDEADLK, os.strerror(darwin.EDEADLK))
         self.dataless.discard(_identity(fd))
 
+    def _require_change(self, fd: int) -> None:
+        """Raises where attributes may not be changed: of what its owner may not write to, too."""
+        self._attributes(fd)
+        if self.flags.get(_identity(fd), 0) & _PROTECTED:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        if not os.fstat(fd).st_mode & stat.S_IWUSR:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
     def _attributes(self, fd: int) -> list[str]:
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):  # before macOS 15
+            raise OSError(errno.EPERM, "")
         if not self._volume.attributes:
             raise OSError(errno.EOPNOTSUPP, "")
         return [name for name in os.listxattr(_itself(fd)) if name.startswith("user.")]

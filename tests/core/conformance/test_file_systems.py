@@ -14,9 +14,10 @@ from disk import load
 from folding import without_form
 from libsystem import VOLUMES, MacFileSystem
 from power import PoweredFileSystem
+from treesnap.core import own_program
 from treesnap.core.fs import posix
 from treesnap.core.fs.base import NoAttribute, Unsupported
-from treesnap.core.fs.darwin import EDEADLK, F_FULLFSYNC, F_PREALLOCATE
+from treesnap.core.fs.darwin import EDEADLK, F_FULLFSYNC, F_PREALLOCATE, RESOURCE_FORK
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.fs.posix import PosixFileSystem
 from treesnap.core.worktree.apply.capabilities import capabilities_of
@@ -29,6 +30,9 @@ from treesnap.testing.doubles import (
     WrappedFileSystem,
     error_at,
 )
+
+DENIED = b"!#acl 1\ngroup:ABCDEFAB-CDEF-ABCD-EFAB-CDEF0000000C:everyone:12:deny:delete\n"
+INHERITED = DENIED.replace(b":deny:", b":deny,file_inherit:")
 
 
 @pytest.fixture
@@ -230,11 +234,11 @@ class TestVolumesOfAMac(FileSystemTests):
         fs.close(fs.open(f"{directory}/file", NEW))
         with opened(fs, f"{directory}/file", os.O_RDWR) as fd, opened(fs, directory) as top:
             fs.libc.fchflags(fd, 0x8000 | 0x2 | 0x20)
-            fs.set_xattr(fd, "treesnap.darwin.acl", b"!#acl 1\n")
+            fs.set_xattr(fd, "treesnap.darwin.acl", DENIED)
 
             names = ["treesnap.darwin.acl", "treesnap.darwin.flags"]
             assert sorted(fs.list_xattrs((top, b"file"))) == names
-            assert fs.get_xattr(fd, names[0]) == b"!#acl 1\n"
+            assert fs.get_xattr(fd, names[0]) == DENIED
             assert fs.get_xattr(fd, names[1]) == b"0x8000"
             fs.set_xattr(fd, names[1], b"0x8003")
             assert fs.libc.fstat(fd).st_flags == 0x8000 | 0x1 | 0x2 | 0x20
@@ -243,28 +247,104 @@ class TestVolumesOfAMac(FileSystemTests):
                 with pytest.raises(NoAttribute):
                     fs.get_xattr(fd, name)
             assert fs.list_xattrs(fd) == []
-            with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
-                fs.set_xattr(fd, names[1], b"hidden")
+            for name, value in ((names[1], b"hidden"), (names[0], b"everyone")):
+                with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+                    fs.set_xattr(fd, name, value)
+            fs.set_xattr(fd, names[0], b"!#acl 1\n")  # as of a file that lost its last entry
+            assert fs.list_xattrs(fd) == []
+        assert not fs.libc.allocated
 
     def test_attributes_of_the_system_are_left_alone(self, fs, directory, volume):
+        """It gives them to files by itself, and keeps others from changing them."""
         if volume.attributes:
             fs.close(fs.open(f"{directory}/file", NEW))
-            os.setxattr(f"{directory}/file", "user.com.apple.system.Security", b"1")
+            names = ("system.Security", "macl", "provenance", "rootless")
+            for name in names:
+                os.setxattr(f"{directory}/file", f"user.com.apple.{name}", b"1")
             with opened(fs, f"{directory}/file") as fd:
                 assert fs.list_xattrs(fd) == []
+                for name in names:
+                    with pytest.raises(Unsupported):
+                        fs.set_xattr(fd, f"com.apple.{name}", b"2")
+                    with pytest.raises(Unsupported):
+                        fs.remove_xattr(fd, f"com.apple.{name}")
 
-    def test_what_a_service_holds_is_not_downloaded(self, fs, directory):
+    def test_a_shorter_resource_fork_takes_the_place_of_a_longer_one(self, fs, directory, volume):
+        if volume.attributes:
+            fs.close(fs.open(f"{directory}/file", NEW))
+            with opened(fs, f"{directory}/file") as fd:
+                for value in (b"long", b"new"):
+                    fs.set_xattr(fd, RESOURCE_FORK, value)
+                assert fs.get_xattr(fd, RESOURCE_FORK) == b"new"
+
+    def test_a_pipe_has_no_attributes(self, fs, directory):
+        with opened(fs, directory) as fd:
+            fs.make_node(b"pipe", stat.S_IFIFO | 0o600, dir_fd=fd)
+            with pytest.raises(Unsupported):
+                fs.list_xattrs((fd, b"pipe"))
+
+    def test_a_file_is_read_and_not_mapped(self, fs, directory, monkeypatch):
+        """Python has the drive flushed before it maps a file on a Mac."""
         put_file(fs, f"{directory}/file", b"content")
-        found = os.lstat(f"{directory}/file")
+        monkeypatch.setattr(posix.PosixFileSystem, "map", None)
+        with opened(fs, f"{directory}/file") as fd, fs.map(fd) as found:
+            assert found[:] == b"content"
+        with opened(fs, f"{directory}/file", os.O_RDWR) as fd:
+            monkeypatch.setattr(fs._inner._inner, "read_at", lambda *_: b"")
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                fs.map(fd)
+
+    @pytest.mark.parametrize("flag", [0x2, 0x4, 0x20000, 0x40000, 0x100000])
+    def test_a_file_that_a_flag_protects_is_not_cloned(self, fs, directory, volume, flag):
+        """The clone would have the flag, and could not be removed."""
+        put_file(fs, f"{directory}/source", b"content")
+        with opened(fs, f"{directory}/source") as source, opened(fs, directory) as directory_fd:
+            fs.libc.fchflags(source, flag)
+            with (
+                opened(fs, f"{directory}/new", NEW) as fd,
+                pytest.raises(OSError, match=os.strerror(errno.EINVAL)) as raised,
+            ):
+                fs.share_content(fd, source, (directory_fd, b"new"))
+
+        assert not isinstance(raised.value, Unsupported)
+        assert sorted(fs.list_names(directory)) == ["new", "source"]
+
+    def test_a_clone_inherits_nothing_and_takes_no_other_name(self, fs, directory, volume):
+        if not volume.clones:
+            return
+        name = "\u00e9" * 127 + "x"
+        put_file(fs, f"{directory}/{name}", b"content")
+        put_file(fs, f"{directory}/new.clone", b"other")
+        with opened(fs, f"{directory}/{name}") as source, opened(fs, directory) as top:
+            fs.set_xattr(top, "treesnap.darwin.acl", INHERITED)
+            for new in ("new", "\u00e8" * 127 + "x"):
+                with opened(fs, f"{directory}/{new}", NEW) as fd:
+                    fs.share_content(fd, source, (top, new.encode()))
+                    assert fs.list_xattrs(fd) == []
+                assert Path(directory, new).read_bytes() == b"content"
+
+    @pytest.mark.parametrize("kind", [os.O_RDONLY, os.O_RDONLY | os.O_DIRECTORY])
+    def test_what_a_service_holds_is_not_opened(self, fs, directory, kind):
+        """To read it would bring it here, whatever the policy of the process is."""
+        put_file(fs, f"{directory}/file", b"content")
+        fs.make_directory(f"{directory}/directory")
+        name = f"{directory}/directory" if kind & os.O_DIRECTORY else f"{directory}/file"
+        found = os.lstat(name)
         fs.libc.dataless.add((found.st_dev, found.st_ino))
 
-        with (
-            opened(fs, f"{directory}/file") as fd,
-            pytest.raises(OSError, match=os.strerror(EDEADLK)),
-        ):
-            fs.read(fd, 100)
+        with pytest.raises(OSError, match=os.strerror(EDEADLK)):
+            fs.open(name, kind)
 
+        assert fs.libc.downloads  # for what else this process does
         assert len(fs.libc.dataless) == 1
+
+    def test_our_own_program_says_that_nothing_is_downloaded(self, fs, directory, monkeypatch):
+        monkeypatch.setattr(own_program, "is_own", True)
+        put_file(fs, f"{directory}/file", b"content")
+
+        fs.close(fs.open(f"{directory}/file", os.O_RDONLY))
+
+        assert not fs.libc.downloads
 
     def test_a_folder_that_is_protected_says_what_to_do(self, fs, directory, monkeypatch):
         def refuse(*_: object, **__: object) -> int:

@@ -41,6 +41,7 @@ HEADERS = """
 #include <stddef.h>
 #include <fcntl.h>
 #include <errno.h>
+#include <sys/acl.h>
 #include <sys/attr.h>
 #include <sys/clonefile.h>
 #include <sys/fsctl.h>
@@ -57,6 +58,8 @@ int main(void) {
     SHOW(EPERM); SHOW(ENOENT); SHOW(EDEADLK); SHOW(EXDEV); SHOW(EINVAL); SHOW(ENOTTY);
     SHOW(ERANGE); SHOW(ENOTSUP); SHOW(ENOSYS); SHOW(ENOATTR); SHOW(EOPNOTSUPP); SHOW(EILSEQ);
     SHOW(IOPOL_TYPE_VFS_MATERIALIZE_DATALESS_FILES); SHOW(IOPOL_MATERIALIZE_DATALESS_FILES_OFF);
+    SHOW(IOPOL_SCOPE_THREAD); SHOW(_FILESEC_REMOVE_ACL); SHOW(ACL_TYPE_EXTENDED);
+    SHOW(UF_IMMUTABLE | UF_APPEND | SF_IMMUTABLE | SF_APPEND | SF_NOUNLINK);
     SHOW(UF_NODUMP); SHOW(UF_OPAQUE); SHOW(UF_HIDDEN); SHOW(SF_DATALESS);
     SHOW(sizeof(fstore_t)); SHOW(sizeof(struct fpunchhole)); SHOW(sizeof(struct flock));
     SHOW(offsetof(struct fstore, fst_length)); SHOW(offsetof(struct fpunchhole, fp_offset));
@@ -77,10 +80,14 @@ TAKEN = {
     "EILSEQ": 92,
     "IOPOL_TYPE_VFS_MATERIALIZE_DATALESS_FILES": darwin.DATALESS_POLICY,
     "IOPOL_MATERIALIZE_DATALESS_FILES_OFF": darwin.NO_DOWNLOAD,
+    "IOPOL_SCOPE_THREAD": darwin.OF_THREAD,
+    "_FILESEC_REMOVE_ACL": darwin.NO_ACL,
+    "ACL_TYPE_EXTENDED": 0x100,
+    "UF_IMMUTABLE | UF_APPEND | SF_IMMUTABLE | SF_APPEND | SF_NOUNLINK": darwin.CLONED_FLAGS,
     "UF_NODUMP": 0x1,
     "UF_OPAQUE": 0x8,
     "UF_HIDDEN": 0x8000,
-    "SF_DATALESS": 0x40000000,
+    "SF_DATALESS": darwin.DATALESS,
     "sizeof(fstore_t)": darwin.PREALLOCATE.size,
     "sizeof(struct fpunchhole)": darwin.PUNCH_HOLE.size,
     "sizeof(struct flock)": struct.calcsize("qqihh"),
@@ -238,11 +245,11 @@ class Facts:
     def clone(self) -> str:
         """What a clone takes over from its source."""
         path = self.new("source")
-        path.chmod(0o440)
         with_open = self.with_open
         with suppress(Unsupported):
             with_open("source", os.O_RDONLY, lambda fd: self.fs.set_xattr(fd, "colour", b"red"))
         with_open("source", os.O_RDONLY, lambda fd: self.fs.set_xattr(fd, darwin.FLAGS, b"0x8000"))
+        path.chmod(0o440)
         flags = darwin.CLONE_NOFOLLOW | darwin.CLONE_NOOWNERCOPY
         top = os.open(self.place, DIRECTORY)
         try:
@@ -255,7 +262,89 @@ class Facts:
             return "refused"
         made = os.lstat(self.place / "clone")
         names = with_open("clone", os.O_RDONLY, self.fs.list_xattrs)
-        return f"mode {stat.S_IMODE(made.st_mode):o}, {sorted(names)}"
+        return f"mode {stat.S_IMODE(made.st_mode):o}, {sorted({*names} - {darwin.ACL})}"
+
+    def protected_clone(self) -> str:
+        """What flags a clone has of a file that its owner may not change."""
+        path, other = self.new("kept"), self.place / "clone of kept"
+        top = os.open(self.place, DIRECTORY)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            if self.fs._libc.fchflags(fd, stat.UF_IMMUTABLE) < 0:
+                return "no flags"
+            options = darwin.CLONE_NOFOLLOW | darwin.CLONE_NOOWNERCOPY
+            done = self.fs._libc.fclonefileat(fd, top, os.fsencode(other.name), options)
+            return "refused" if done < 0 else hex(os.lstat(other).st_flags)
+        finally:
+            for item in (path, other):
+                with suppress(OSError):
+                    os.chflags(item, 0)
+            os.close(fd)
+            os.close(top)
+
+    def attribute_of(self, name: str, mode: int, attribute: str = "colour") -> str:
+        """What comes of an attribute that is set and removed."""
+        path = self.new(name)
+        path.chmod(mode)
+
+        def change(fd: int) -> str:
+            libc, key = self.fs._libc, attribute.encode()
+            before = _number(libc.fgetxattr(fd, key, None, 0, 0, 0))
+            done = _number(libc.fsetxattr(fd, key, b"red", 3, 0, 0))
+            return f"before {before}, set {done}, removed {_number(libc.fremovexattr(fd, key, 0))}"
+
+        return self.with_open(name, os.O_RDONLY, change)
+
+    def attributes_of_pipe(self) -> str:
+        os.mkfifo(self.place / "fifo")
+        return self.with_open("fifo", os.O_RDONLY | os.O_NONBLOCK, self.fs.list_xattrs)
+
+    def shorter_fork(self) -> bool:
+        """Whether the seam leaves nothing of a longer resource fork."""
+        self.new("forked")
+
+        def replace(fd: int) -> bool:
+            for value in (b"longer", b"new"):
+                self.fs.set_xattr(fd, darwin.RESOURCE_FORK, value)
+            return self.fs.get_xattr(fd, darwin.RESOURCE_FORK) == b"new"
+
+        return self.with_open("forked", os.O_RDWR, replace)
+
+    def case_only(self) -> list[str]:
+        """Names after a rename to the same name in another case that may replace nothing."""
+        directory = self.place / "cases"
+        directory.mkdir()
+        (directory / "Name").touch()
+        fd = os.open(directory, DIRECTORY)
+        try:
+            self.fs.rename_to_absent(b"Name", b"name", source_dir_fd=fd, target_dir_fd=fd)
+        finally:
+            os.close(fd)
+        return os.listdir(directory)
+
+    def birth_after_old_time(self) -> str:
+        """Whether a time of modification before that of birth moves it."""
+        directory = self.place / "born"
+        directory.mkdir()
+        before = self.fs.birth_time_ns(os.fspath(directory))
+        os.utime(directory, ns=(TIME_NS, TIME_NS))
+        return "stays" if self.fs.birth_time_ns(os.fspath(directory)) == before else "moves"
+
+    def policy_of_command(self) -> str:
+        """What a command inherits from a thread that downloads nothing."""
+        libc = self.fs._libc
+        words = "import ctypes; get = ctypes.CDLL(None).getiopolicy_np; print(get(3, 0), get(3, 1))"
+
+        def told() -> str:
+            command = [sys.executable, "-c", words]
+            return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+        before = told()
+        libc.setiopolicy_np(darwin.DATALESS_POLICY, darwin.OF_THREAD, darwin.NO_DOWNLOAD)
+        try:
+            return "the same" if told() == before else "another one"
+        finally:
+            libc.setiopolicy_np(darwin.DATALESS_POLICY, darwin.OF_THREAD, 0)
 
     def shared(self) -> bool:
         """Whether the seam's clone is complete and plain."""
@@ -315,6 +404,11 @@ class Facts:
         self.new("listed")
         self.deny_deletion("listed")
         text = self.with_open("listed", os.O_RDWR, lambda fd: self.fs.get_xattr(fd, darwin.ACL))
+        return text.decode()
+
+    def list_is_removed(self) -> bool:
+        """Whether a list is as it was set, and a file without one as before."""
+        text = self.access_list().encode()
         self.new("listed too")
 
         def take_over(fd: int) -> bool:
@@ -327,7 +421,7 @@ class Facts:
                 return is_there
             return False
 
-        return f"set and removed: {self.with_open('listed too', os.O_RDWR, take_over)}, {text!r}"
+        return self.with_open("listed too", os.O_RDWR, take_over)
 
     def tell_of_mac(self) -> None:
         """Facts that take calls of a Mac."""
@@ -364,6 +458,24 @@ class Facts:
             lambda: self.with_open("closed", O_EVTONLY, lambda fd: oct(os.fstat(fd).st_mode)),
         )
         self.tell("an access control list", self.access_list)
+        self.tell("an access control list is set and removed", self.list_is_removed, expected=True)
+        self.tell("a clone of what is immutable", self.protected_clone)
+        self.tell("an attribute", lambda: self.attribute_of("own", 0o600))
+        self.tell("an attribute of what is read-only", lambda: self.attribute_of("shut", 0o400))
+        for name in ("provenance", "macl", "quarantine", "lastuseddate#PS"):
+            key = f"com.apple.{name}"
+            self.tell(key, lambda key=key: self.attribute_of(key, 0o600, key))
+        self.tell("attributes of a pipe", self.attributes_of_pipe)
+        self.tell("a shorter resource fork replaces a longer one", self.shorter_fork, expected=True)
+        self.tell("names after a rename to another case alone", self.case_only)
+        self.tell("birth after an older time of modification", self.birth_after_old_time)
+        self.tell("ms to map a file", lambda: self.duration_ms(_map))
+        self.tell("ms to map a file by the seam", lambda: self.duration_ms(fs.map))
+        self.tell(
+            "the file system is named by its device",
+            lambda: os.statvfs(self.place).f_fsid == self.place.stat().st_dev & 0xFFFFFFFF,
+        )
+        self.tell("a command downloads as before", self.policy_of_command, expected="the same")
         self.tell("a file is renamed whose list denies deletion", self.denied_rename)
         self.tell("who is at the other end of a socket", self.peer)
         self.tell(
@@ -371,7 +483,7 @@ class Facts:
             lambda: self.with_open("", DIRECTORY, fs.current_path) == os.path.realpath(self.place),
             expected=True,
         )
-        self.tell("nothing is downloaded", lambda: fs._libc.setiopolicy_np(3, 0, 1), expected=0)
+        self.tell("nothing is downloaded", lambda: fs._libc.setiopolicy_np(3, 1, 1), expected=0)
         for variable in ("TREESNAP_DATALESS_FILE", "TREESNAP_PROTECTED_DIRECTORY"):
             if path := os.environ.get(variable):
                 self.tell(f"to read ${variable}", lambda path=path: _first_byte(path))
@@ -384,6 +496,16 @@ class Facts:
         for line in said.splitlines():
             name, _, number = line.rpartition(" ")
             self.tell(name, lambda number=number: int(number), expected=TAKEN[name])
+
+
+def _number(result: int) -> str:
+    """Returns what came of a call of the library."""
+    failed = darwin.ctypes.get_errno()
+    return errno.errorcode.get(failed, str(failed)) if result < 0 else str(result)
+
+
+def _map(fd: int) -> None:
+    mmap.mmap(fd, 0, access=mmap.ACCESS_READ).close()
 
 
 def _first_byte(path: str) -> str:

@@ -23,6 +23,10 @@ def test_each_fact_is_told(tmp_path, capsys):
         ("clone of the seam", facts.shared),
         ("reserved", facts.allocated),
         ("hole", facts.hole),
+        ("read-only", lambda: facts.attribute_of("shut", 0o400)),
+        ("fork", facts.shorter_fork),
+        ("pipe", facts.attributes_of_pipe),
+        ("case", facts.case_only),
     ):
         facts.tell(fact, found)
 
@@ -32,8 +36,10 @@ def test_each_fact_is_told(tmp_path, capsys):
     }
     assert facts.wrong == []
     assert told["exchange"] is True
-    assert told["clone"] == "mode 440, ['colour']"
+    assert told["clone"] == "mode 440, ['colour', 'treesnap.darwin.flags']"
     assert (told["clone of the seam"], told["reserved"], told["hole"]) == (True, 2048, 1024)
+    assert told["read-only"].endswith("set EACCES, removed EACCES")
+    assert (told["fork"], told["pipe"], told["case"]) == (True, "Unsupported EPERM", ["name"])
 
 
 def test_what_is_otherwise_than_taken_for_granted_is_noted(tmp_path, capsys):

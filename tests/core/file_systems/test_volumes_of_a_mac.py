@@ -22,7 +22,9 @@ from sampling import evenly, sized
 from state import differences, tree_state
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.events import CollectingMonitor, WarningCode
 from treesnap.core.ops.context import context_at
+from treesnap.core.worktree.apply.stage import make_stage
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import MUTATING, Fault, Kind
 
@@ -210,10 +212,66 @@ def test_a_file_that_the_drive_was_not_told_to_write_is_lost(place):
     assert (before, len(fs.recording().syncs)) == (0, 1 if place.volume.flushes else 2)
 
 
-def test_what_a_service_holds_is_neither_downloaded_nor_touched(tmp_path):
+def test_a_read_only_file_gets_its_attributes_back(tmp_path):
+    """For which it has to be writable, as a directory has to be."""
+    place = MacPlace(tmp_path, "APFS")
+    names = ("other", "Wide")
+    for name, mode in zip(names, (0o444, 0o555), strict=True):
+        os.setxattr(place.root / name, "user.com.apple.quarantine", b"0081")
+        (place.root / name).chmod(mode)
+    place.handle().create(name="shut")
+    shut = tree_state(place.root)
+    (place.root / "Wide").chmod(0o755)
+    (place.root / "other").unlink()
+    (place.root / "other").write_text("another")
+    os.removexattr(place.root / "Wide", "user.com.apple.quarantine")
+
+    place.handle().restore("shut")
+
+    assert differences(tree_state(place.root), shut) == []
+    for name in names:
+        assert os.getxattr(place.root / name, "user.com.apple.quarantine") == b"0081"
+
+
+def test_an_attribute_that_the_system_refuses_is_reported(tmp_path):
+    """A restore goes on without it."""
+    place = MacPlace(tmp_path, "APFS")
+    os.setxattr(place.root / "other", "user.com.apple.new", b"1")
+    place.handle().create(name="new")
+    (place.root / "other").unlink()
+    fs = MacFileSystem(place.base, place.volume)
+    fs.libc.refused.add(b"com.apple.new")
+    store, monitor = str(place.base / "store"), CollectingMonitor()
+    context = context_at(root=place.root, store_path=store, fs=fs, wait_s=0, monitor=monitor)
+
+    Handle(context).restore("new")
+
+    assert monitor.codes == [WarningCode.METADATA_NOT_RESTORED]
+    assert (place.root / "other").read_text() == "changed"
+
+
+def test_what_is_staged_inherits_no_list(tmp_path):
+    fs = MacFileSystem(tmp_path, VOLUMES["APFS"])
+    (tmp_path / "stage").mkdir()
+    top = os.open(tmp_path, os.O_RDONLY)
+    stage = os.open(tmp_path / "stage", os.O_RDONLY)
+    fs.set_xattr(stage, "treesnap.darwin.acl", b"!#acl 1\nuser:::502:allow,file_inherit:read\n")
+
+    fd = make_stage(fs, top, b"stage")
+
+    assert fs.list_xattrs(fd) == []
+    for item in (top, stage, fd):
+        os.close(item)
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_what_a_service_holds_is_neither_downloaded_nor_touched(tmp_path, kind):
     """It makes a snapshot incomplete, like what may not be read."""
     place = MacPlace(tmp_path, "APFS")
-    (place.root / "far").write_text("as it is here")
+    if kind == "file":
+        (place.root / "far").write_text("as it is here")
+    else:
+        (place.root / "far/below").mkdir(parents=True)
     fs = MacFileSystem(place.base, place.volume)
     found = (place.root / "far").lstat()
     fs.libc.dataless.add((found.st_dev, found.st_ino))

@@ -8,15 +8,18 @@ the library (``tests/support/libsystem.py``).
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
+import mmap
 import os
 import struct
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import c_char_p, c_int, c_size_t, c_ssize_t, c_uint, c_uint32, c_ulong, c_void_p
 from functools import cached_property
-from stat import S_ISLNK
+from stat import S_ISFIFO, S_ISLNK
 
+from treesnap.core import own_program
 from treesnap.core.fs.base import Name, NoAttribute, Place, Unsupported
 from treesnap.core.fs.posix import PosixFileSystem, open_whole, unsupported
 from treesnap.core.model.type_names import Any
@@ -31,16 +34,28 @@ PREALLOCATE = struct.Struct("Iiqqq")
 PUNCH_HOLE = struct.Struct("IIqq")
 """fpunchhole: flags, nothing, offset and size, both in whole blocks."""
 CLONE_NOFOLLOW, CLONE_NOOWNERCOPY = 1, 2
-DATALESS_POLICY, OF_PROCESS, NO_DOWNLOAD = 3, 0, 1
-"""For setiopolicy_np(3): whether reading a file that lies with a service alone brings it here."""
+CLONE_PREFIX = b".treesnap-clone-"
+"""Of the name that a clone has for a moment: no name of the tree, and short in each of them."""
+DATALESS_POLICY, OF_THREAD, NO_DOWNLOAD = 3, 1, 1
+"""For setiopolicy_np(3): whether reading a file that lies with a service alone brings it here.
+
+Of a thread, because the policy of a process goes on to the commands that it starts.
+"""
+DATALESS = 0x40000000
+"""SF_DATALESS, among the flags of such a file or directory."""
 FLAGS, ACL = "treesnap.darwin.flags", "treesnap.darwin.acl"
 """Under these names flags and the access control list of a file are among its attributes."""
 _OWN = frozenset({FLAGS, ACL})
 KEPT_FLAGS = 0x1 | 0x8 | 0x8000
 """UF_NODUMP, UF_OPAQUE, UF_HIDDEN. With one that protects a file it could not be put in place, and
 others say what the system has made of it."""
-_SYSTEMS_OWN = "com.apple.system."
-"""Attributes that take an entitlement."""
+CLONED_FLAGS = 0x2 | 0x4 | 0x20000 | 0x40000 | 0x100000
+"""UF_IMMUTABLE, UF_APPEND, SF_IMMUTABLE, SF_APPEND, SF_NOUNLINK: a clone has them as well, and
+could be neither changed nor removed."""
+RESOURCE_FORK = "com.apple.ResourceFork"
+_SYSTEMS_OWN = ("com.apple.system.", "com.apple.macl", "com.apple.provenance", "com.apple.rootless")
+"""Attributes that the system gives to files by itself, and keeps others from changing: with an
+entitlement for the first, and else by its integrity protection."""
 SYNC_VOLUME = 0x80044101
 """FSIOC_SYNC_VOLUME, for ffsctl(2)."""
 SYNC_FULL, SYNC_WAIT = 1, 2
@@ -49,14 +64,16 @@ EDEADLK = 11
 EPERM, ENOENT, EXDEV, EINVAL, ENOTTY, ERANGE = 1, 2, 18, 22, 25, 34
 ENOTSUP, ENOSYS, ENOATTR, EOPNOTSUPP = 45, 78, 93, 102
 _PATH_SIZE_MAX = 1024
+_READ_SIZE_MAX = 16 << 20
+"""A flush of the drive takes as long as reading some of this."""
 _NO_CALL = frozenset({ENOTSUP, EOPNOTSUPP, ENOSYS})
 _NO_RENAME = _NO_CALL | {EINVAL}
 _NO_SYNC = _NO_CALL | {EINVAL, ENOTTY}
 """What shares and FUSE raise where the drive's own memory cannot be flushed."""
 _NO_DIRECTORY_SYNC = _NO_SYNC | {ENOENT}
 _NO_CLONE = _NO_CALL | {EXDEV}
-_CLONE_SUFFIX = b".clone"
-_ACL_EXTENDED = 0x100
+_ACL_EXTENDED, NO_ACL = 0x100, 1
+"""The kind of list, and what stands for none where one is set: _FILESEC_REMOVE_ACL."""
 _NO_ACL = _NO_CALL | {ENOENT, EINVAL}
 _PROTECTED_FOLDER = (
     "Operation not permitted; if macOS protects it, give the terminal Full Disk Access"
@@ -91,46 +108,22 @@ class LibSystem:
         self.fremovexattr = _typed(library.fremovexattr, c_int, c_int, c_char_p, c_int)
         self.fchflags = _typed(library.fchflags, c_int, c_int, c_uint)
         self.setiopolicy_np = _typed(library.setiopolicy_np, c_int, c_int, c_int, c_int)
-        self._acl_get_fd = _typed(library.acl_get_fd_np, c_void_p, c_int, c_int)
-        self._acl_set_fd = _typed(library.acl_set_fd_np, c_int, c_int, c_void_p, c_int)
-        self._acl_to_text = _typed(library.acl_to_text, c_void_p, c_void_p, c_void_p)
-        self._acl_from_text = _typed(library.acl_from_text, c_void_p, c_char_p)
-        self._acl_init = _typed(library.acl_init, c_void_p, c_int)
-        self._acl_free = _typed(library.acl_free, c_int, c_void_p)
-
-    def acl_text(self, fd: int) -> bytes | None:
-        """Returns the access control list of an open file, or None without one."""
-        found = self._acl_get_fd(fd, _ACL_EXTENDED)
-        if not found:
-            if ctypes.get_errno() in _NO_ACL:
-                return None
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        try:
-            text = self._acl_to_text(found, None)
-            if not text:
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            try:
-                return ctypes.string_at(text)
-            finally:
-                self._acl_free(text)
-        finally:
-            self._acl_free(found)
-
-    def set_acl_text(self, fd: int, text: bytes | None) -> int:
-        """Gives an open file an access control list, or none; returns -1 where it fails."""
-        made = self._acl_init(1) if text is None else self._acl_from_text(text)
-        if not made:
-            return -1
-        try:
-            return self._acl_set_fd(fd, made, _ACL_EXTENDED)
-        finally:
-            self._acl_free(made)
+        self.acl_get_fd_np = _typed(library.acl_get_fd_np, c_void_p, c_int, c_int)
+        self.acl_set_fd_np = _typed(library.acl_set_fd_np, c_int, c_int, c_void_p, c_int)
+        self.acl_to_text = _typed(library.acl_to_text, c_void_p, c_void_p, c_void_p)
+        self.acl_from_text = _typed(library.acl_from_text, c_void_p, c_char_p)
+        self.acl_free = _typed(library.acl_free, c_int, c_void_p)
 
 
 def _typed(function: Any, result: type, *arguments: type) -> Callable[..., int]:
     function.restype, function.argtypes = result, arguments
     call: Callable[..., int] = function
     return call
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return (Unsupported if number in _NO_CALL else OSError)(number, os.strerror(number))
 
 
 def _checked(result: int, unsupported: Collection[int], name: Name | None = None) -> int:
@@ -159,18 +152,26 @@ class DarwinFileSystem(PosixFileSystem):
     @cached_property
     def _libc(self) -> LibSystem:
         libc = self._given or LibSystem()
-        libc.setiopolicy_np(DATALESS_POLICY, OF_PROCESS, NO_DOWNLOAD)  # to read is EDEADLK then
+        if own_program.is_own:  # a program that has treesnap as a library may want downloads
+            libc.setiopolicy_np(DATALESS_POLICY, OF_THREAD, NO_DOWNLOAD)
         return libc
 
     def open(self, name: Name, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
-        """Downloads nothing: before the first file is open, the process has said so."""
-        _ = self._libc
+        """Downloads nothing: what lies with a service alone is closed again."""
         try:
-            return super().open(name, flags, mode, dir_fd=dir_fd)
+            fd = super().open(name, flags, mode, dir_fd=dir_fd)
         except PermissionError as error:
             if error.errno != EPERM:
                 raise
             raise PermissionError(EPERM, _PROTECTED_FOLDER, os.fsdecode(name)) from None
+        if not flags & os.O_CREAT and self._flags(fd) & DATALESS:
+            os.close(fd)
+            raise OSError(EDEADLK, os.strerror(EDEADLK), os.fsdecode(name))
+        return fd
+
+    def _flags(self, fd: int) -> int:
+        flags: int = self._libc.fstat(fd).st_flags
+        return flags
 
     def open_any(self, name: Name, *, dir_fd: int | None = None, is_directory: bool = False) -> int:
         try:
@@ -238,12 +239,14 @@ class DarwinFileSystem(PosixFileSystem):
     def share_content(self, fd: int, source_fd: int, place: Place, /) -> None:
         """Makes a clone under another name, which then takes the place of the open file.
 
-        A clone has the attributes and permissions of its source.
+        A clone has the attributes, permissions and flags of its source.
         """
         if isinstance(place, int):
             raise unsupported(EINVAL)
+        if self._flags(source_fd) & CLONED_FLAGS:
+            raise OSError(EINVAL, os.strerror(EINVAL))
         dir_fd, name = place
-        new = name[: self.name_size_max(dir_fd) - len(_CLONE_SUFFIX)] + _CLONE_SUFFIX
+        new = CLONE_PREFIX + b"%x" % os.fstat(fd).st_ino
         flags = CLONE_NOFOLLOW | CLONE_NOOWNERCOPY
         _checked(self._libc.fclonefileat(source_fd, dir_fd, new, flags), _NO_CLONE, new)
         try:
@@ -260,7 +263,10 @@ class DarwinFileSystem(PosixFileSystem):
             raise
 
     def _make_plain(self, name: bytes, dir_fd: int) -> None:
-        """Takes from a clone all that is not content, and lets its owner write to it."""
+        """Takes from a clone all that is not content, and lets its owner write to it.
+
+        What it has inherited from the directory, too.
+        """
         fd = self.open(name, os.O_RDONLY, dir_fd=dir_fd)
         try:
             os.fchmod(fd, 0o600)
@@ -279,6 +285,24 @@ class DarwinFileSystem(PosixFileSystem):
         if directory is None:
             raise unsupported(ENOSYS, name)
         os.mknod(os.path.join(os.fsencode(directory), name), mode, device)
+
+    def map(self, fd: int) -> mmap.mmap:
+        """Reads what is not large: Python has the drive flushed before it maps a file on a Mac."""
+        size = os.fstat(fd).st_size
+        if not 0 < size <= _READ_SIZE_MAX:
+            return super().map(fd)
+        mapping, end = mmap.mmap(-1, size), 0
+        try:
+            while end < size:
+                piece = self.read_at(fd, size - end, end)
+                if not piece:  # another process has cut it
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                mapping[end : end + len(piece)] = piece
+                end += len(piece)
+        except BaseException:
+            mapping.close()
+            raise
+        return mapping
 
     def sync(self, fd: int, /) -> None:
         """Flushes the drive's own memory too, in which fsync(2) leaves everything on a Mac."""
@@ -326,7 +350,12 @@ class DarwinFileSystem(PosixFileSystem):
     def list_xattrs(self, place: Place) -> list[str]:
         """Flags and the access control list are among them, as far as there are any."""
         with self._opened(place) as fd:
-            found = _filled(lambda *buffer: self._libc.flistxattr(fd, *buffer, 0))
+            try:
+                found = _filled(lambda *buffer: self._libc.flistxattr(fd, *buffer, 0))
+            except PermissionError as error:  # of a pipe, before macOS knew attributes of those
+                if not S_ISFIFO(os.fstat(fd).st_mode):
+                    raise
+                raise unsupported(EPERM) from error
             names = [os.fsdecode(name) for name in found.split(b"\0") if name]
             names = [name for name in names if not name.startswith(_SYSTEMS_OWN)]
             return names + [name for name in (FLAGS, ACL) if self._own_value(fd, name) is not None]
@@ -334,19 +363,54 @@ class DarwinFileSystem(PosixFileSystem):
     def _own_value(self, fd: int, attribute: str) -> bytes | None:
         """Returns what is kept as an attribute and is none, or None where there is nothing."""
         if attribute == ACL:
-            return self._libc.acl_text(fd)
-        flags = self._libc.fstat(fd).st_flags & KEPT_FLAGS
+            return self._acl_text(fd)
+        flags = self._flags(fd) & KEPT_FLAGS
         return b"%#x" % flags if flags else None
+
+    def _acl_text(self, fd: int) -> bytes | None:
+        """Returns the access control list of an open file; None for one without entries too."""
+        libc = self._libc
+        found = libc.acl_get_fd_np(fd, _ACL_EXTENDED)
+        if not found:
+            if ctypes.get_errno() in _NO_ACL:
+                return None
+            raise _last_error()
+        try:
+            address = libc.acl_to_text(found, None)
+            if not address:
+                raise _last_error()
+            text = ctypes.string_at(address)
+            libc.acl_free(address)
+        finally:
+            libc.acl_free(found)
+        return text if text.strip().count(b"\n") else None  # the first line begins each list
+
+    def _set_acl_text(self, fd: int, text: bytes | None) -> None:
+        """Gives an open file an access control list, or none.
+
+        A list without entries would stay, and keep the file from being as it was without.
+        """
+        libc = self._libc
+        if text is None:
+            _checked(libc.acl_set_fd_np(fd, NO_ACL, _ACL_EXTENDED), _NO_CALL)
+            return
+        made = libc.acl_from_text(text)
+        if not made:
+            raise _last_error()
+        try:
+            _checked(libc.acl_set_fd_np(fd, made, _ACL_EXTENDED), _NO_CALL)
+        finally:
+            libc.acl_free(made)
 
     def _set_own_value(self, fd: int, attribute: str, value: bytes | None) -> None:
         if attribute == ACL:
-            _checked(self._libc.set_acl_text(fd, value), _NO_CALL)
+            self._set_acl_text(fd, value)
             return
         try:
             wanted = int(value or b"0", 16) & KEPT_FLAGS
         except ValueError:
             raise OSError(EINVAL, os.strerror(EINVAL), attribute) from None
-        others = self._libc.fstat(fd).st_flags & ~KEPT_FLAGS
+        others = self._flags(fd) & ~KEPT_FLAGS
         _checked(self._libc.fchflags(fd, others | wanted), _NO_CALL)
 
     def get_xattr(self, place: Place, attribute: str) -> bytes:
@@ -361,13 +425,20 @@ class DarwinFileSystem(PosixFileSystem):
 
     def set_xattr(self, place: Place, attribute: str, value: bytes) -> None:
         name = os.fsencode(attribute)
+        if attribute.startswith(_SYSTEMS_OWN):
+            raise unsupported(EPERM, attribute)
         with self._opened(place) as fd:
             if attribute in _OWN:
                 self._set_own_value(fd, attribute, value)
                 return
+            if attribute == RESOURCE_FORK:  # it is written over, and what was longer stays so
+                with suppress(NoAttribute):
+                    self.remove_xattr(fd, attribute)
             _checked(self._libc.fsetxattr(fd, name, value, len(value), 0, 0), _NO_CALL)
 
     def remove_xattr(self, place: Place, attribute: str) -> None:
+        if attribute.startswith(_SYSTEMS_OWN):
+            raise unsupported(EPERM, attribute)
         with self._opened(place) as fd:
             if attribute in _OWN:
                 self._set_own_value(fd, attribute, None)

@@ -23,6 +23,10 @@ _ROOM_BYTES = 1 << 20
 """A disk on which so much is free has room for an attribute, which has 64 KiB at most."""
 PRIVILEGED = (b"security.", b"trusted.", b"system.", b"treesnap.darwin.acl")
 """What the names of attributes begin with that privileged programs set, or that name users."""
+INHERITED = (b"system.posix_acl_", b"treesnap.darwin.acl")
+"""What the names of attributes begin with that a new file has from its directory."""
+_OF_SYSTEMS = (*PRIVILEGED, b"com.apple.")
+"""What the names of attributes begin with that a system may keep to itself."""
 
 
 def read_xattrs(fs: FileSystem, where: Place) -> Xattrs | None:
@@ -63,7 +67,7 @@ def _attempt(fs: FileSystem, where: Place, name: bytes, value: bytes | None) -> 
         try:
             _change(fs, where, text, value)
         except PermissionError:
-            if not text.startswith("user.") or not isinstance(where, int):
+            if name.startswith(PRIVILEGED) or not isinstance(where, int):
                 raise
             _change_writable(fs, where, text, value)
     except NoAttribute:
@@ -72,7 +76,7 @@ def _attempt(fs: FileSystem, where: Place, name: bytes, value: bytes | None) -> 
         return False
     except OSError as error:
         if (
-            error.errno in (errno.EPERM, errno.EACCES) and name.startswith(PRIVILEGED)
+            error.errno in (errno.EPERM, errno.EACCES) and name.startswith(_OF_SYSTEMS)
         ) or _is_too_large(fs, where, error):
             return False
         raise

@@ -36,6 +36,7 @@ from treesnap.core.model.type_names import Any, Protocol
 from treesnap.core.worktree.apply.preconditions import conflict
 from treesnap.core.worktree.apply.removal import remove_below
 from treesnap.core.worktree.attributes import (
+    INHERITED,
     apply_by_name,
     apply_owner,
     apply_xattrs,
@@ -657,7 +658,7 @@ def _opened_private(fs: FileSystem, parent_fd: int, name: bytes) -> int:
         if not _is_made_by_us(fs, fd):
             raise _replaced(fs, parent_fd, name)
         for attribute, _ in read_xattrs(fs, fd) or ():
-            if attribute.startswith(b"system.posix_acl_"):
+            if attribute.startswith(INHERITED):
                 fs.remove_xattr(fd, os.fsdecode(attribute))
         fs.change_mode(fd, 0o700)
         if fs.list_names(fd):
