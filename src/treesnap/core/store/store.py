@@ -371,8 +371,11 @@ class Store:
 
     def has(self, identity: ObjectId, avoid: frozenset[bytes] = frozenset()) -> bool:
         """Returns whether an object is really there, outside the packs to avoid."""
-        entry = self.index.find(identity, avoid)
-        return entry is not None and self.packs.has_object(entry)
+        while (entry := self.index.find(identity, avoid)) is not None:
+            if self.packs.has_object(entry):
+                return True
+            avoid |= {entry.pack_id}  # it is gone or damaged, and the index may know of another
+        return False
 
     def get(self, kind: ObjectKind, identity: ObjectId) -> bytes:
         """Returns an object's verified bytes; raises Corrupt when it is missing or damaged.

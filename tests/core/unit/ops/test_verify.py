@@ -304,6 +304,19 @@ class TestRepair:
         (partial,) = again.partial
         assert (partial.snapshot_id, partial.paths, partial.path_count) == (ids[1], (b"new",), 1)
 
+    def test_what_was_copied_out_of_a_damaged_pack_is_not_stored_once_more(
+        self, handle, root, ids, store, store_path
+    ):
+        """It lies in quarantine too, which is read for what the store lacks."""
+        damage_content(store, place_of(handle, store, "second", "new"))
+        (root / "new").unlink()
+        before = sum(path.stat().st_size for path in (store_path / "packs").iterdir())
+
+        done = handle.verify(read_data=True, repair=True).repaired
+
+        assert [line for line in done if "back from quarantine" in line] == []
+        assert sum(path.stat().st_size for path in (store_path / "packs").iterdir()) <= before
+
     def test_a_repair_that_found_nothing_does_not_speak_of_recovered_objects(
         self, handle, root, ids, store
     ):

@@ -124,6 +124,22 @@ class TestFinding:
         with pytest.raises(Corrupt):
             open_store().get(ObjectKind.TREE, identity)
 
+    def test_an_object_is_there_although_the_first_place_in_the_index_is_gone(
+        self, open_store, put
+    ):
+        (identity,) = put(b"one" * 10)
+        store = open_store()
+        place = store.index.find(identity)
+        gone = place._replace(block=place.block._replace(pack_id=b"g" * 16))
+        parts = list(store.index.parts)
+        store.index.write_part([gone], {b"g" * 16: 10_000})
+        store.index.write_part([place], {place.pack_id: 10_000})
+        store.index.remove_parts(parts)
+
+        assert store.index.find(identity) == gone
+        assert store.has(identity)
+        assert not store.has(identity, frozenset({place.pack_id}))
+
     def test_what_another_process_wrote_since_is_found(self, store, put):
         assert store.index.parts == {}
         (identity,) = put(b"one")

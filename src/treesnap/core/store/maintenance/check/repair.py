@@ -84,8 +84,8 @@ class Repair:
                 )
                 return
             self._try(self._empty_bad_packs)
-            self._try(self._read_quarantine)
             self._try(self._rebuild_index)
+            self._try(self._read_quarantine)
             self._try(self._recover_objects)
 
     def _try(self, mend: Callable[[], str | None]) -> None:
