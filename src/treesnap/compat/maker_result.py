@@ -133,7 +133,7 @@ _OPTIONS = {
         _ELSEWHERE,
     ),
     "corruption": (
-        "'snap verify --read-data' names the damage, 'snap verify --repair' repairs what it can.",
+        "'snap verify --read-data' names the damage, with '--repair' too it repairs what it can.",
         "Restore another checkpoint; those that 'snap verify' does not name are whole.",
     ),
     "name_taken": (

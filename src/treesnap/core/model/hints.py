@@ -173,7 +173,8 @@ HINTS: dict[str, str | None] = {
     "nothing-to-undo": "'snap restore REF' restores any snapshot of 'snap list'",
     "busy": "another command works here; --wait SECONDS waits longer for it",
     "store-damaged": (
-        "'snap verify --read-data' names all damage, 'snap verify --repair' repairs what it can"
+        "'snap verify --read-data' names all damage, 'snap verify --read-data --repair' repairs "
+        "what it can"
     ),
     "remote-damaged": (
         "'snap remote verify NAME --read-data' names all damage there, 'snap remote verify "

@@ -1,7 +1,7 @@
 """What ``rollback_on_error`` returns: blocks and decorators that go back when what they hold fails.
 
 Not here: how a checkpoint is taken and held, and the way back to it (``checkpoint``); how a block
-of an event loop is entered and left in threads (``in_threads``).
+of an event loop is entered and left in threads (``event_loop``).
 """
 
 from __future__ import annotations

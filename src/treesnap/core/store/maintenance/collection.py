@@ -48,9 +48,9 @@ from treesnap.core.store.writer_slot import is_slot_name, sweep_pending
 
 _COPY_OVERHEAD_SIZE = 64 << 10
 _ENTRY_OVERHEAD_SIZE = 128
+"""What a copied object takes at most in the table and in the index."""
 _TOLD_AFTER = 256
 """Objects after which the monitor is told that they were marked."""
-"""What a copied object takes at most in the table and in the index."""
 
 
 def collect(
