@@ -34,6 +34,7 @@ from treesnap.core.worktree.scan.statcache import StatCache, StatCacheBuilder, l
 if TYPE_CHECKING:
     from treesnap.core.codec.watch import WatchNote
     from treesnap.core.model.events import Monitor
+    from treesnap.core.store.store import Store
     from treesnap.core.store.writer import Added, Writer
     from treesnap.core.worktree.apply.preconditions import Observed
 
@@ -57,7 +58,7 @@ def usable_cache(session: Session, listing: SnapshotListing | None = None) -> St
     ``listing`` is what the caller has listed of the root's snapshots.
     """
     cache = load(session.fs, session.root.file("cache"))
-    if cache is None or not session.store.has_all_packs():
+    if cache is None or _is_pack_lost(session.store):
         return None
     if listing is None:
         listing = session.store.snapshots.listing(session.root.id)
@@ -65,6 +66,21 @@ def usable_cache(session: Session, listing: SnapshotListing | None = None) -> St
         return cache
     newest = latest(session)
     return cache if newest is not None and newest.record.root.content == cache.tree_id else None
+
+
+def _is_pack_lost(store: Store) -> bool:
+    """Returns whether a pack is missing that no collection has removed.
+
+    Condemned ones may be gone: a collection that was killed had no time to write the index.
+    """
+    missing = store.missing_packs()
+    if not missing:
+        return False
+    from treesnap.core.store.collector import read_state  # a look at the tree does without it
+
+    with suppress(Corrupt):
+        return not missing <= read_state(store.fs, store.layout).condemned
+    return True
 
 
 def scan_settings(

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
 from itertools import groupby, islice
 
 from treesnap.core.codec.envelope import CHECKSUM_SIZE
@@ -19,7 +21,6 @@ from treesnap.core.codec.index import IndexPart, encode_index, encode_unsorted
 from treesnap.core.codec.pack import IndexEntry
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import (
-    open_lock,
     open_regular,
     replace_file,
     unlink_if_present,
@@ -27,8 +28,9 @@ from treesnap.core.fs.durable import (
 )
 from treesnap.core.fs.os_errors import is_unreadable
 from treesnap.core.model.entries import ObjectId, ObjectKind
-from treesnap.core.model.errors import Corrupt, UnsupportedFormat
+from treesnap.core.model.errors import Busy, Corrupt, UnsupportedFormat
 from treesnap.core.store.layout import Layout, is_hex
+from treesnap.core.store.lock import held
 
 PARTS_MAX = 8
 VERIFIED_SIZE_MAX = 16 << 10
@@ -197,15 +199,36 @@ class ObjectIndex:
         self.refresh()
         if len(self.parts) <= PARTS_MAX:
             return
+        with suppress(Busy), self._locked("merge", wait_s=0.0):
+            self._merge(self._chosen_for_merge())
+
+    def forget(self, packs: AbstractSet[bytes], wait_s: float) -> None:
+        """Rewrites the parts that still know of packs which a collection removed; raises Busy.
+
+        A writer may have merged parts while the collection replaced them, or have indexed a pack
+        that it had open. As long as a part names a pack that is not there, captures rely on no
+        stat cache and read every file.
+        """
+        if not packs:
+            return
+        with self._locked("collection", wait_s):
+            known = [name for name, part in self.parts.items() if part.covered.keys() & packs]
+            names = [name for name in known if self._is_sound(name)]
+            parts = [self.parts[name] for name in names]
+            covered = {
+                pack_id: end for pack_id, end in _covered_by(parts).items() if pack_id not in packs
+            }
+            if covered:
+                self.write_merged([_without(part, packs) for part in parts], covered)
+            self.remove_parts(known)
+
+    @contextmanager
+    def _locked(self, operation: str, wait_s: float) -> Iterator[None]:
+        """Keeps others from merging parts while the body runs; lists the parts; raises Busy."""
         path = os.path.join(self._layout.index, "lock")
-        lock = open_lock(self._fs, path)
-        try:
-            if self._fs.lock(lock, exclusive=True):
-                self.refresh()
-                self._merge(self._chosen_for_merge())
-                self._fs.unlock(lock)
-        finally:
-            self._fs.close(lock)
+        with held(self._fs, path, operation=operation, what="The index", wait_s=wait_s):
+            self.refresh()
+            yield
 
     def _chosen_for_merge(self) -> list[str]:
         by_size = sorted(self.parts.items(), key=lambda item: item[1].count)
@@ -255,6 +278,10 @@ class ObjectIndex:
             unlink_if_present(self._fs, os.path.join(self._layout.index, name))
             self.parts.pop(name, None)
             self.damaged.pop(name, None)
+
+
+def _without(part: IndexPart, packs: AbstractSet[bytes]) -> Iterator[IndexEntry]:
+    return (entry for entry in part if entry.pack_id not in packs)
 
 
 def _covered_by(parts: Iterable[IndexPart]) -> dict[bytes, int]:

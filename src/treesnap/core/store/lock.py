@@ -8,8 +8,8 @@ A mover that waits says so in the file ``moving``; a writer that comes then stay
 a moment, or in a busy store there would never be one without writers.
 
 Order, for a process that needs several: the lock of plans, the collector's lock, the gate, the
-lock of a root, ``roots/lock`` or ``gaps-lock``. None waits for the collector's lock inside the
-gate.
+lock of a root, ``roots/lock`` or ``gaps-lock``, and ``index/lock`` last. None waits for the
+collector's lock inside the gate.
 
 A lock ends with its holder, however that ends; there is nothing to clean up and
 no clock to trust. The file says who holds it, for messages only. Locks are

@@ -481,7 +481,7 @@ class Store:
             if name.startswith(DISPLACED_PREFIX)
         ]
 
-    def has_all_packs(self) -> bool:
-        """Returns whether every pack that the index knows of exists. Costs one listing."""
+    def missing_packs(self) -> set[bytes]:
+        """Returns the packs that the index knows of and that do not exist. Costs one listing."""
         names = set(self.fs.list_names(self.layout.packs))
-        return all(pack_id.hex() in names for pack_id in self.index.covered())
+        return {pack_id for pack_id in self.index.covered() if pack_id.hex() not in names}

@@ -418,6 +418,13 @@ class Writer:
         writer._begin()  # without a sweep, which could take a file that another has not locked yet
         return writer
 
+    def _forget_removed(self) -> None:
+        """Takes packs out of the index that a collection removed while the session had them."""
+        layout = self._store.layout
+        gone = {pack_id for pack_id in self._added_to if not os.path.lexists(layout.pack(pack_id))}
+        with suppress(Busy):
+            self._store.index.forget(gone, self._store.wait_s)
+
     def finish(self) -> Finished:
         """Makes everything durable and findable; returns what :meth:`take` needs of it."""
         self.flush()
@@ -502,6 +509,7 @@ class Writer:
         log = self._store.snapshots
         identity = log.write_pending(self._slot.pending_path, payload)
         if read_state(self._fs, self._store.layout).epoch > self._epoch + 1:
+            self._forget_removed()
             raise EpochChanged(self._added_to)
         for source in sources:  # behind the pending record, which collections see from now on
             log.require(source)

@@ -16,9 +16,12 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.entries import Entry, EntryKind, ObjectKind, Totals
 from treesnap.core.model.errors import Busy, Corrupt
 from treesnap.core.model.snapshots import SnapshotRecord
+from treesnap.core.ops.access import opened
+from treesnap.core.ops.capture import usable_cache
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.maintenance.space import gc
 from treesnap.core.store.collector import CollectorState, read_state, write_state
+from treesnap.core.store.index import PARTS_MAX
 from treesnap.core.store.lock import held
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import EpochChanged, Writer
@@ -152,7 +155,26 @@ class TestSpace:
         handle.gc()
 
         with Store.open(LocalFileSystem(), str(store_path)) as again:
-            assert again.has_all_packs()
+            assert not again.missing_packs()
+
+    def test_the_index_forgets_packs_that_are_gone_although_writers_merged_it_meanwhile(
+        self, make_handle, handle, store, root, store_path, tmp_path
+    ):
+        """Else no capture would rely on a stat cache, until the next collection."""
+        (tmp_path / "other").mkdir()
+        other = make_handle(root=tmp_path / "other")
+        add_garbage(handle, root, store_path)
+
+        def others() -> None:
+            for number in range(PARTS_MAX + 1):
+                (tmp_path / "other" / "file").write_bytes(b"%d" % number * 200)
+                other.create()
+
+        assert make_handle(fs=Meanwhile(1, others)).gc().removed_packs
+
+        with Store.open(LocalFileSystem(), str(store_path)) as again:
+            assert not again.missing_packs()
+            assert set(again.index.covered()) == set(again.packs.sizes())
 
     def test_pinned_or_not_every_snapshot_counts(self, handle, store, root, store_path):
         (root / "one").write_bytes(b"changed")
@@ -381,6 +403,22 @@ class TestLeftovers:
 
         assert read_state(store.fs, store.layout).condemned == frozenset()
         assert len(pack_files(store_path)) == 1
+
+    def test_after_a_dead_collection_no_capture_reads_every_file(
+        self, handle, make_handle, store, root, store_path
+    ):
+        """It had removed packs, and not yet written the index, which names them."""
+        add_garbage(handle, root, store_path)
+        handle.create()
+        fault = Fault(methods=frozenset({"rename"}), where=lambda call: "/index/" in call.paths[1])
+        with pytest.raises(Killed):
+            make_handle(fs=FaultyFileSystem(fault)).gc()
+        with opened(handle.context, "look", recover=False) as session:
+            assert session.store.missing_packs()
+            assert usable_cache(session) is not None
+
+            os.unlink(store.layout.pack(*store.packs.sizes()))
+            assert usable_cache(session) is None
 
     def test_a_failed_collection_pardons_what_it_condemned(
         self, handle, make_handle, store, root, store_path

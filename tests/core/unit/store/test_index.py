@@ -8,6 +8,7 @@ import pytest
 
 from treesnap.core.codec.pack import Block, IndexEntry
 from treesnap.core.model.entries import ObjectId, ObjectKind
+from treesnap.core.model.errors import Busy
 from treesnap.core.store.index import PARTS_MAX, VERIFIED_SIZE_MAX, ObjectIndex
 from treesnap.testing.doubles import RecordingFileSystem
 
@@ -219,6 +220,31 @@ def test_merging_is_left_to_the_process_that_does_it(fs, store, index):
 
     fs.close(lock)
     assert len(part_names(store)) == PARTS_MAX + 1
+
+
+def test_of_packs_that_are_gone_nothing_stays_and_all_else_does(fs, store, index):
+    mixed = index.write_part([entry(1), entry(2, OTHER_PACK)], {PACK: 100, OTHER_PACK: 200})
+    gone = index.write_part([entry(3)], {PACK: 300})
+    other = index.write_part([entry(4, OTHER_PACK)], {OTHER_PACK: 400})
+
+    index.forget({PACK}, 0.0)
+
+    again = ObjectIndex(fs, store.layout)
+    assert again.covered() == index.covered() == {OTHER_PACK: 400}
+    assert [again.find(identity(number)) for number in (1, 3)] == [None, None]
+    assert again.find(identity(2)) == entry(2, OTHER_PACK)
+    assert other in part_names(store)
+    assert not {mixed, gone} & {*part_names(store)}
+
+
+def test_what_is_gone_is_forgotten_when_another_process_has_merged(fs, store, index):
+    lock = fs.open(os.path.join(store.layout.index, "lock"), os.O_RDWR | os.O_CREAT)
+    assert fs.lock(lock, exclusive=True)
+
+    with pytest.raises(Busy, match="The index is in use"):
+        index.forget({PACK}, 0.0)
+
+    fs.close(lock)
 
 
 def test_every_entry_is_rewritten_a_logarithmic_number_of_times(store):

@@ -389,6 +389,23 @@ class TestPublish:
         assert list(store.snapshots.all_names()) == []
         assert os.listdir(store.layout.pending) == []
 
+    def test_a_session_that_withdraws_leaves_no_pack_in_the_index_that_went_meanwhile(
+        self, fs, open_store, record_of
+    ):
+        """It had the pack open while a collection removed it."""
+        store = open_store()
+        with Writer(open_store()) as writer:
+            tree = writer.put(ObjectKind.TREE, tree_bytes())
+            writer.flush()
+            (pack_id,) = pack_ids(store)
+            os.unlink(store.layout.pack(pack_id))
+            write_state(fs, store.layout, CollectorState(epoch=2))
+
+            with pytest.raises(EpochChanged):
+                writer.publish(record_of(tree), ROOT_ID, 1)
+
+        assert open_store().missing_packs() == set()
+
     def test_many_make_few_parts_and_packs(self, open_store, record_of):
         for number in range(60):
             with Writer(open_store()) as writer:
