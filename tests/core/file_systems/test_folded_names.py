@@ -130,6 +130,16 @@ def test_a_look_leaves_that_of_another_process_alone(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("..")])
+def test_a_look_leaves_a_file_or_a_link_of_its_name_alone(tmp_path, make):
+    other = tmp_path / f".treesnap-restore-doctor-{os.geteuid()}"
+    make(other)
+
+    found_in(tmp_path, UnsyncedFileSystem())
+
+    assert os.listdir(tmp_path) == [other.name]
+
+
 @pytest.mark.parametrize("force", [True, False])
 def test_names_in_another_case_go_back_and_forth(place, force):
     place.rename()

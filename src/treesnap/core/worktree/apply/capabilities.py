@@ -24,6 +24,7 @@ from treesnap.core.worktree.apply.stage import (
     open_stage,
     remove_stage,
 )
+from treesnap.core.worktree.directory import NO_DIRECTORY
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _NAME_PREFIX = STAGE_PREFIX + b"doctor-"
@@ -59,10 +60,15 @@ def capabilities_of(fs: FileSystem, directory_fd: int) -> FileSystemCapabilities
 def _unused_name(fs: FileSystem, directory_fd: int) -> bytes:
     """Returns the user's name for such a directory; removes one that a killed process left.
 
-    Another one where a process works in that now, or another user has taken it.
+    Another one where a process works in that now, or something else has the name.
     """
     name = _NAME_PREFIX + b"%d" % os.geteuid()
-    fd = open_stage(fs, directory_fd, name)
+    fd = None
+    try:
+        fd = open_stage(fs, directory_fd, name)
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:  # a file or a link, as in what comes from elsewhere
+            raise
     if fd is None:
         return new_stage_name() if _works(fs.lstat, name, dir_fd=directory_fd) else name
     try:
