@@ -505,6 +505,30 @@ def test_the_tables_of_homes_name_files_that_exist():
     assert [home for home in sorted(homes) if not (PACKAGE / home).is_file()] == []
 
 
+def test_tests_and_modules_that_texts_name_exist():
+    """Pages, decisions, docstrings: whoever follows one finds what it says."""
+    files = {shown(path) for path in project_files()}
+    there = files | {str(directory) for name in files for directory in Path(name).parents}
+    modules = {name.removesuffix(".py").replace("/", ".") for name in there}
+    above = [*PACKAGE.iterdir(), *(PACKAGE / "core").iterdir()]
+    packages = "|".join(path.name for path in above if path.is_dir())
+    lost = []
+    for path in project_files():
+        if path.suffix not in {".md", ".py"} or path.name == "CHANGELOG.md":
+            continue
+        text = text_of(path) or ""
+        tests = re.findall(r"`(tests/[a-z0-9_./-]+)(?:::[^`]*)?`", text)
+        dotted = re.findall(rf"``((?:{packages})\.[a-z_.]+)``", text)
+        lost += [(shown(path), named) for named in tests if named.rstrip("/") not in there]
+        lost += [
+            (shown(path), named)
+            for named in dotted
+            if not any(f".{module}".endswith(f".{named}") for module in modules)
+        ]
+
+    assert lost == []
+
+
 def test_messages_of_the_library_name_no_command():
     """Advice is what an error has as its hint; MAKER's blocks have suggestions by their format."""
     advisers = [

@@ -2,7 +2,7 @@
 
 A child becomes like its client (streams, directory, variables, limits, signals) and then is the
 command: it runs ``cli.main``. So output, exit codes and errors are those of the same code. The
-protocol is in ``cli.client``.
+protocol is in ``cli.fork_client``.
 
 The server imports, forks and waits, and does nothing else. It has no threads, holds no lock but
 its own and opens no file of the store, so a child inherits nothing that it must not have. A store

@@ -66,7 +66,7 @@ class WatchNote(NamedTuple):
     """Directories to look at each time, in order: of names with other hard links, of those that
     could not be read, and of mapped files, not everything is reported."""
     unfinished_links: bytes
-    """Stands for the files of which not all names were found, see ``worktree.links``."""
+    """Stands for the files of which not all names were found, see ``scan.hard_links``."""
     rules: tuple[IgnoreRules, ...]
     """The exclusions that were in force, in the order of the walk."""
 
