@@ -11,10 +11,12 @@ import pytest
 from blob_doubles import MemoryBlobs, WrappedBlobs
 from machine_doubles import MemoryMachine, next_commit, put_commit
 from remote_world import Objects, new_snapshot
-from treesnap.core.codec.index import encode_index
+from treesnap.core.codec.index import IndexPart, encode_index
+from treesnap.core.codec.pack import Block, IndexEntry
 from treesnap.core.codec.snapshot import snapshot_id
 from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt, GenerationMissing
+from treesnap.remote import protocol as protocol_module
 from treesnap.remote import push as push_module
 from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.collector import PARTIAL_EPOCHS, Collector
@@ -335,14 +337,126 @@ def descending(entry):
         pytest.param(lambda entry: [entry._replace(kind=77)], id="no kind"),
     ],
 )
-def test_rows_that_no_writer_makes_stop_a_collection_before_it_merges_them(blobs, objects, change):
-    commit = foreign_rows(blobs, objects, change)
+def test_rows_that_no_writer_makes_stop_no_collection(blobs, objects, change):
+    """And hide nothing of what they are merged with."""
+    foreign_rows(blobs, objects, change)
+    (snapshot,) = (
+        item
+        for entry in opened(blobs).read(skips_damaged=True).visible.values()
+        for item in entry.snapshots
+    )
 
-    for work in (Collector(opened(blobs)).collect, Collector(opened(blobs)).fold):
-        with pytest.raises(Corrupt, match=str(commit)):
+    assert Collector(opened(blobs)).fold()
+
+    read_all(blobs, snapshot)
+    require_collected(blobs, snapshot)
+
+
+def test_a_commit_with_rows_in_no_order_is_read_from_its_packs(blobs, objects):
+    """As one that is damaged: the packs of an honest machine say where everything is."""
+    snapshot = new_snapshot(objects, Random(1), 1)
+    with patch.object(protocol_module, "encode_unsorted", in_no_order):
+        push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+
+    view = opened(blobs).read(skips_damaged=True)
+
+    assert [entry.snapshots for entry in view.visible.values()] == [(snapshot,)]
+    assert list(view.recovered) == opened(blobs).names(Folder.COMMITS)
+    require_collected(blobs, snapshot)
+    assert opened(blobs).read().commits == {}
+
+
+def in_no_order(entries, covered):
+    return encode_index(sorted(entries, reverse=True), covered)
+
+
+@pytest.mark.parametrize("is_last_alone", [True, False])
+def test_the_order_of_rows_is_that_of_whole_ids(is_last_alone):
+    block = Block(b"p" * 16, 0, 100, 100)
+    first = b"i" * 31 if is_last_alone else b""
+    ids = [first + bytes([n]) * (32 - len(first)) for n in (1, 2, 2, 3)]
+    for listed in (ids, [ids[0], *ids[:0:-1]], ids[::-1]):
+        rows = encode_index((IndexEntry(each, block, 0, 1, 1) for each in listed), {b"p" * 16: 9})
+        assert IndexPart(rows, "").is_in_order() == (listed == ids)
+
+
+# ---------------------------------------------------------------- a thief without a key
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, (1 << 64) - 1])
+@pytest.mark.parametrize("junk", [b"", b"junk" * 60, None])
+def test_what_no_member_signed_among_the_states_stops_nothing(blobs, objects, number, junk):
+    """With a copy or without, and where it is a state that was signed under another number."""
+    first, second = (new_snapshot(objects, Random(n), n) for n in (1, 2))
+    push_snapshots(opened(blobs), HISTORY, objects, [first])
+    planted = blobs.content[state_name(0)] if junk is None else junk
+    name = state_name(number)
+    blobs.content[name] = blobs.content[name + "-c"] = planted
+
+    push_snapshots(opened(blobs), HISTORY, objects, [second])
+
+    view = opened(blobs).read()
+    assert (view.number, list(view.unsigned)) == (0, [name])
+    assert view.visible.keys() == opened(blobs).read(skips_damaged=True).visible.keys()
+    assert Collector(opened(blobs)).collect() is not None
+    is_passed = number < 5
+    assert opened(blobs).read_state()[0] == (4 if is_passed else 3)
+    assert (name in blobs.content) is not is_passed
+    require_collected(blobs, first, second)
+
+
+def test_a_copy_alone_among_the_states_is_no_state(blobs):
+    blobs.content[state_name(7) + "-c"] = b"junk"
+
+    assert opened(blobs).read().number == 0
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_a_state_that_begins_as_signed_is_not_passed(blobs, is_copy):
+    """It is the newest one, and an older one says less than what machines were told."""
+    older = dict(blobs.content)
+    assert opened(blobs).create_state(1, RemoteState(epoch=2))
+    name = state_name(1)
+    whole = blobs.content[name]
+    blobs.content[name + "-c"] = whole[:-9] + bytes(9) if is_copy else b"junk"
+    blobs.content[name] = b"junk" if is_copy else whole[:-9] + bytes(9)
+    blobs.content |= older
+
+    for work in (opened(blobs).read_state, Collector(opened(blobs)).collect):
+        with pytest.raises(Corrupt, match=name):
             work()
 
-    assert [blob.name for blob in Doubled(blobs).list("state/")] == [state_name(0)]
+
+def test_a_machine_that_saw_a_state_takes_no_older_one_beside_junk(blobs, objects):
+    """A server, not a thief, puts junk in its place: what was pushed since says so."""
+    older = dict(blobs.content)
+    assert opened(blobs).create_state(1, RemoteState(epoch=2))
+    push_snapshots(opened(blobs), HISTORY, objects, [new_snapshot(objects, Random(1), 1)])
+    blobs.content |= older
+    for name in (state_name(1), state_name(1) + "-c"):
+        blobs.content[name] = b"junk"
+
+    assert "state 0" in opened(blobs).read().contradiction
+
+
+@pytest.mark.parametrize("is_of_a_stranger", [True, False])
+def test_beside_a_damaged_deletion_collections_go_on(blobs, objects, is_of_a_stranger):
+    """It deletes nothing, and others are carried out."""
+    kept, gone = (new_snapshot(objects, Random(n), n) for n in (1, 2))
+    deletions = []
+    for snapshot in (kept, gone):
+        push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+        *_, entry = opened(blobs).read().visible.values()
+        deletion = Deletion(entry.name, (bytes.fromhex(snapshot_id(snapshot)),))
+        deletions.append(opened(blobs).files.put(Folder.DELETIONS, 1, DELETION.seal(deletion)))
+    damaged = deletions[0]
+    data = blobs.content.pop(str(damaged))
+    if is_of_a_stranger:
+        damaged = damaged._replace(machine=b"stranger")
+    blobs.content[str(damaged)] = flipped(data)
+
+    require_collected(blobs, kept)
+    assert list(opened(blobs).read_deletions(skips_damaged=True).damaged) == [damaged]
 
 
 def test_nothing_is_fetched_for_a_block_that_is_larger_than_any(blobs, objects):

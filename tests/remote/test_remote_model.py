@@ -24,7 +24,9 @@ from hypothesis.stateful import (
 
 from remote_protocol import (
     BROKEN_RULES,
+    DAMAGED,
     FAULTS,
+    JUNK,
     PARTIAL_EPOCHS,
     Collector,
     Deleter,
@@ -34,6 +36,7 @@ from remote_protocol import (
     World,
     Writer,
     closures,
+    number_in,
     state_name,
 )
 from sampling import IS_FULL, sized
@@ -50,6 +53,7 @@ HARD_TO_FIND = {
     "lists what was there some time ago": 162,
     "numbers parts by the state that it read": 288,
     "reads the state before it lists commits": 77,
+    "passes a state that no member signed before it is there": 7890,
     "relies on condemned packs": 61,
     "relies on uncertain commits": 17,
     "reuses its packs of an earlier epoch": 10,
@@ -61,7 +65,14 @@ FOUND_BY_LOSSES = {
     "lets go of packs that the server lost",
     "repairs what no pack lists alone",
 }
-FOUND_BY_DAMAGE = {"collects as if damaged commits held nothing"}
+FOUND_BY_DAMAGE = {
+    "collects as if damaged commits held nothing",
+    "takes a damaged state for one that no member signed",
+}
+FOUND_BY_JUNK = {
+    "passes a state that no member signed before it is there",
+    "sweeps what no member signed above the state",
+}
 
 CHOICE = st.integers(0, 7)
 
@@ -99,10 +110,12 @@ def wander(
     steps: int = 900,
     loses: bool = False,
     damages: bool = False,
+    plants: bool = False,
 ) -> None:
     """Runs many machines at once, in an order drawn by lot; some of them always collect.
 
-    With ``loses`` the server loses packs, and with ``damages`` commits cannot be read any more.
+    With ``loses`` the server loses packs, and with ``damages`` commits, deletions and states cannot
+    be read any more, the states for a while. With ``plants`` a thief writes among the states.
     """
     random = Random(seed)
     world = World(broken, changes_per_check=1 if machines < 100 else 100)
@@ -122,7 +135,11 @@ def wander(
         if loses and random.random() < 0.01:
             world.lose(random)
         if damages and random.random() < 0.02:
-            world.damage(random)
+            world.damage(random, random.choice(["commits/", "commits/", "deletions/", "state/"]))
+        if damages and random.random() < 0.05:
+            world.mend()
+        if plants and random.random() < 0.02:
+            world.plant(random)
         which = random.randrange(len(actors))
         actor = actors[which]
         if actor.asleep_until > step:
@@ -142,6 +159,7 @@ def settle(world: World, random: Random) -> None:
     """When all machines have stopped, a few collections leave what is needed and no more."""
     while world.late:
         world.land(0)
+    world.mend()
     world.check()
     if world.lost:
         finish(world, Repairer(world, random).steps())
@@ -156,7 +174,12 @@ def settle(world: World, random: Random) -> None:
     for name, held in view.packs.items():
         assert held & needed, f"{name} holds waste alone"
     named = {state_name(view.number), *view.state.index, *view.state.catalog, *view.packs}
-    assert set(world.files) == named, "garbage is left"
+    left = {
+        name
+        for name, held in world.files.items()
+        if held is not DAMAGED and (held is not JUNK or number_in(name) < view.number)
+    }
+    assert left == named, "garbage is left"
 
 
 class Remote(RuleBasedStateMachine):
@@ -245,6 +268,12 @@ def test_a_commit_that_is_damaged_is_read_from_its_packs():
         wander("", seed, damages=True)
 
 
+def test_what_no_member_signed_among_the_states_stops_nothing():
+    """Collections pass its number, as long as it is there."""
+    for seed in range(sized(30, 5_000)):
+        wander("", seed, plants=True)
+
+
 @pytest.mark.parametrize("broken", sorted(BROKEN_RULES))
 def test_a_broken_rule_is_found(broken):
     def search() -> None:
@@ -254,6 +283,7 @@ def test_a_broken_rule_is_found(broken):
                 seed,
                 loses=broken in FOUND_BY_LOSSES,
                 damages=broken in FOUND_BY_DAMAGE,
+                plants=broken in FOUND_BY_JUNK,
             )
 
     with pytest.raises(AssertionError):

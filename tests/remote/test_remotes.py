@@ -1855,7 +1855,7 @@ def test_a_commit_that_cannot_be_read_and_may_be_newer_is_named(handle, garden, 
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_a_damaged_deletion_is_a_warning_and_only_collections_wait(
+def test_a_damaged_deletion_is_a_warning_and_stops_nothing(
     handle, garden, place, tmp_path, is_encrypted
 ):
     opened(handle, place).add("backup", "s3://b", encrypted=is_encrypted)
@@ -1884,10 +1884,8 @@ def test_a_damaged_deletion_is_a_warning_and_only_collections_wait(
     for repair in (False, True):
         found = mine.verify(repair=repair)
         assert [(item.code, item.where) for item in found.left] == [("bad-deletion", damaged)]
-    before = dict(place.content)
-    with pytest.raises(Corrupt, match=damaged):
-        mine.collect()
-    assert place.content == before
+    assert mine.collect() is not None
+    assert is_warned()
 
     del place.content[damaged]
     assert mine.collect() is not None

@@ -14,6 +14,7 @@ from blob_doubles import MemoryBlobs, WrappedBlobs
 from treesnap.core.codec.index import encode_index
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.errors import ErrorCode, Refused
+from treesnap.core.store.maintenance.retention import Policy
 from treesnap.remote import Remotes
 from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.blobs.directory import DirectoryBlobs
@@ -357,6 +358,41 @@ def test_a_commit_of_what_is_no_snapshot_stops_nothing(handle, opener, content, 
     remotes.collect()
     assert remotes.verify(read_data=True).problems == ()
     assert name not in content
+
+
+def test_a_file_that_is_no_state_stops_no_machine(handle, remotes, opener, content, tmp_path):
+    """Near to the state collections pass it; further off a repair removes it."""
+    push(handle, remotes, "roses")
+    near, far = (f"state/{number:016x}" for number in (1, (1 << 64) - 1))
+    content[near] = content[far] = content[far + "-c"] = b"junk"
+
+    push(handle, remotes, "tulips")
+    Remotes(treesnap.open(tmp_path / "new", tmp_path / "other"), secret_of, opener).clone(URL)
+
+    assert (tmp_path / "new" / "plants").read_text() == "tulips"
+    assert [problem.where for problem in remotes.verify().problems] == [near, far]
+    assert remotes.check().unsigned_states == 2
+    assert remotes.repair().removed == (far,)
+    remotes.collect()
+    assert remotes.verify(read_data=True).problems == ()
+    assert content.keys().isdisjoint((near, far, far + "-c"))
+
+
+def test_what_a_store_has_kept_of_a_damaged_file_is_stored_again(handle, remotes, content):
+    """A deletion has no copy, and nor has a commit."""
+    push(handle, remotes, "roses")
+    push(handle, remotes, "tulips")
+    assert len(remotes.prune(policy=Policy(keep_last=1)).removed) == 1
+    assert remotes.histories()[0].snapshots == 1
+    names = [name for name in content if name.startswith(("commits/", "deletions/"))]
+    before = dict(content)
+    for name in names:
+        content[name] = content[name][:-1] + bytes([content[name][-1] ^ 1])
+
+    assert {problem.where for problem in remotes.verify().problems} == set(names)
+    assert set(remotes.repair().files) == set(names)
+
+    assert (content, len(names)) == (before, 3)
 
 
 def test_a_pack_that_a_writer_replaced_is_named(handle, remotes, content):

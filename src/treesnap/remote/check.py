@@ -68,6 +68,8 @@ class RemoteCheck(Record):
     junk: Mapping[str, int]
     """Commits that cannot be read or are not signed by a member, by the id of a machine that is in
     their names."""
+    unsigned_states: int
+    """Files among the states that no machine of the remote wrote; they count for nothing."""
     single_files: int
     """Small files that are there once, and have no copy; a repair makes it."""
     slot_memory_kib: tuple[int, ...]

@@ -28,6 +28,7 @@ from treesnap.remote.protocol import IndexedPacks, Missing, Remote, View
 from treesnap.remote.records import (
     CATALOG,
     FILE_ID_SIZE,
+    NUMBER_MAX,
     REMOTE_INDEX,
     CommitEntry,
     Deletion,
@@ -80,6 +81,8 @@ class Collector:
         self._files = remote.files
         self._number = 0
         """That of the last state that this collection read or created."""
+        self.unread: Mapping[RemoteName, Corrupt] = {}
+        """Deletions that it left alone, because they cannot be read."""
 
     def collect(self) -> Collected | None:
         """Runs one collection; returns None when another one overtook it.
@@ -97,7 +100,9 @@ class Collector:
             raise error.as_damage() from error
 
     def _collect(self, view: View) -> Collected | None:
-        live = _live(view, self._remote.read_deletions().listed.values())
+        deletions = self._remote.read_deletions(skips_damaged=True)
+        self.unread = deletions.damaged
+        live = _live(view, deletions.listed.values())
         needed = self._needed(live.values(), view)
         # Listed after the view was read, which names no pack before it is there.
         gone = view.sizes.keys() - frozenset(self._remote.names(Folder.PACKS))
@@ -115,11 +120,11 @@ class Collector:
         if deciding is None:
             return None
         closing = deciding._replace(closing=deciding.epoch)
-        if not self._remote.create_state(view.number + 2, closing):
+        number = self._remote.next_number(self._number)
+        if not self._remote.create_state(number, closing):
             return None
-        last = self._read()
-        self._number = view.number + 2
-        if last.number != self._number:
+        last, self._number = self._read(), number
+        if last.number != number:
             return None
         new = (entry for key, entry in last.visible.items() if key not in live)
         dead = _without_needed(last, condemned, self._needed(new, last) - needed)
@@ -220,15 +225,19 @@ class Collector:
 
         Returns it, or None when another collector was first.
         """
+        number = self._remote.next_number(view.number)
         state = state._replace(
             heads=view.counted_heads,
-            catalog_parts=self._catalog_parts(view, catalog),
-            index_parts=self._index_parts(view, packs, new),
+            catalog_parts=self._catalog_parts(view, number, catalog),
+            index_parts=self._index_parts(view, number, packs, new),
         )
-        return state if self._remote.create_state(view.number + 1, state) else None
+        if not self._remote.create_state(number, state):
+            return None
+        self._number = number
+        return state
 
     def _catalog_parts(
-        self, view: View, catalog: Mapping[bytes, CommitEntry]
+        self, view: View, number: int, catalog: Mapping[bytes, CommitEntry]
     ) -> tuple[RemoteName, ...]:
         """Returns the parts of a catalog: old ones where nothing changed, and one for the rest."""
         parts = self._remote.catalog_parts(view)
@@ -241,11 +250,15 @@ class Collector:
         rest = tuple(entry for key, entry in sorted(catalog.items()) if key not in held)
         if rest:
             content = CATALOG.seal(rest)
-            kept.append(self._files.put(Folder.CATALOG, view.number + 1, content))
+            kept.append(self._files.put(Folder.CATALOG, number, content))
         return tuple(kept)
 
     def _index_parts(
-        self, view: View, packs: frozenset[RemoteName], new: Sequence[IndexedPacks]
+        self,
+        view: View,
+        number: int,
+        packs: frozenset[RemoteName],
+        new: Sequence[IndexedPacks],
     ) -> tuple[RemoteName, ...]:
         """Returns the parts of an index: old ones where nothing goes, and one for the rest."""
         old = sorted(
@@ -267,7 +280,7 @@ class Collector:
             covered = {name.key: size for name, size in sizes.items()}
             index = RemoteIndexPart(tuple(sorted(sizes)), bytes(encode_index(rows, covered)))
             content = REMOTE_INDEX.seal(index)
-            names.append(self._files.put(Folder.INDEX, view.number + 1, content))
+            names.append(self._files.put(Folder.INDEX, number, content))
         return tuple(names)
 
     def rebuild(self, known: Marks) -> Rebuilt:
@@ -291,9 +304,9 @@ class Collector:
         else:
             dated = (Folder.PACKS, Folder.COMMITS, Folder.DELETIONS)
             epochs = [name.number for folder in dated for name in names[folder]]
-            state = RemoteState(epoch=max(epochs, default=0) + 1)
+            state = RemoteState(epoch=max(filter(_is_plausible, epochs), default=0) + 1)
             parts = [item.number for folder in _PARTS for item in names[folder]]
-            number = max(known.state_number, *parts, *states, 0)
+            number = max(known.state_number, *filter(_is_plausible, (*parts, *states)), 0)
         heads = newest_heads((*view.counted_heads, *known.heads, *(name.head for name in counted)))
         state = state._replace(index_parts=(), catalog_parts=(), heads=heads)
         blank = replace(view, number=number, state=state, catalog={}, index=(), lacks={})
@@ -372,6 +385,11 @@ class Collector:
         ]
         older = [name for name in states if name < state_name(view.number)]
         self._files.delete([*map(str, garbage), *older])
+
+
+def _is_plausible(number: int) -> bool:
+    """Tells whether a number may be one that machines came to by counting."""
+    return number <= NUMBER_MAX // 2
 
 
 def _numbers(commit: RemoteName) -> tuple[int, bytes, int]:

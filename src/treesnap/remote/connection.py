@@ -40,7 +40,7 @@ from treesnap.remote.blobs.base import BlobMissing, Blobs
 from treesnap.remote.blobs.retries import RETRY_FOR_S, Retries
 from treesnap.remote.blobs.wrappers import CreateOnly, RoomKept, SystemClock, Throttled, WholeReads
 from treesnap.remote.cache import FileCache
-from treesnap.remote.copies import Doubled
+from treesnap.remote.copies import Doubled, copy_name, original_name
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.format import NAME, SIZE_MAX, RemoteFormat, decode_format, encode_format
 from treesnap.remote.key_slots import FOLDER as _SLOTS
@@ -57,6 +57,7 @@ from treesnap.remote.records import (
     KnownRemote,
     Marks,
     RemoteState,
+    file_number,
 )
 from treesnap.remote.sealing import Encrypted, Plain, remote_of
 
@@ -101,6 +102,8 @@ _BY_RCLONE = "rclone:"
 _SAYING_WHICH = ("members/", "state/", "packs/")
 """Of these, each file says which remote it is of; packs only where they are encrypted."""
 _NOTHING_SEEN = Marks()
+_STATES_IN_REACH = 1 << 20
+"""No collection creates so many states while a request that removes one is on its way."""
 
 
 def directory_of(url: str) -> str | None:
@@ -344,17 +347,33 @@ class Connection:
         _require_same(self.url, format_, self.format)
 
     def mend(self) -> tuple[str, ...]:
-        """Writes small files again that are lost or damaged, as far as a copy of them is whole.
+        """Writes small files again that are lost or damaged, as far as a copy of them is whole, or
+        what was kept of one that was read damaged.
 
         Returns which it wrote; durable after return. Raises RemoteFailed.
         """
         written = self._slots.mend()
-        written += self.files.mend(check_whole)
+        kept = [name for name in self._blobs.mended if copy_name(name) is None and name != NAME]
+        written += self.files.mend(check_whole, kept)
         found = read_format(self.url, self._blobs)
         if NAME in self._blobs.mended or found != self.format:
             self._blobs.put(NAME, encode_format(self.format))
             written += (NAME,)
         return written
+
+    def remove_unsigned(self, view: View) -> tuple[str, ...]:
+        """Removes files among the states that no member signed; returns which are gone.
+
+        Only those that no collection will come to: it passes one nearer to the state by its
+        number, which no other machine may be able to take meanwhile.
+        """
+        far = [
+            name
+            for name in view.unsigned
+            if (file_number(name) or 0) > view.number + _STATES_IN_REACH
+        ]
+        refused = frozenset(map(original_name, self._blobs.delete(far)))
+        return tuple(name for name in far if name not in refused)
 
     # ------------------------------------------------------------------------- keys
 

@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from treesnap.core.model.errors import Corrupt, NewerVersion, RemoteFailed, UnsupportedFormat
+from treesnap.core.model.errors import (
+    Corrupt,
+    GenerationMissing,
+    NewerVersion,
+    RemoteFailed,
+    UnsupportedFormat,
+)
 from treesnap.remote.blobs.base import (
     BLOB_SIZE_MAX,
     BlobInfo,
@@ -25,11 +31,22 @@ from treesnap.remote.blobs.base import (
     Data,
     WrappedBlobs,
 )
+from treesnap.remote.records import NotSigned
 
 _FOLDERS = ("catalog/", "keys/", "members/", "state/")
 _ENDING = "-c"
 
 _Meaning = TypeVar("_Meaning")
+
+
+def _weight(problem: Exception) -> int:
+    """Returns how much the problem of a file says: that it is one at all, of which keys, or none of
+    that.
+    """
+    for weight, kinds in enumerate((BlobMissing, NotSigned, GenerationMissing)):
+        if isinstance(problem, kinds):
+            return weight
+    return 3
 
 
 def copy_name(name: str) -> str | None:
@@ -91,7 +108,8 @@ class Doubled(WrappedBlobs):
         """Returns what a blob means; where it is gone or damaged, what its copy does, and where it
         is damaged, what was ``kept``. Takes note of that.
 
-        Raises BlobMissing, RemoteFailed, and the Corrupt or UnsupportedFormat of ``meaning``.
+        Raises BlobMissing, RemoteFailed, and the Corrupt or UnsupportedFormat of ``meaning``: that
+        of the copy, where it says more.
         """
         problem: Exception
         try:
@@ -99,12 +117,15 @@ class Doubled(WrappedBlobs):
         except NewerVersion:
             raise
         except (Corrupt, UnsupportedFormat, BlobMissing) as error:
-            problem = error
+            problem = first = error
         is_gone = isinstance(problem, BlobMissing)
         for data in self._others(name, size_bytes_max, kept, is_gone=is_gone):
-            with suppress(Corrupt, UnsupportedFormat):
+            try:
                 found = meaning(data)
-                self.mended[name] = "it is missing" if is_gone else str(problem)
+            except (Corrupt, UnsupportedFormat) as error:
+                problem = max(problem, error, key=_weight)
+            else:
+                self.mended[name] = "it is missing" if is_gone else str(first)
                 return found
         raise problem
 
@@ -116,12 +137,10 @@ class Doubled(WrappedBlobs):
         *,
         is_gone: bool,
     ) -> Iterator[bytes]:
-        copy = copy_name(name)
-        if copy is None:
-            return
-        with suppress(BlobMissing):
-            yield self._blobs.get(copy, size_bytes_max)
-            is_gone = False
+        if (copy := copy_name(name)) is not None:
+            with suppress(BlobMissing):
+                yield self._blobs.get(copy, size_bytes_max)
+                is_gone = False
         if not is_gone and (data := kept()) is not None:  # else it may have been swept
             yield data
 
@@ -143,10 +162,9 @@ class Doubled(WrappedBlobs):
         """
         written: tuple[str, ...] = ()
         for name in names:
-            copy = copy_name(name)
-            assert copy is not None, "only what has a copy is mended by it"
+            both = [name, *filter(None, [copy_name(name)])]
             found: dict[str, bytes] = {}
-            for each in (name, copy):
+            for each in both:
                 with suppress(BlobMissing):
                     found[each] = self._blobs.get(each)
             for data in (*found.values(), kept(name)):
@@ -156,7 +174,7 @@ class Doubled(WrappedBlobs):
                         break
             else:
                 continue
-            for each in (name, copy):
+            for each in both:
                 if found.get(each) != data:
                     self._blobs.put(each, data)
                     written += (each,)

@@ -146,26 +146,36 @@ class SealedFiles:
         """Returns a file as it was kept, whatever is on the server now."""
         return self._cache.get(name, None) if self._cache is not None else None
 
-    def mend(self, check: Callable[[Signed, str], object]) -> tuple[str, ...]:
-        """Writes small files again of which a copy is whole, as ``check`` says of what is in them.
+    def mend(
+        self, check: Callable[[Signed, str], object], damaged: Iterable[str] = ()
+    ) -> tuple[str, ...]:
+        """Writes small files again of which a copy is whole, as ``check`` says of what is in them,
+        and ``damaged`` ones of other folders as they were kept.
 
         Returns which it wrote; raises RemoteFailed.
         """
-        written = self._mend("members/", self.members.check)
-        for folder in (_STATES, f"{Folder.CATALOG}/"):
-            written += self._mend(folder, lambda name, data: check(self._opened(name, data), name))
-        return written
 
-    def _mend(self, folder: str, check: Callable[[str, bytes], object]) -> tuple[str, ...]:
-        names = [blob.name for blob in self._blobs.list(folder)]
-        return self._blobs.mend(names, check, self._kept)
+        def check_opened(name: str, data: bytes) -> None:
+            check(self._opened(name, data), name)
+
+        lists, *others = (
+            [blob.name for blob in self._blobs.list(folder)]
+            for folder in ("members/", _STATES, f"{Folder.CATALOG}/")
+        )
+        written = self._blobs.mend(lists, self.members.check, self._kept)
+        for names in (*others, damaged):
+            written += self._blobs.mend(names, check_opened, self._kept)
+        return written
 
     def _opened(self, name: str, data: bytes) -> Signed:
         if not name.startswith(_SIGNED):
             return Signed(b"", self._sealer.open(name, data), 0)
         parsed = RemoteName.parse(name)
         if parsed is None:
-            self.members.meet([signer_of(name, data)])
+            signer = signer_of(name, data)
+            self.members.meet([signer])
+            if self.members.behind is not None and not self.is_member(signer):
+                raise self.members.behind  # it may be one, and nothing says that it is not
         by_name = None if parsed is None else parsed.machine
 
         def key_of(machine: bytes) -> bytes | None:

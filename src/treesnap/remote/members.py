@@ -30,6 +30,7 @@ from treesnap.remote.records import (
     MEMBERS,
     MEMBERS_SIZE_MAX,
     MemberList,
+    NotSigned,
     Span,
     file_number,
     members_name,
@@ -92,6 +93,8 @@ class Members:
         self._is_read = False
         """Whether a list is at hand, be it one that was kept."""
         self._is_current = False
+        self.behind: Corrupt | None = None
+        """Why the owner's newest list could not be read: the one that counts is an older one."""
 
     def key_of(self, identity: bytes) -> bytes | None:
         """Returns the public key of a machine that was met, or None for a stranger."""
@@ -110,7 +113,7 @@ class Members:
     def read(self) -> None:
         """Reads the newest list; raises what :meth:`meet` does."""
         found = self._listed()
-        self._is_current, self._newer = True, None
+        self._is_current, self._newer, self.behind = True, None, None
         self._taken = frozenset(found)
         failure: Corrupt | None = None
         for number in sorted(found, reverse=True)[:_LOOKED_AT_MAX]:
@@ -128,6 +131,8 @@ class Members:
                 self._newer = self._newer or error
             except Corrupt as error:
                 failure = failure or error
+                if not isinstance(error, NotSigned):
+                    self.behind = self.behind or error
             else:
                 self._number = number
                 if self._cache is not None:

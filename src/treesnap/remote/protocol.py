@@ -43,8 +43,10 @@ What others wrote may be wrong: by a bug, by damage, or by a stolen key, which m
 anything. So a commit lists packs under its own number alone, and snapshots of histories of its own
 machine, which the id of a history ends with. Of a live object that lies in several packs, none goes
 before the one that stays was read. A commit that no member signed, or
-that breaks a rule, counts for nothing. A deletion that cannot be read deletes nothing, and while
-it is there, nothing is collected.
+that breaks a rule, counts for nothing. A deletion that cannot be read deletes nothing. A file among
+the states that no member signed is none, and collectors pass its number: they have read it, and it
+is not removed before a higher state is there, so none of them creates a state with that number. A
+state that is damaged, and begins as a member signed it, may be the newest: nothing is written then.
 
 **Damage.** The packs of a commit carry its number, and one of them says, signed by its machine,
 what it holds. So a commit that cannot be read is what its packs say, for readers, writers and
@@ -129,6 +131,7 @@ from treesnap.remote.records import (
     Head,
     HeadName,
     HistoryName,
+    NotSigned,
     OriginStatement,
     RemoteCommit,
     RemoteName,
@@ -142,6 +145,8 @@ from treesnap.remote.records import (
 
 CREATE_ATTEMPTS = 5
 """How often a state is created of which it stays unclear whether it was."""
+_UNSIGNED_MAX = 1000
+"""So many files are read to find a state that a member signed."""
 _LOOKS_MAX = 3
 """How often a file is looked for that is listed, or that a state names."""
 _VIEWS_MAX = 5
@@ -288,6 +293,8 @@ class IndexedPacks:
         self.packs: dict[bytes, RemoteName] = {name.key: name for name in packs}
         self.rows: IndexPart = IndexPart(memoryview(rows), where)
         self.rows.verify()
+        if not self.rows.is_in_order():
+            raise Corrupt(f"{where} lists objects in no order")  # would hide those of others
         if not self.rows.covered.keys() <= self.packs.keys():
             raise Corrupt(f"{where} lists objects of a pack that it does not name")
         if any(size > PACK_SIZE_MAX for size in self.rows.covered.values()):
@@ -305,22 +312,11 @@ class IndexedPacks:
             yield name, self.rows.covered.get(pack_id, 0)
 
     def entries(self) -> Iterator[IndexEntry]:
-        """Yields what is in the packs, by id; raises Corrupt for rows that no writer makes.
-
-        Rows in another order would hide those of others that they are merged with.
-        """
-        previous = b""
-        for entry in self.rows:
-            if entry.id < previous or not _is_possible(entry):
-                raise Corrupt(
-                    f"{self.rows.where} lists objects in no order, or in no place",
-                    code=ErrorCode.REMOTE_DAMAGED,
-                )
-            previous = entry.id
-            yield entry
+        """Yields what is in the packs, by id; what can be in no place is nowhere."""
+        return filter(_is_possible, self.rows)
 
     def entries_of(self, packs: frozenset[RemoteName] | None) -> Iterator[IndexEntry]:
-        """Yields what is in some of the packs, or in all, by id; raises Corrupt."""
+        """Yields what is in some of the packs, or in all, by id."""
         for entry in self.entries():
             if packs is None or self.packs[entry.pack_id] in packs:
                 yield entry
@@ -377,6 +373,8 @@ class View:
     them; nothing is written meanwhile."""
     heads: Mapping[RemoteName, Head] = field(default_factory=dict)
     """What the writers of the listed commits had seen."""
+    unsigned: Mapping[str, Corrupt] = field(default_factory=dict)
+    """Files among the states that no member signed, with higher numbers: they are none."""
     contradiction: str = ""
     """What one of them had seen that is not shown, in words: the remote was set back, or its server
     hides it."""
@@ -512,8 +510,7 @@ class Deletions(NamedTuple):
 
     listed: Mapping[RemoteName, Deletion]
     damaged: Mapping[RemoteName, Corrupt]
-    """Others, which cannot be read. They delete nothing, and nothing is collected while they are
-    there."""
+    """Others, which cannot be read. They delete nothing."""
 
 
 class Remote:
@@ -541,12 +538,29 @@ class Remote:
         """What damaged commits were."""
         self._last_state: tuple[int, RemoteState] | None = None
         """The last state that was read, with its number."""
+        self._unsigned: dict[int, Corrupt] = {}
+        """Higher numbers that were listed then, under which no member signed anything."""
 
     # Reading
 
     def read_state(self) -> tuple[int, RemoteState]:
-        """Returns the number and the content of the highest state; raises Corrupt."""
+        """Returns the number and the content of the highest state; raises Corrupt.
+
+        What does not begin as a state that a member signed is none, if another one is there. One
+        that does is damaged, and may be the newest.
+        """
         return self._checked(self._read_state_once)
+
+    def next_number(self, number: int) -> int:
+        """Returns the number of the state after one that was just read.
+
+        A file with a number that is not a state stays there until a higher state is there: so no
+        other machine can create a state with it.
+        """
+        number += 1
+        while number in self._unsigned:
+            number += 1
+        return number
 
     def _checked(self, read: Callable[[], _Result]) -> _Result:
         """Returns what is read; where that is damaged nothing is kept, so all is read again."""
@@ -559,12 +573,29 @@ class Remote:
             raise
 
     def _read_state_once(self) -> tuple[int, RemoteState]:
-        number = self._highest()
-        name = state_name(number)
-        if self._last_state is None or self._last_state[0] != number:
-            self._last_state = number, self._decoded(name, _content_of(REMOTE_STATE))
-            self.files.keep_only(("state",), (name,))
-        return self._last_state
+        self._unsigned = {}
+        numbers = (file_number(name) for name in self.files.list(_STATES))
+        listed = sorted((item for item in numbers if item is not None), reverse=True)
+        for number in listed[:_UNSIGNED_MAX]:
+            name = state_name(number)
+            if self._last_state is not None and self._last_state[0] == number:
+                return self._last_state
+            try:
+                self._last_state = number, self._decoded(name, _content_of(REMOTE_STATE))
+            except Corrupt as error:
+                if not isinstance(error, (NotSigned, GenerationMissing)):
+                    raise
+                if not self._is_damage(error):
+                    raise  # newer keys would read it
+                self._unsigned[number] = error
+            else:
+                self.files.keep_only(("state",), (name,))
+                return self._last_state
+        for problem in self._unsigned.values():
+            raise problem
+        raise Corrupt(
+            "The remote has no state: it was emptied, or it is another one", path=_NO_STATE
+        )
 
     def _decoded(self, name: str, meaning: _Meaning) -> Any:
         """Returns what a file says; raises _FileGone, Corrupt, and UnsupportedFormat."""
@@ -587,15 +618,6 @@ class Remote:
         return not isinstance(error, GenerationMissing) or not self._are_keys_known(
             error.generation
         )
-
-    def _highest(self) -> int:
-        numbers = (file_number(name) for name in self.files.list("state/"))
-        highest = max((number for number in numbers if number is not None), default=None)
-        if highest is None:
-            raise Corrupt(
-                "The remote has no state: it was emptied, or it is another one", path=_NO_STATE
-            )
-        return highest
 
     def read(
         self,
@@ -626,7 +648,7 @@ class Remote:
     def _was_overtaken(self, number: int) -> bool:
         """Tells whether what seemed to be missing may have been swept meanwhile."""
         missing = [name for name in self.files.mended if name.startswith(_MAY_LACK)]
-        if not missing or self._highest() == number:
+        if not missing or self.read_state()[0] == number:
             return False
         for name in missing:
             del self.files.mended[name]
@@ -741,7 +763,10 @@ class Remote:
             folders = (Folder.COMMITS, Folder.INDEX, Folder.CATALOG)
             bad = damaged.keys() | recovered.keys()
             self.files.keep_only(folders, list(map(str, needed - bad)))
-        view = View(number, state, catalog, index, commits, damaged, recovered, dict(lacks), heads)
+        unsigned = {state_name(item): error for item, error in self._unsigned.items()}
+        view = View(
+            number, state, catalog, index, commits, damaged, recovered, dict(lacks), heads, unsigned
+        )
         if number < 0:
             return replace(view, index=(*index, *self.unlisted_packs(view)))
         if len(index_parts) < len(state.index_parts):
@@ -906,14 +931,18 @@ class Remote:
                 is_refused = False
             else:
                 is_refused = True
-            found = self.files.get(name)
+            try:
+                found = self.files.get(name)
+            except NotSigned:
+                return False
             if found is not None:
                 if REMOTE_STATE.unseal(found, name) != state:
                     return False  # not by the token alone, which repeats where randomness does
                 break
             if is_refused:
                 return False  # it was there, and was swept: others have gone on
-        return self._highest() == number
+        self._last_state = number, state
+        return self.read_state()[0] == number
 
 
 def _names(texts: Iterable[str]) -> list[RemoteName]:

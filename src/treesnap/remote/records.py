@@ -296,6 +296,20 @@ class RemoteIndexPart(NamedTuple):
     """An index part of the codec over these packs."""
 
 
+class NotSigned(Corrupt):
+    """A file of a remote does not begin as one that a member signed under its name.
+
+    So it may never have been one. Of a file that is damaged behind its beginning it is known.
+    """
+
+    code = ErrorCode.REMOTE_DAMAGED
+
+    @classmethod
+    def of(cls, name: str, problem: str) -> Self:
+        """Returns the error for a file, with what is wrong with it."""
+        return cls(f"Remote file {name!r} {problem}", path=name)
+
+
 @contextmanager
 def damage_of_remote() -> Iterator[None]:
     """Gives a Corrupt in the body the code of remotes: to the codec all bytes are a store's."""

@@ -202,6 +202,8 @@ class RemoteRepairResult(Record):
     """Small files that were stored again."""
     commits: tuple[str, ...]
     """Damaged commits that count by what their packs say, from now on without them."""
+    removed: tuple[str, ...]
+    """Files among the states that no machine of the remote had written."""
     rebuilt: Rebuilt | None = None
 
 
@@ -298,7 +300,9 @@ class _RemoteSession(NamedTuple):
         What it leaves is remembered, so a remote that is set back to before it is refused.
         """
         with _alone(self, "remote gc"):
-            collected = Collector(self.connection.protocol).collect()
+            collector = Collector(self.connection.protocol)
+            collected = collector.collect()
+            _warn_of_deletions(self.session.context, collector.unread)
             self.connection.files.sweep_unfinished()
             self.note(*self.connection.protocol.read_state())
         return collected
@@ -524,7 +528,8 @@ class Remotes:
             machines=len({head.machine for head in view.counted_heads}),
             unfolded=len(view.commits),
             junk=Counter(name.head.machine.hex() for name in view.damaged),
-            single_files=len(single),
+            single_files=len(frozenset(single) - view.unsigned.keys()),
+            unsigned_states=len(view.unsigned),
             lacking=lacking,
             **{**found, "reasons": (*found["reasons"], *faults_of(measures))},
         )
@@ -723,21 +728,25 @@ class Remotes:
             marks = _registry(session).find(name)[1].marks
         taken = self._accepting() if rebuild else self
         with (
-            taken._connected(name, "repair a remote", only_reads=True) as remote,  # noqa: SLF001 - another of its own kind
+            taken._connected(  # noqa: SLF001 - another of its own kind
+                name, "repair a remote", reads_all=True, only_reads=True
+            ) as remote,
             _alone(remote, "remote repair"),
         ):
             protocol = remote.connection.protocol
+            protocol.read_deletions(skips_damaged=True)  # so that a damaged one is known
             files = remote.connection.mend()
+            removed = remote.connection.remove_unsigned(remote.view)
+            recovered = tuple(sorted(map(str, remote.view.recovered)))
             if rebuild:
                 rebuilt = Collector(protocol).rebuild(marks)
                 remote.note(*protocol.read_state())
-                return RemoteRepairResult(files, tuple(map(str, remote.view.recovered)), rebuilt)
+                return RemoteRepairResult(files, recovered, removed, rebuilt)
             folded: tuple[str, ...] = ()
-            may_fold = remote.view.recovered and remote.connection.may_collect
-            if may_fold and Collector(protocol).fold():
-                folded = tuple(map(str, remote.view.recovered))
+            if recovered and remote.connection.may_collect and Collector(protocol).fold():
+                folded = recovered
                 remote.note(*protocol.read_state())
-            return RemoteRepairResult(files, folded)
+            return RemoteRepairResult(files, folded, removed)
 
     def _accepting(self) -> Remotes:
         """Returns the same remotes, which are taken as they are now."""
@@ -1196,12 +1205,16 @@ def _contacted(session: Session, name: str | None) -> tuple[str, KnownRemote]:
 
 def _histories(context: Context, connection: Connection, view: View) -> list[RemoteHistory]:
     deletions = connection.protocol.read_deletions(skips_damaged=True)
-    for name, error in sorted(deletions.damaged.items()):
+    _warn_of_deletions(context, deletions.damaged)
+    return by_history(without_deleted(view, deletions))
+
+
+def _warn_of_deletions(context: Context, damaged: Mapping[RemoteName, Corrupt]) -> None:
+    for name, error in sorted(damaged.items(), key=lambda item: item[0]):
         context.monitor.warn(
             WarningCode.REMOTE_FILE_DAMAGED,
             f"What was deleted by {name} cannot be read, and is shown as before: {error.message}",
         )
-    return by_history(without_deleted(view, deletions))
 
 
 def _find(name: str | None, history: RemoteHistory, ref: str | None) -> SnapshotId:
@@ -1304,6 +1317,11 @@ def _warn_of_damage(context: Context, connection: Connection, view: View) -> Non
         context.monitor.warn(
             WarningCode.REMOTE_FILE_DAMAGED,
             f"{where} cannot be read, and nothing is stored there meanwhile: {error.message}",
+        )
+    for where, error in sorted(view.unsigned.items()):
+        context.monitor.warn(
+            WarningCode.REMOTE_FILE_DAMAGED,
+            f"{where} was written by no machine of the remote, and is left out: {error.message}",
         )
     for name, error in sorted(view.recovered.items()):
         context.monitor.warn(

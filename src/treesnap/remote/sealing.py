@@ -69,7 +69,7 @@ from treesnap.remote.keys import (
     is_signed,
     key_signer,
 )
-from treesnap.remote.records import STATEMENT_SIZE_MAX
+from treesnap.remote.records import STATEMENT_SIZE_MAX, NotSigned
 
 SEGMENT_SIZE = 64 << 10
 """Bytes that are encrypted together."""
@@ -436,11 +436,11 @@ class _Head(NamedTuple):
         """Returns the head of a file, of which nothing is verified; raises Corrupt."""
         start = _HEADER.size + _SIGNED.size + SIGNATURE_SIZE
         if len(data) < start:
-            raise damaged(name, "is cut short")
+            raise NotSigned.of(name, "is cut short")
         size, signer, hashed, content_hash = _SIGNED.unpack_from(data, _HEADER.size)
         statement = data[start : start + size]
         if size > STATEMENT_SIZE_MAX or checksum(statement, KEY_SIZE) != hashed:
-            raise damaged(name, "does not begin as a signed file")
+            raise NotSigned.of(name, "does not begin as a signed file")
         signature = data[start - SIGNATURE_SIZE : start]
         return cls(data[: start + size], signer, statement, content_hash, signature)
 
@@ -450,10 +450,10 @@ class _Head(NamedTuple):
         """Raises Corrupt for what its signer did not sign under this name."""
         public = key_of(self.signer)
         if public is None:
-            raise damaged(name, "is not signed by a member or an owner of the remote")
+            raise NotSigned.of(name, "is not signed by a member or an owner of the remote")
         before = self.data[: _HEADER.size + _SIGNED.size]
         if not is_right(public, self.signature, _signed_bytes(before, name)):
-            raise damaged(name, "does not have the signature of its machine")
+            raise NotSigned.of(name, "does not have the signature of its machine")
 
     @property
     def generation(self) -> int:

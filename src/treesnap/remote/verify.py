@@ -89,7 +89,8 @@ class Verification:
         for where, words in sorted(self.remote.files.mended.items()):
             folder = where.partition("/")[0]
             self._note(f"bad-{folder}", f"{where} was read from its copy: {words}", where)
-        for where, error in sorted(self._view.lacks.items(), key=lambda item: item[0]):
+        others = {**self._view.lacks, **self._view.unsigned}
+        for where, error in sorted(others.items(), key=lambda item: item[0]):
             folder = where.partition("/")[0]
             self._note(f"bad-{folder}", error.message, where)
         bad = {**self._view.damaged, **self._view.recovered}

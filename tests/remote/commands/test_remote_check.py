@@ -83,6 +83,7 @@ def test_what_is_printed_for_programs(snap, disk):
         "slot_memory_kib": [],
         "state": 0,
         "unfolded": 0,
+        "unsigned_states": 0,
         "collection": "any",
         "creation": "atomic",
         "has_ranges": True,

@@ -53,12 +53,15 @@ BROKEN_RULES = {
     "removes a commit of which snapshots are left",
     "lets go of packs that the server lost",
     "collects as if damaged commits held nothing",
+    "takes a damaged state for one that no member signed",
+    "passes a state that no member signed before it is there",
     # what a repair owes
     "repairs what no pack lists alone",
     # what a sweep owes
     "sweeps packs of the current epoch",
     "sweeps by a state that lost",
     "sweeps deletions that are not carried out",
+    "sweeps what no member signed above the state",
     # what a server owes
     "lists what was there some time ago",
 }
@@ -131,7 +134,9 @@ class Pack(NamedTuple):
 
 
 DAMAGED = "damaged"
-"""What a server has in the place of a commit that cannot be read."""
+"""What a server has in the place of a file that cannot be read."""
+JUNK = "junk"
+"""What a thief put in the place of a state: no member signed it, and it was never one."""
 
 
 class Deletion(NamedTuple):
@@ -255,8 +260,8 @@ class World:
         """Those of which the deletion was acknowledged."""
         self.lost: dict[str, Objects] = {}
         """Packs that the server lost. What lies in them is missed once they are named no more."""
-        self.damaged: dict[str, Commit] = {}
-        """What commits held that the server damaged."""
+        self.damaged: dict[str, Any] = {}
+        """What commits and states held that the server damaged."""
         self.numbers = count(1)
         self.past: list[list[str]] = []
 
@@ -324,18 +329,44 @@ class World:
             self.names.remove(name)
             self.lost[name] = self.files.pop(name).objects
 
-    def damage(self, random: Random) -> None:
-        """Lets the server damage a commit."""
-        names = [name for name in self.names if name.startswith("commits/")]
+    def damage(self, random: Random, kind: str = "commits/") -> None:
+        """Lets the server damage a file; a deletion that cannot be read deletes nothing."""
+        names = [name for name in self.names if name.startswith(kind) and self.is_whole(name)]
         if names:
             name = random.choice(names)
-            self.damaged.setdefault(name, self.files[name])
+            self.damaged[name] = held = self.files[name]
             self.files[name] = DAMAGED
+            if isinstance(held, Deletion):
+                self.gone -= {(held.commit, item) for item in held.snapshots}
+
+    def is_whole(self, name: str) -> bool:
+        """Tells whether a file is what its writer made."""
+        return self.files[name] not in (DAMAGED, JUNK)
+
+    def mend(self) -> None:
+        """Puts the states back that were damaged, from what a machine has kept."""
+        for name in [name for name in self.damaged if name.startswith("state/")]:
+            held = self.damaged.pop(name)
+            if self.files.get(name) is DAMAGED:
+                self.files[name] = held
+
+    def plant(self, random: Random) -> None:
+        """Lets a thief without a key write a file among the states, where none is."""
+        highest = max(number_in(name) for name in self.names if name.startswith("state/"))
+        name = state_name(random.choice([highest + 1, highest + 1, highest + 2]))
+        insort(self.names, name)
+        self.files[name] = JUNK
 
     def view(self) -> View:
         """Returns what a reader would read that reads everything at this instant."""
-        number = max(number_in(name) for name in self.files if name.startswith("state/"))
-        state = self.files[state_name(number)]
+        states = {
+            number_in(name): self.damaged[name] if held is DAMAGED else held
+            for name, held in self.files.items()
+            if name.startswith("state/") and held is not JUNK
+        }
+        if not states:
+            raise Lost("there is no state")
+        number, state = max(states.items())
         commits = [
             self.damaged[name] if value is DAMAGED else value
             for name, value in self.files.items()
@@ -392,6 +423,8 @@ class Machine:
     random: Random
     own: list[Commit] = field(default_factory=list)
     """Commits that it wrote and that were acknowledged."""
+    junk: set[int] = field(default_factory=set)
+    """Numbers of files among the states that no member signed."""
 
     def steps(self) -> Steps:
         """Yields its requests."""
@@ -432,12 +465,38 @@ class Machine:
     # Reading
 
     def read_state(self) -> Steps:
-        """Returns the number and the content of the highest state."""
+        """Returns the number and the content of the highest state.
+
+        What no member signed is none. One that is damaged may be the newest: nothing is read until
+        it is whole again.
+        """
         while True:
-            names = yield from self.list("state/")
-            state = yield Get(names[-1])
-            if state is not None:
-                return number_in(names[-1]), state
+            for name in reversed((yield from self.list("state/"))):
+                state = yield Get(name)
+                is_unsigned = state is JUNK or (
+                    state is DAMAGED
+                    and self.breaks("takes a damaged state for one that no member signed")
+                )
+                if is_unsigned:
+                    self.junk.add(number_in(name))
+                    continue
+                if state is not None and state is not DAMAGED:
+                    return number_in(name), state
+                break
+
+    def next_number(self, number: int) -> int:
+        """Returns the number of the state after one: what no member signed has a number too.
+
+        Who passes it has read it. It stays until a higher state is there: so no other machine can
+        create a state of that number.
+        """
+        number += 1
+        is_rash = self.breaks("passes a state that no member signed before it is there")
+        if is_rash and self.random.random() < 0.3:
+            number += 1
+        while number in self.junk:
+            number += 1
+        return number
 
     def read(self, *, is_frugal: bool = False) -> Steps:
         """Returns a view: first what is listed, then the state, or a commit could be trusted
@@ -497,12 +556,12 @@ class Machine:
             if answer is True:
                 break
             found = yield Get(name)
-            if found is not None and found.token is state.token:
+            if isinstance(found, State) and found.token is state.token:
                 break
             if found is not None or answer is False:
                 return False  # written by another, or already swept
-        names = yield from self.list("state/")
-        return names[-1] == name
+        newest, _ = yield from self.read_state()
+        return newest == number
 
     def is_acknowledged(self, commit: Commit) -> Steps:
         """Looks at the state until it is clear whether a commit counts, or patience ends."""
@@ -688,33 +747,34 @@ class Collector(Machine):
             condemned=frozenset(condemned),
             removed=state.removed | removed,
         )
-        deciding = yield from self.publish(number, deciding, view, live, packs)
-        if deciding is None:
+        done = yield from self.publish(number, deciding, view, live, packs)
+        if done is None:
             return
+        number, deciding = done
         early = (
             (yield from self.list_commits(deciding))
             if self.breaks("lists commits before it closes the epoch")
             else None
         )
-        closing = replace(deciding, closing=deciding.epoch)
-        if not (yield from self.create_state(number + 2, closing)):
+        closing, number = replace(deciding, closing=deciding.epoch), self.next_number(number)
+        if not (yield from self.create_state(number, closing)):
             return
         commits = early or (yield from self.list_commits(closing))
         parts = yield from self.get_all([*closing.catalog, *closing.index])
         if commits is None or parts is None:
             return
-        last = seen(self.world, number + 2, closing, commits, parts)
+        last = seen(self.world, number, closing, commits, parts)
         new = of_snapshots(last.visible.values()) - of_snapshots(live.values())
         dead = {name for name in condemned if not last.packs.get(name, frozenset()) & new}
         if self.breaks("spares nothing that new commits need"):
             dead = condemned
         packs = {name: held for name, held in last.packs.items() if name not in dead}
         final = replace(closing, floor=closing.closing, condemned=frozenset(), removed=frozenset())
-        done = yield from self.publish(number + 2, final, last, last.visible, packs)
+        done = yield from self.publish(number, final, last, last.visible, packs)
         if done is not None:
             yield from self.sweep()
         elif self.breaks("sweeps by a state that lost"):
-            yield from self.sweep(number + 3, packs, final)
+            yield from self.sweep(number + 1, packs, final)
 
     def needed(self, live: Iterable[Snapshots]) -> Objects:
         """Returns everything that is live."""
@@ -757,29 +817,32 @@ class Collector(Machine):
         catalog: Mapping[int, Snapshots],
         packs: Packs,
     ) -> Steps:
-        """Writes the parts that are new, then the state after a number; returns the state, or
-        None when another machine wrote it."""
+        """Writes the parts that are new, then the state after a number; returns its number and
+        the state, or None when another machine wrote it."""
         written: dict[str, object] = {}
+        number, old_number = self.next_number(number), number
         names = {}
         for kind, old, wanted in (
             ("catalog", view.state.catalog, catalog),
             ("index", view.state.index, packs),
         ):
-            names[kind] = yield from self.merged(number, kind, old, wanted, written)
+            is_early = self.breaks("numbers parts by the state that it read")
+            first = old_number if is_early else number
+            names[kind] = yield from self.merged(first, kind, old, wanted, written)
         state = replace(state, catalog=names["catalog"], index=names["index"])
         if not self.breaks("names parts that are not there yet"):
             for name, content in written.items():
                 yield from self.put(name, content)
-        if not (yield from self.create_state(number + 1, state)):
+        if not (yield from self.create_state(number, state)):
             return None
         if self.breaks("names parts that are not there yet"):
             for name, content in written.items():
                 yield from self.put(name, content)
-        return state
+        return number, state
 
     def merged(
         self,
-        number: int,
+        first: int,
         kind: str,
         old: tuple[str, ...],
         wanted: Mapping[Any, Any],
@@ -796,7 +859,6 @@ class Collector(Machine):
                 for key in part:
                     del rest[key]
         if rest:
-            first = number if self.breaks("numbers parts by the state that it read") else number + 1
             name = f"index/{first:016x}-{kind}-{next(self.world.numbers)}"
             written[name] = rest
             names.append(name)
@@ -808,7 +870,7 @@ class Collector(Machine):
             names = yield from self.list("deletions/")
             found = yield from self.get_all(names)
             if found is not None:
-                return found
+                return {name: item for name, item in found.items() if item is not DAMAGED}
 
     def list_commits(self, state: State) -> Steps:
         """Returns the commits that are listed now, or None when one is gone."""
@@ -856,8 +918,10 @@ class Collector(Machine):
         for name in parts:
             if number_in(name) <= number and name not in {*state.index, *state.catalog}:
                 yield from self.delete(name)
-        for name in (yield from self.list("state/"))[:-1]:
-            yield from self.delete(name)
+        for name in (yield from self.list("state/")):
+            is_above = self.breaks("sweeps what no member signed above the state")
+            if number_in(name) < number or (is_above and number_in(name) in self.junk):
+                yield from self.delete(name)
 
     def is_carried_out(
         self, deletion: Deletion, state: State, catalog: Mapping[int, Snapshots]

@@ -20,7 +20,8 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, pairwise
+from operator import lt
 
 from treesnap.core.codec.envelope import CHECKSUM_SIZE, HEADER_SIZE, FileKind, check_header, header
 from treesnap.core.codec.pack import Block, IndexEntry
@@ -147,6 +148,15 @@ class IndexPart:
                 return position
             position += 1
         return None
+
+    def is_in_order(self) -> bool:
+        """Tells whether the ids rise, as all searches take for granted; reads all of them."""
+        first = self._first.tolist()
+        if all(map(lt, first, islice(first, 1, None))):  # of different objects in one order
+            return True
+        start, data = self._rest_start, self._data
+        rest = (bytes(data[at : at + 24]) for at in range(start, self._place_start, 24))
+        return all(one <= other for one, other in pairwise(zip(first, rest, strict=True)))
 
     def _block(self, number: int) -> Block | None:
         """Returns the block with a number, or None where there is none or it names no pack."""

@@ -259,6 +259,7 @@ def repair(invocation: Invocation, *, name: str | None, rebuild: bool) -> None:
         result = remotes_of(handle).repair(name, rebuild=rebuild)
     lines = [f"Stored again: {item}" for item in result.files]
     lines += [f"Put right: {item}" for item in result.commits]
+    lines += [f"Removed, as no machine of the remote wrote it: {item}" for item in result.removed]
     if result.rebuilt is not None:
         packs = count_text(result.rebuilt.packs, "pack")
         snapshots = count_text(result.rebuilt.snapshots, "snapshot")
@@ -497,6 +498,11 @@ def _content_lines(found: RemoteCheck) -> Iterator[str]:
         yield (
             f"Found: {count_text(found.single_files, 'small file')} without a copy: "
             "'snap remote repair' makes it"
+        )
+    if found.unsigned_states:
+        yield (
+            f"Found: {count_text(found.unsigned_states, 'file')} among the states that no machine "
+            "of the remote wrote: 'snap remote repair' removes what no collection passes"
         )
     for machine, count in sorted(found.junk.items()):
         yield (
