@@ -15,8 +15,10 @@ from garbage import pack_files
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.ops.context import context_at
+from treesnap.core.store.index import PARTS_MAX
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.packs import PackAppender
+from treesnap.core.store.store import Store
 from treesnap.core.store.writer_slot import acquire
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
@@ -111,6 +113,23 @@ def test_a_capture_that_resumes_a_damaged_pack_meanwhile_loses_nothing(roots, nu
     assert fs.is_done
     assert roots.lost() == []
     assert not roots.pack.exists()
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_the_index_forgets_a_pack_that_went_although_writers_merged_it_meanwhile(roots, number):
+    """Else no capture would rely on a stat cache."""
+
+    def others() -> None:
+        for one in range(PARTS_MAX + 2):
+            roots.capture("two", f"two {one}", b"%d" % one * 200)
+
+    fs = Beside("list_names", roots.store / "slots", others, number=number)
+    roots.handle("one", fs=fs).verify(read_data=True, repair=True)
+
+    assert fs.is_done
+    with Store.open(UnsyncedFileSystem(), str(roots.store)) as store:
+        assert store.missing_packs() == set()
+    assert roots.lost() == []
 
 
 def test_a_writer_that_has_a_damaged_pack_open_begins_again(roots):

@@ -29,7 +29,7 @@ from treesnap.core.fs.durable import (
     unlink_if_present,
     write_all_at,
 )
-from treesnap.core.model.errors import Corrupt
+from treesnap.core.model.errors import Busy, Corrupt
 from treesnap.core.store.collector import (
     CollectorState,
     oldest_epoch_possible,
@@ -56,6 +56,7 @@ class Maintaining:
         self._fs = store.writing_fs
         self._wait_s = wait_s
         self._has_condemned = False
+        self._gone: frozenset[bytes] = frozenset()
         self.reserve: Reserve = Reserve(self._fs, store.layout)
 
     def retire(
@@ -84,6 +85,7 @@ class Maintaining:
             else:
                 with suppress(FileNotFoundError):
                     to.take(path)
+            self._gone |= {pack_id}
         store.packs.close()  # a file takes room for as long as it is open
         return going
 
@@ -147,10 +149,22 @@ class Maintaining:
         store.packs.close()  # what was read of them before may be less than there is now
 
     def finish(self) -> None:
-        """Lets writers rely again on all packs that still exist."""
+        """Lets writers rely again on all packs that still exist, and takes the others out of the
+        index.
+
+        Where there is no room for that, or another process does not let go of the index, they stay
+        condemned: a pack that only the index knows of would count as lost.
+        """
+        left = frozenset[bytes]()
+        try:
+            self.reserve.retry_without_reserve(
+                lambda: self._store.index.forget(self._gone, self._wait_s)
+            )
+        except (OSError, Busy):
+            left = self._gone
         state = read_state(self._fs, self._store.layout)
-        if state.condemned:
-            self._write_state(CollectorState(epoch=state.epoch))
+        if state.condemned != left:
+            self._write_state(CollectorState(epoch=state.epoch, condemned=left))
         self._has_condemned = False
 
     def close(self) -> None:

@@ -433,6 +433,32 @@ class TestLeftovers:
         assert read_state(store.fs, store.layout).condemned == frozenset()
         assert len(pack_files(store_path)) == 2
 
+    @pytest.mark.parametrize("is_free", [True, False])
+    def test_after_a_failed_collection_no_capture_reads_every_file(
+        self, handle, make_handle, root, store_path, is_free
+    ):
+        """Of two packs it removed one; the index forgets that, or it stays condemned."""
+        handle.create(name="first")
+        add_garbage(handle, root, store_path)
+        add_garbage(handle, root, store_path)
+        handle.create()
+        fault = Fault(
+            methods=frozenset({"unlink"}), errno=5, number=2, where=lambda it: "packs" in it.path
+        )
+        plain, failing = LocalFileSystem(), make_handle(fs=FaultyFileSystem(fault))
+        with open(store_path / "index" / "lock", "wb") as lock:
+            assert is_free or plain.lock(lock.fileno(), exclusive=True)
+            with pytest.raises(Exception, match="Input/output error"):
+                failing.gc()
+
+        with opened(handle.context, "look", recover=False) as session:
+            assert bool(session.store.missing_packs()) == (not is_free)
+            assert usable_cache(session) is not None
+        handle.gc()
+        with Store.open(LocalFileSystem(), str(store_path)) as again:
+            assert not again.missing_packs()
+            assert read_state(again.fs, again.layout).condemned == frozenset()
+
     def test_what_a_dead_collection_condemned_is_pardoned_when_it_is_needed(self, handle, store):
         condemned = frozenset(store.packs.sizes())
         write_state(store.fs, store.layout, CollectorState(epoch=3, condemned=condemned))

@@ -247,24 +247,19 @@ class _Collection:
             )
         if self._deleted or self._emptied_bytes or usage.is_index_stale():
             try:
-                self._reserve.retry_without_reserve(lambda: self._write_index(usage, old_parts))
+                self._reserve.retry_without_reserve(
+                    lambda: usage.rebuild_index(self._deleted, old_parts)
+                )
             except OSError as error:
                 if not is_full(error):
                     raise
                 self._postponed.append("there is no room to write the index")
-            except Busy as error:
-                self._postponed.append(error.message)
         self._maintaining.finish()
         sweep_temporary(self._fs, self._store.layout.temporary)
         with suppress(Busy):  # the next collection does it
             self._store.snapshots.finish_forgetting()
         self._reserve.fill()
         write_collected_size(self._fs, self._store.layout, self._store.size_bytes())
-
-    def _write_index(self, usage: StoreUsage, old_parts: list[str]) -> None:
-        """Replaces the parts that there were, and drops what newer ones say of packs that went."""
-        usage.rebuild_index(self._deleted, old_parts)
-        self._store.index.forget(self._deleted, self._store.wait_s)
 
     def _must_not_delete(self) -> bool:
         """Returns whether nothing may go: an automatic collection does not decide about damage,
