@@ -199,6 +199,7 @@ def test_a_machine_that_kept_the_state_goes_on_with_that(scene):
         ["index"],
         ["catalog"],
         ["state"],
+        ["members"],
         ["state", "index", "catalog", "commits", "members", "format"],
     ],
     ids=" ".join,
@@ -208,8 +209,6 @@ def test_a_remote_is_rebuilt_from_its_packs(scene, folders, is_lost):
     """On a machine that knows nothing of it; then the newest is cloned, and all is written."""
     expected = record(scene.garden)
     snapshots = [item.id for item in scene.handle.list()]
-    if not is_lost:  # of a list of machines that is there, no machine makes another one
-        folders = [folder for folder in folders if folder != "members"]
     for name in list(scene.content):
         if name.partition("/")[0] in folders:
             data = scene.content.pop(name)
@@ -236,6 +235,42 @@ def test_a_remote_is_rebuilt_from_its_packs(scene, folders, is_lost):
     accepting = scene.opened(scene.handle)._accepting()
     assert accepting.push().snapshots == ()
     assert scene.remotes.verify(read_data=True).problems == ()
+
+
+def test_a_list_of_machines_is_put_back_from_where_it_was_kept(scene):
+    (name,) = scene.names("members")
+    for at in (8 * 40, 8 * len(scene.whole[name]) - 1):
+        scene.spoil(name, at)
+
+        with pytest.raises(Corrupt) as refused:
+            scene.clone(Warned())
+        assert (refused.value.path, refused.value.code) == (name, ErrorCode.REMOTE_DAMAGED)
+        assert set(scene.remotes.repair().files) == {name, copy_name(name)}
+        assert scene.content == scene.whole
+
+
+def test_a_list_of_machines_that_is_made_anew_has_all_of_them(scene):
+    """Those that a machine pushed to which an older list is all that can be read."""
+    encrypted = None if scene.remotes.list()[0].is_encrypted else False
+    (scene.base / "shed").mkdir()
+    shed = treesnap.open(scene.base / "shed", scene.base / "second")
+    theirs = scene.opened(shed)
+    theirs.add("backup", "s3://b", encrypted=encrypted)
+    (scene.base / "shed" / "spade").write_text("new")
+    shed.create()
+    theirs.push()
+    newest = max(name for name in scene.content if name.startswith("members/") and "-c" not in name)
+    for name in (newest, copy_name(newest)):
+        scene.content[name] = scene.content[name][:-3] + bytes(3)
+    third = scene.opened(treesnap.open(scene.base / "garden", scene.base / "third"))
+    third.add("backup", "s3://b", encrypted=encrypted)
+    assert [item.snapshots for item in third.histories()] == [3]
+
+    third.repair(rebuild=True)
+
+    assert sorted(item.snapshots for item in third.histories()) == [1, 3]
+    assert third.verify(read_data=True).problems == ()
+    assert scene.opened(scene.handle)._accepting().push().snapshots == ()
 
 
 def test_what_a_state_left_out_does_not_come_back_where_the_state_was_kept(scene):

@@ -59,6 +59,8 @@ HARD_TO_FIND = {
     "reuses its packs of an earlier epoch": 10,
     "spares nothing that new commits need": 63,
     "sweeps by a state that lost": 26,
+    "sweeps what no member signed above the state": 3990,
+    "takes a damaged state for one that no member signed": 117,
 }
 """Runs that find what those before do not, as long as the model does not change."""
 FOUND_BY_LOSSES = {

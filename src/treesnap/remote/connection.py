@@ -58,6 +58,7 @@ from treesnap.remote.records import (
     Marks,
     RemoteState,
     file_number,
+    members_name,
 )
 from treesnap.remote.sealing import Encrypted, Plain, remote_of
 
@@ -359,6 +360,27 @@ class Connection:
         if NAME in self._blobs.mended or found != self.format:
             self._blobs.put(NAME, encode_format(self.format))
             written += (NAME,)
+        return written
+
+    def rebuild(self, known: Marks) -> tuple[str, ...]:
+        """Does what :meth:`mend` does, and where the newest list of the machines cannot be read
+        all the same, makes another one, of the machines that packs name.
+
+        Its number is above that which ``known`` marks have. Returns what it wrote, and raises
+        RemoteFailed.
+        """
+        written = self.mend()
+        members = self.files.members
+        try:
+            members.read()
+        except GenerationMissing:
+            raise
+        except Corrupt:
+            pass  # no list is whole
+        if members.is_behind and members.rebuild(self.protocol.keys_in_packs(), known.members):
+            number = members.number
+            assert number is not None, "it was just created"
+            written += (members_name(number), *self.mend())
         return written
 
     def remove_unsigned(self, view: View) -> tuple[str, ...]:

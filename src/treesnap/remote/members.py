@@ -29,6 +29,7 @@ from treesnap.remote.records import (
     FILE_ID_SIZE,
     MEMBERS,
     MEMBERS_SIZE_MAX,
+    NUMBER_MAX,
     MemberList,
     NotSigned,
     Span,
@@ -148,6 +149,11 @@ class Members:
         return self._number if self._number >= 0 else None
 
     @property
+    def is_behind(self) -> bool:
+        """Tells whether no list was read, or an older one than the owner's newest."""
+        return self._number < 0 or self.behind is not None
+
+    @property
     def own_id(self) -> bytes:
         """What this machine is called, whether or not it is a member."""
         return self._sealer.signer(self.machine.seed()).id
@@ -183,6 +189,18 @@ class Members:
         is_done = self._write(sealer, self._keys.values())
         return number if is_done and not self._are_keys_known(sealer.generation) else None
 
+    def rebuild(self, keys: Iterable[bytes], seen: int) -> bool:
+        """Creates a list of machines whose keys were found elsewhere, and of those on the newest
+        list that can be read; returns whether this machine did.
+
+        Its number is above ``seen`` and all that machines came to by counting. Raises RemoteFailed.
+        """
+        counted = (number for number in self._taken if number <= NUMBER_MAX // 2)
+        number = max(self._number, seen, *counted, -1) + 1
+        is_done = self._write(self._sealer, {*self._keys.values(), *keys}, number)
+        self.read()
+        return is_done
+
     def is_newest(self, number: int) -> bool:
         """Tells whether no higher list was created since all were read."""
         return max(self._listed().keys() - self._taken, default=number) == number
@@ -201,10 +219,10 @@ class Members:
         if self._newer is not None and self._are_keys_known(self._newer.generation):
             raise self._newer
 
-    def _write(self, sealer: Sealer, keys: Iterable[bytes]) -> bool:
+    def _write(self, sealer: Sealer, keys: Iterable[bytes], number: int | None = None) -> bool:
         """Creates the next list; returns whether this machine did. Raises RemoteFailed."""
         record = MemberList(self._hash, b"".join(sorted(keys)))
-        name = members_name(self._next_number())
+        name = members_name(self._next_number() if number is None else number)
         return self._blobs.create(name, sealer.sign(name, MEMBERS.seal(record), sealer.owner))
 
     @property

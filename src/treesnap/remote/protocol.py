@@ -816,6 +816,11 @@ class Remote:
 
     def statement_of(self, origin: bytes) -> OriginStatement | None:
         """Returns what a machine signed of a commit, or None where it did not."""
+        signed = self._signed_origin(origin)
+        return signed[0] if signed is not None else None
+
+    def _signed_origin(self, origin: bytes) -> tuple[OriginStatement, bytes] | None:
+        """Returns the same with the key of the machine."""
         with suppress(Corrupt, UnsupportedFormat):
             found = ORIGIN.decode(origin)
             statement = ORIGIN_STATEMENT.decode(found.statement)
@@ -823,8 +828,31 @@ class Remote:
             if is_own and self.files.is_signed(
                 statement.machine, found.key, found.signature, found.statement
             ):
-                return statement
+                return statement, found.key
         return None
+
+    def keys_in_packs(self) -> frozenset[bytes]:
+        """Returns the public keys of the machines that names of files show, as far as packs have
+        them; reads packs until all are found.
+
+        Only who can encrypt packs can have put them there.
+        """
+        folders = (Folder.PACKS, Folder.COMMITS, Folder.DELETIONS)
+        packs, *others = (self.names(folder) for folder in folders)
+        wanted = {name.machine for names in (packs, *others) for name in names}
+        keys: dict[bytes, bytes] = {}
+        packs.sort(key=lambda name: not name.sequence)  # those of collections have older ones
+        for name in packs:
+            if name.sequence and name.machine in keys:
+                continue
+            if wanted <= keys.keys():
+                break
+            with suppress(Corrupt, UnsupportedFormat):
+                content = self.files.get(str(name)) or b""
+                for _, data in _origins(scan_blocks(content, name.key), content):
+                    if (signed := self._signed_origin(data)) is not None:
+                        keys[signed[0].machine] = signed[1]
+        return frozenset(keys.values())
 
     def settled(self, what: str, view: View, read: Callable[[View], _Result]) -> _Result:
         """Returns what is read with a view, or with a newer one while collections go on.

@@ -719,23 +719,31 @@ class Remotes:
     def repair(self, name: str | None = None, *, rebuild: bool = False) -> RemoteRepairResult:
         """Makes a remote whole: small files from their copies, damaged commits from their packs.
 
-        With ``rebuild`` index, catalog and state are written anew, of what the packs say. That
-        takes the remote as it is now: other machines that remember more refuse it, unless they
-        accept that as well. Durable after return. :meth:`verify` finds lost contents, and stores
-        them again. Raises Busy, Refused, RemoteFailed, RemoteLocked.
+        With ``rebuild`` index, catalog and state are written anew, of what the packs say, and the
+        list of the machines where it cannot be read. That takes the remote as it is now: other
+        machines that remember more refuse it, unless they accept that as well. Durable after
+        return. :meth:`verify` finds lost contents, and stores them again. Raises Busy, Refused,
+        RemoteFailed, RemoteLocked.
         """
         with opened(self._context, "look for a remote", recover=False) as session:
             marks = _registry(session).find(name)[1].marks
         taken = self._accepting() if rebuild else self
+        rebuilt_files: tuple[str, ...] = ()
+
+        def prepare(connection: Connection) -> None:
+            nonlocal rebuilt_files
+            if rebuild:
+                rebuilt_files = connection.rebuild(marks)
+
         with (
             taken._connected(  # noqa: SLF001 - another of its own kind
-                name, "repair a remote", reads_all=True, only_reads=True
+                name, "repair a remote", reads_all=True, only_reads=True, prepare=prepare
             ) as remote,
             _alone(remote, "remote repair"),
         ):
             protocol = remote.connection.protocol
             protocol.read_deletions(skips_damaged=True)  # so that a damaged one is known
-            files = remote.connection.mend()
+            files = (*rebuilt_files, *remote.connection.mend())
             removed = remote.connection.remove_unsigned(remote.view)
             recovered = tuple(sorted(map(str, remote.view.recovered)))
             if rebuild:
@@ -1144,14 +1152,15 @@ class Remotes:
         only_reads: bool = False,
         changes_history: bool = False,
         frees_space: bool = False,
+        prepare: Callable[[Connection], None] | None = None,
     ) -> Iterator[_RemoteSession]:
         """Opens the store and a remote, and reads what is visible there.
 
         A command that ``only_reads`` goes on without a state, index or catalog that is damaged,
         which is a warning; any other one raises Corrupt. With ``reads_all`` nothing is taken from
         what was kept of the remote. What is remembered of the root's history there changes in one
-        process at a time. A command that ``frees_space`` uses the room that is kept for it. A
-        damaged commit is a warning.
+        process at a time. A command that ``frees_space`` uses the room that is kept for it. What
+        ``prepare`` does comes before all that is read. A damaged commit is a warning.
         """
         with opened(self._context, doing, recover=False) as session:
             registry = _registry(session)
@@ -1160,7 +1169,7 @@ class Remotes:
             if changes_history and directory is not None and not known.is_encrypted:
                 refuse_foreign_remote(directory)
             cache = FileCache(session.fs, session.store.layout, known.remote_id)
-            if self._accepts_rollback:
+            if self._accepts_rollback and prepare is None:
                 cache.forget()
             with (
                 _history_lock(session) if changes_history else nullcontext(),
@@ -1172,6 +1181,10 @@ class Remotes:
                     registry.machine,
                 ) as connection,
             ):
+                if prepare is not None:  # with all that was kept
+                    prepare(connection)
+                    if self._accepts_rollback:
+                        cache.forget()
                 if reads_all:
                     connection.files.read_anew()
                 view = connection.protocol.read(skips_damaged=True)

@@ -178,7 +178,8 @@ HINTS: dict[str, str | None] = {
     ),
     "remote-damaged": (
         "'snap remote verify NAME --read-data' names all damage there, 'snap remote verify "
-        "NAME --repair' stores again what this store has"
+        "NAME --repair' stores again what this store has; small files 'snap remote repair NAME' "
+        "does, on any machine, or with --rebuild, of what packs say"
     ),
     "no-space": "make room: 'snap delete REF...' and 'snap gc', or remove other files",
     "over-quota": (
