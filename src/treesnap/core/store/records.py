@@ -100,6 +100,7 @@ class LockedRecord(Generic[T]):
     ) -> Self | None:
         """Returns the record in a file, locked if its writer is gone; None without a file.
 
+        Also None where the writer removed the file before it let go: it has ended as it should.
         Without ``exclusive`` several processes may look at once, and none takes another one that
         looks for the writer.
         """
@@ -110,9 +111,13 @@ class LockedRecord(Generic[T]):
         record = cls(fs, path, fd, format_)
         try:
             record.is_abandoned = fs.lock(fd, exclusive=exclusive)
+            is_removed = record.is_abandoned and not fs.fstat(fd).st_nlink
         except BaseException:
             fs.close(fd)
             raise
+        if is_removed:
+            record.close()
+            return None
         return record
 
     def __enter__(self) -> Self:

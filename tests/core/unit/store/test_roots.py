@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from treesnap.core.codec.root_files import HISTORY, RestoreHistory
+from treesnap.core.codec.root_files import HISTORY, HoldRecord, RestoreHistory
 from treesnap.core.model.errors import Busy, Corrupt
 from treesnap.core.store.roots import registered_roots
+from treesnap.core.store.store import Store
+from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 
 @pytest.fixture
@@ -63,3 +65,21 @@ def test_a_damaged_file_is_named(root):
 def test_the_lock_names_the_root(root):
     with root.locked("create", 0), pytest.raises(Busy, match="some"), root.locked("restore", 0):
         pass
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_process_that_lets_go_of_a_snapshot_during_a_look_was_not_killed(
+    store_path, root, is_left
+):
+    """Else every command beside the end of a step would tell to go back to before it."""
+    hold = root.hold("1" * 64, HoldRecord(7, "run", None))
+
+    class Ending(WrappedFileSystem):
+        def around(self, call: Call):
+            if call.method == "lock" and call.path == hold.path:
+                hold.close() if is_left else hold.release()
+            return call.proceed()
+
+    with Store.open(Ending(UnsyncedFileSystem()), store_path) as other:
+        looked = other.root(root.path)
+        assert bool(looked.dead_holds(looked.names())) == is_left
