@@ -15,8 +15,9 @@ from calling import Place
 from treesnap import SnapshotKind
 from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
-from treesnap.core.ops.maintenance.space import EVERY
-from treesnap.testing.doubles import UnsyncedFileSystem
+from treesnap.core.ops.maintenance.space import EVERY, failure_in_background
+from treesnap.core.store.store import Store
+from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
 pytestmark = pytest.mark.sampled(5)
 
@@ -97,6 +98,23 @@ class TestCommand:
         (work,) = handle.doctor().unfinished
         assert "No garbage was collected, because snapshots are damaged" in work.resolution
         assert "automatic maintenance" in place.snap("doctor").out
+
+
+def test_one_that_begins_during_a_look_has_not_failed(tmp_path):
+    path = tmp_path / "store/collector/background"
+
+    class Beginning(WrappedFileSystem):
+        def around(self, call: Call):
+            result = call.proceed()
+            if call.method == "unlock" and call.path == str(path):
+                path.write_text("it was interrupted")
+            return result
+
+    with Store.open(UnsyncedFileSystem(), str(tmp_path / "store"), create=True):
+        path.touch()
+    with Store.open(Beginning(UnsyncedFileSystem()), str(tmp_path / "store")) as store:
+        assert failure_in_background(store) is None
+        assert failure_in_background(store) == "it was interrupted"
 
 
 def test_where_no_process_can_be_started_none_was_interrupted(handle, count, monkeypatch):

@@ -56,7 +56,6 @@ from treesnap.core.ops.known_changes import remove_dead_sockets
 from treesnap.core.ops.maintenance.config import Settings, settings_of
 from treesnap.core.own_program import python_words, start_in_background
 from treesnap.core.store.collector import read_collected_size
-from treesnap.core.store.lock import is_held
 from treesnap.core.store.maintenance.retention import DEFAULT, Policy
 from treesnap.core.store.roots import Root, registered_roots
 from treesnap.core.store.writer_slot import slot_states
@@ -317,15 +316,17 @@ def maintain_detached(root: str, store_path: str, sequence: int) -> None:
 
 def failure_in_background(store: Store) -> str | None:
     """Returns why the last maintenance in the background failed; None while one is at work."""
-    fs, path = store.fs, store.layout.background
-    if is_held(fs, path):
-        return None
+    fs = store.fs
     try:
-        fd = open_regular(fs, path)
+        fd = open_regular(fs, store.layout.background)
     except (OSError, Corrupt):  # there was none yet, or something else is in its place
         return None
     try:
-        return _failure(fs, fd)
+        if not fs.lock(fd, exclusive=False):
+            return None
+        failure = _failure(fs, fd)  # before another one begins and writes that it has not ended
+        fs.unlock(fd)
+        return failure
     finally:
         fs.close(fd)
 
