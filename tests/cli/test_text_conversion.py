@@ -396,6 +396,58 @@ class TestSqlite:
         assert found[2].not_converted == "SQLite prints more than 9.0 KiB"
         assert len(started) == 1
 
+    def test_no_journal_removes_the_file_that_it_names(self, snap, root, tmp_path):
+        """SQLite would: the journal of a commit to several databases ends with a name."""
+        path, precious = root / "a.db", tmp_path / "precious"
+        precious.write_text("mine")
+        with closing(sqlite3.connect(path, isolation_level=None)) as opened:
+            opened.execute("PRAGMA cache_size = 1")
+            opened.execute("CREATE TABLE t (a)")
+            opened.execute("INSERT INTO t VALUES (zeroblob(9000))")
+            snap("create")
+            opened.execute("BEGIN")
+            opened.executemany("INSERT INTO t VALUES (?)", [("x" * 9000,)] * 9)
+            state, journal = path.read_bytes(), Path(f"{path}-journal").read_bytes()
+            opened.execute("ROLLBACK")
+        name = os.fsencode(precious)
+        numbers = [(1 << 30) // 4096 + 1, len(name), sum(name)]
+        lock_page, length, checksum = (number.to_bytes(4, "big") for number in numbers)
+        path.write_bytes(state)
+        Path(f"{path}-journal").write_bytes(
+            journal + lock_page + name + length + checksum + journal[:8]
+        )
+
+        found = snap("diff", "a.db")
+
+        assert precious.exists()
+        assert "diff a/a.db b/a.db\nBinary file" in found.out
+        assert "SQLite is not asked: the journal beside it names another file" in found.err
+
+    def test_a_process_that_was_killed_is_started_again(self, root, store, monkeypatch):
+        started = []
+
+        class Noted(subprocess.Popen):
+            def __init__(self, *words, **options):
+                super().__init__(*words, **options)
+                started.append(self)
+
+        handle = open_root(root, store)
+        latest = handle.create().id
+        for number in range(3):
+            with closing(sqlite3.connect(root / f"{number}.db", isolation_level=None)) as opened:
+                opened.execute("CREATE TABLE t (a)")
+        changes = handle.diff(latest)
+        monkeypatch.setattr(subprocess, "Popen", Noted)
+
+        found = []
+        for content in handle.contents(latest, None, changes, as_text=True):
+            found.append(content)
+            started[0].kill()
+            started[0].wait()
+
+        assert [item.converted_by is not None for item in found] == [True, False, True]
+        assert found[1].not_converted == "SQLite was ended before it had printed all"
+
     def test_nothing_that_a_database_names_is_run(self, snap, root, tmp_path):
         """Views and triggers are printed; a table may not use what is not safe to use."""
         with closing(sqlite3.connect(root / "a.db", isolation_level=None)) as opened:

@@ -16,11 +16,14 @@ from treesnap.core.fs.local import LocalFileSystem
 HEADER = b"SQLite format 3\0"
 """What a database begins with, https://www.sqlite.org/fileformat.html."""
 _LOG_HEADERS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+_JOURNAL_MAGIC = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 DATABASE, TEXT, FAILURE = "file", "text", "failure"
 """Names in the directory of one database: what is printed, and why it is not."""
 TOO_LONG = b"too long"
 _MEMORY_SIZE_MAX = 1 << 30
 _FILE_SIZE_MAX = 1 << 30
+_PROCESSOR_TIME_MAX_S = 30
+"""Ends a process whose reader was killed, and so cannot end it."""
 
 
 def is_database(data: bytes | None) -> bool:
@@ -32,6 +35,15 @@ def is_log(path: bytes, *sides: bytes | None) -> bool:
     """Returns whether a file is the log of a database, by its name and the content it has."""
     contents = [data for data in sides if data]
     return path.endswith(b"-wal") and all(data.startswith(_LOG_HEADERS) for data in contents)
+
+
+def names_a_file(journal: bytes) -> bool:
+    """Returns whether a journal is one of several, and so ends with the name of a file.
+
+    SQLite reads that file, and removes it after it has rolled back, whatever it is: a stranger's
+    journal would remove a file of the user.
+    """
+    return journal.endswith(_JOURNAL_MAGIC)
 
 
 class _TooLong(Exception):
@@ -64,6 +76,7 @@ def _print_one(directory: str, size_max: int) -> int:
 
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_SIZE_MAX, _MEMORY_SIZE_MAX))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_SIZE_MAX, _FILE_SIZE_MAX))
+    resource.setrlimit(resource.RLIMIT_CPU, (_PROCESSOR_TIME_MAX_S, _PROCESSOR_TIME_MAX_S))
     try:
         name, said = TEXT, _statements(os.path.join(directory, DATABASE), size_max)
     except _TooLong:

@@ -31,6 +31,7 @@ from treesnap.core.ops.history.sqlite_text import (
     TOO_LONG,
     is_database,
     is_log,
+    names_a_file,
 )
 from treesnap.core.ops.user_settings import text_commands
 from treesnap.core.own_program import python_words
@@ -102,6 +103,8 @@ class _SqlitePrinter:
         """
         from tempfile import TemporaryDirectory
 
+        if any(content is not None and names_a_file(content) for content in logs.values()):
+            raise _ConversionFailed("is not asked: the journal beside it names another file")
         try:
             with TemporaryDirectory(prefix="treesnap-", ignore_cleanup_errors=True) as directory:
                 for suffix, content in {b"": data, **logs}.items():
@@ -137,12 +140,15 @@ class _SqlitePrinter:
         assert process.stdout is not None
         with DefaultSelector() as selector:
             selector.register(process.stdout, EVENT_READ)
-            process.stdin.write(f"{os.fsencode(directory).hex()} {size_max}\n".encode())
-            process.stdin.flush()
-            if not selector.select(TIME_MAX_S):
-                self.__exit__()
-                raise _too_slow()
-        return int(process.stdout.readline() or -1)
+            try:
+                process.stdin.write(f"{os.fsencode(directory).hex()} {size_max}\n".encode())
+                if not selector.select(TIME_MAX_S):
+                    self.__exit__()
+                    raise _too_slow()
+                return int(process.stdout.readline())
+            except (BrokenPipeError, ValueError) as error:
+                self.__exit__()  # the next database starts another one
+                raise _ConversionFailed("was ended before it had printed all") from error
 
     def _started(self) -> subprocess.Popen[bytes]:
         import subprocess
@@ -154,6 +160,7 @@ class _SqlitePrinter:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                bufsize=0,
                 start_new_session=True,
             )
         return self._process
