@@ -75,6 +75,61 @@ def test_of_two_that_enrol_at_once_both_become_members(sealer, replaces):
     assert knows(blobs, sealer, [1, 2]) == [True, True]
 
 
+def chain_of(blobs, sealer):
+    return Members(Doubled(blobs), sealer).chain()
+
+
+def test_each_list_follows_from_the_one_before(sealer):
+    blobs = MemoryBlobs()
+    for number in range(1, 5):
+        members(blobs, sealer, number).signer()
+    assert chain_of(blobs, sealer) == (4, ())
+    second, third = members_name(1), members_name(2)
+    kept = dict(blobs.content)
+
+    del blobs.content[second], blobs.content[second + "-c"]
+    assert [third in fault for fault in chain_of(blobs, sealer).faults] == [True]
+
+    blobs.content |= kept
+    other = MemoryBlobs({members_name(0): kept[members_name(0)]})
+    members(other, sealer, 9).signer()
+    for name in (second, second + "-c"):  # that of another machine, which was faster
+        blobs.content[name] = other.content[second]
+    (fault,) = chain_of(blobs, sealer).faults
+    assert "does not follow" in fault
+    assert third in fault
+
+    blobs.content |= kept
+    for name in (second, second + "-c"):
+        blobs.content[name] = kept[second][:-1]
+    (fault,) = chain_of(blobs, sealer).faults
+    assert second in fault
+
+
+def test_lists_of_all_owners_are_one_chain():
+    blobs, keys = MemoryBlobs(), MasterKeys.new()
+    members(blobs, Encrypted(keys, REMOTE_ID), 1).signer()
+    newer = Encrypted(keys.rotated(), REMOTE_ID)
+    assert members(blobs, Encrypted(keys, REMOTE_ID), 1).rotate(newer) == 1
+    members(blobs, newer, 2).signer()
+
+    assert chain_of(blobs, newer) == (2, ())
+
+
+def test_what_is_no_list_is_a_fault_of_the_chain(sealer):
+    blobs = MemoryBlobs()
+    members(blobs, sealer, 1).signer()
+    for number, junk in ((1, b""), (7, b"junk" * 100), (9, bytes(2 << 20))):
+        blobs.content[members_name(number)] = junk
+    members(blobs, sealer, 2).signer()
+
+    machines, faults = chain_of(blobs, sealer)
+
+    assert machines == 2
+    assert [members_name(number) in fault for number, fault in zip((1, 7, 9), faults, strict=True)]
+    assert all("counts for nothing" in fault for fault in faults)
+
+
 @pytest.mark.parametrize("junk", [b"", b"junk", bytes(200), bytes(2 << 20)])
 def test_what_the_owner_did_not_sign_counts_for_nothing(sealer, junk):
     blobs = MemoryBlobs()

@@ -61,8 +61,12 @@ class RemoteCheck(Record):
     """The number of the state there, which is as new as all that was seen before."""
     collections: int
     """How many collections there were."""
+    collected_at_ns: int | None
+    """When the last one ended, by the clock of its machine."""
     machines: int
     """How many machines have pushed there."""
+    members: int
+    """How many machines may push there."""
     unfolded: int
     """Pushes since the last collection, each of which a reader reads by itself."""
     junk: Mapping[str, int]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
@@ -76,8 +76,9 @@ class Rebuilt(Record):
 class Collector:
     """Gives space back on one remote."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: Remote, clock_ns: Callable[[], int] = lambda: 0) -> None:
         self._remote = remote
+        self._clock_ns = clock_ns
         self._files = remote.files
         self._number = 0
         """That of the last state that this collection read or created."""
@@ -128,7 +129,9 @@ class Collector:
             return None
         new = (entry for key, entry in last.visible.items() if key not in live)
         dead = _without_needed(last, condemned, self._needed(new, last) - needed)
-        final = closing._replace(floor=closing.closing, condemned=(), removed=())
+        final = closing._replace(
+            floor=closing.closing, condemned=(), removed=(), collected_at_ns=self._clock_ns()
+        )
         sizes = last.sizes
         if self._publish(last, final, last.visible, frozenset(sizes) - dead, ()) is None:
             return None

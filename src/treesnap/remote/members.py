@@ -13,7 +13,7 @@ machines name files that are then not readable here, and not the other way round
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -21,6 +21,7 @@ from typing import Protocol
 
 from treesnap.core.model.errors import Corrupt, ErrorCode, GenerationMissing, UnsupportedFormat
 from treesnap.core.model.ids import checksum
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.cache import FileCache
 from treesnap.remote.copies import Doubled
@@ -58,6 +59,15 @@ class Machine(Protocol):
 
     def settle(self, sequence: int, folded: int) -> None:
         """Takes note that a commit counts, and does not matter up to the ``folded`` one."""
+
+
+class MemberChain(NamedTuple):
+    """What all lists of a remote are together."""
+
+    machines: int
+    """How many are on the newest one."""
+    faults: tuple[str, ...]
+    """What is not as machines make it, in words."""
 
 
 class Members:
@@ -201,6 +211,47 @@ class Members:
         self.read()
         return is_done
 
+    def chain(self) -> MemberChain:
+        """Reads all lists, each of which has a hash of the one before; costs a request for each.
+
+        Where two were made at once, or one was replaced, the next one does not follow. Raises
+        RemoteFailed.
+        """
+        listed = self._listed()
+        faults: list[str] = []
+        machines = 0
+        previous: bytes | None = bytes(FILE_ID_SIZE) if len(listed) <= _LOOKED_AT_MAX else None
+        for number in sorted(listed)[-_LOOKED_AT_MAX:]:
+            name = members_name(number)
+            kept = partial(self._kept, name)
+            try:
+                if listed[number] > MEMBERS_SIZE_MAX:
+                    raise NotSigned.of(name, "is too large for a list of members")
+                data = self._blobs.read(
+                    name, partial(self._authentic, name), MEMBERS_SIZE_MAX, kept
+                )
+            except (BlobMissing, GenerationMissing):
+                previous = None
+            except NotSigned as error:
+                faults.append(f"{error.message}, and counts for nothing")
+            except Corrupt as error:
+                faults.append(error.message)
+                previous = None
+            else:
+                record = self._decoded(name, data, self._sealer.owners)
+                if previous is not None and record.previous != previous:
+                    faults.append(
+                        f"The list of machines {name!r} does not follow from the one before: two "
+                        "were made at once, one was replaced, or it was made anew"
+                    )
+                previous, machines = checksum(data, FILE_ID_SIZE), len(record.keys) // KEY_SIZE
+        return MemberChain(machines, tuple(faults))
+
+    def _authentic(self, name: str, data: bytes) -> bytes:
+        """Returns a list as it is stored; raises Corrupt where no owner ever signed it."""
+        self._decoded(name, data, self._sealer.owners)
+        return data
+
     def is_newest(self, number: int) -> bool:
         """Tells whether no higher list was created since all were read."""
         return max(self._listed().keys() - self._taken, default=number) == number
@@ -259,11 +310,13 @@ class Members:
         self._is_read = True
         return data
 
-    def _decoded(self, name: str, data: bytes) -> MemberList:
-        owner = self._sealer.owner
-        signed = self._sealer.open_signed(
-            name, data, lambda item: owner.public if item == owner.id else None
-        )
+    def _decoded(
+        self, name: str, data: bytes, owners: Mapping[bytes, bytes] | None = None
+    ) -> MemberList:
+        """Returns what a list says; without ``owners`` it has to be of the newest one."""
+        if owners is None:
+            owners = {self._sealer.owner.id: self._sealer.owner.public}
+        signed = self._sealer.open_signed(name, data, owners.get)
         try:
             return MEMBERS.unseal(signed.content, name)
         except UnsupportedFormat as error:

@@ -166,6 +166,9 @@ class RemoteState(NamedTuple):
     heads: tuple[HeadName, ...] = ()
     """The newest commit of each machine among all that ever counted; of a machine that was copied
     there may be several with one number."""
+    collected_at_ns: int = 0
+    """When the last collection ended, by the clock of its machine; 0 where that is not known. For
+    people: no rule depends on it."""
     token: bytes = bytes(FILE_ID_SIZE)
     """Which attempt wrote it."""
 
@@ -356,7 +359,7 @@ def _problem_of_state(state: RemoteState) -> str | None:
 _STATE = Table(
     RemoteState,
     "remote state",
-    names={"index_parts": "index", "catalog_parts": "catalog"},
+    names={"index_parts": "index", "catalog_parts": "catalog", "collected_at_ns": "collected"},
     problem_of=_problem_of_state,
     epoch=_NUMBER,
     closing=SIZE,
@@ -366,6 +369,7 @@ _STATE = Table(
     catalog_parts=array(_name(Folder.CATALOG)),
     removed=array(_FILE_ID),
     heads=_HEADS,
+    collected_at_ns=SIZE,
     token=_FILE_ID,
 )
 _HEAD = Table(

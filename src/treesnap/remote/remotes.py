@@ -300,7 +300,7 @@ class _RemoteSession(NamedTuple):
         What it leaves is remembered, so a remote that is set back to before it is refused.
         """
         with _alone(self, "remote gc"):
-            collector = Collector(self.connection.protocol)
+            collector = Collector(self.connection.protocol, self.session.context.clock_ns)
             collected = collector.collect()
             _warn_of_deletions(self.session.context, collector.unread)
             self.connection.files.sweep_unfinished()
@@ -503,6 +503,7 @@ class Remotes:
             url, format_ = connection.url, connection.format
             connection.check_format()
             single = connection.single_files()
+            chain = connection.files.members.chain()
             slots = len(connection.slots()) if format_.is_encrypted else None
             memory_kib = connection.slot_memory_kib() if format_.is_encrypted else ()
             lacking = _count_lacking(remote)
@@ -525,13 +526,15 @@ class Remotes:
             **measures._asdict(),
             state=view.number,
             collections=view.state.epoch - 1,
+            collected_at_ns=view.state.collected_at_ns or None,
+            members=chain.machines,
             machines=len({head.machine for head in view.counted_heads}),
             unfolded=len(view.commits),
             junk=Counter(name.head.machine.hex() for name in view.damaged),
             single_files=len(frozenset(single) - view.unsigned.keys()),
             unsigned_states=len(view.unsigned),
             lacking=lacking,
-            **{**found, "reasons": (*found["reasons"], *faults_of(measures))},
+            **{**found, "reasons": (*found["reasons"], *faults_of(measures), *chain.faults)},
         )
 
     def policy(self, name: str | None = None, role: Role | None = None) -> RemotePolicy:

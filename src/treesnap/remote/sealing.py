@@ -41,7 +41,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hmac import compare_digest
 from io import BytesIO
 from typing import Protocol
@@ -123,6 +123,10 @@ class Sealer(Protocol):
     def owner(self) -> Signer:
         """What signs lists of members."""
 
+    @property
+    def owners(self) -> Mapping[bytes, bytes]:
+        """The public keys of this and earlier owners, by their ids."""
+
     def signed_object(self, data: bytes) -> bytes:
         """Returns what a machine signs that says something in an object of a pack."""
 
@@ -191,6 +195,11 @@ class Plain:
     def owner(self) -> Signer:
         """What makes checksums of lists of members."""
         return checksum_signer(self._remote_id)
+
+    @property
+    def owners(self) -> Mapping[bytes, bytes]:
+        """The one owner."""
+        return {self.owner.id: self.owner.public}
 
     def signed_object(self, data: bytes) -> bytes:
         """Returns what a machine signs that says something in an object of a pack."""
@@ -272,6 +281,12 @@ class Encrypted:
     def owner(self) -> Signer:
         """What signs lists of members: all who have the newest keys."""
         return self._newest.owner
+
+    @property
+    def owners(self) -> Mapping[bytes, bytes]:
+        """The public keys of the owners in all generations that are known."""
+        signers = (keys.owner for keys in self._generations.values())
+        return {signer.id: signer.public for signer in signers}
 
     def signed_object(self, data: bytes) -> bytes:
         """Returns what a machine signs that says something in an object of a pack."""

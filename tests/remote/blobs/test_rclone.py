@@ -99,6 +99,27 @@ def test_an_rclone_that_serves_nothing_is_said(program, monkeypatch, script, cod
     assert words in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ('echo \'{"total": 100, "used": 30, "free": 70}\'', 70),
+        ("echo '{\"used\": 30}'", None),
+        ('echo \'{"free": "much"}\'', None),
+        ("echo 70", None),
+        ("echo no json", None),
+        ("echo 'about is not supported' >&2; exit 1", None),
+    ],
+)
+def test_the_room_that_is_left_is_said_where_rclone_tells_it(program, script, expected):
+    program(f'test "$*" = "about --retries 1 --json x:y" || exit 9; {script}')
+
+    assert rclone.free_bytes(parse_rclone_url("rclone:x:y")) == expected
+
+
+def test_a_place_by_rclone_tells_its_room(new_rclone):
+    assert (new_rclone().facts().free_bytes or 0) > 0
+
+
 @pytest.mark.parametrize("make", [True, False])
 def test_an_rclone_that_is_missing_is_said(tmp_path, monkeypatch, make):
     for name in ("sh", "cat"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
 from oracle import record
+from treesnap.core.model.quantities import time_text
 from treesnap.remote.format import decode_format, encode_format
 from treesnap.remote.records import Collection
 
@@ -34,7 +36,10 @@ def test_a_directory_can_be_relied_on(snap, disk):
         f"disk  {disk}",
         "A directory; what another machine sees late over a network cannot be found out here",
         "Not encrypted: a user who can read it can read the snapshots",
-        "State 0, after 0 collections; 0 machines, 0 pushes since the last collection",
+        (
+            "State 0, after 0 collections; 1 machine, of which 0 have pushed; "
+            "0 pushes since the last collection"
+        ),
         "Creates a file once, also when several machines try at the same time",
         "Lists what was written just before",
         "Reads parts of files",
@@ -72,11 +77,13 @@ def test_what_is_printed_for_programs(snap, disk):
     left = found.keys() - {"schema", "warnings"} - measured
     assert {key: found[key] for key in sorted(left)} == {
         "clock_skew_s": None,
+        "collected_at_ns": None,
         "collections": 0,
         "junk": {},
         "keeps_versions": None,
         "lacking": None,
         "machines": 0,
+        "members": 1,
         "may_remove": True,
         "may_replace": True,
         "single_files": 0,
@@ -133,9 +140,12 @@ def test_what_is_there_is_counted(snap, disk):
     outcome = snap("remote", "check")
     found = snap("remote", "check", "--json").json
 
-    keys = ("unfolded", "machines", "collections", "lacking", "single_files")
-    assert [first[key] for key in keys] == [1, 1, 0, 0, 0]
-    assert [found[key] for key in keys] == [0, 1, 1, 1, 1]
+    keys = ("unfolded", "machines", "members", "collections", "lacking", "single_files")
+    assert [first[key] for key in keys] == [1, 1, 1, 0, 0, 0]
+    assert [found[key] for key in keys] == [0, 1, 1, 1, 1, 1]
+    assert first["collected_at_ns"] is None
+    assert abs(found["collected_at_ns"] - time.time_ns()) < 60 * 10**9
+    assert f"since the last collection, at {time_text(found['collected_at_ns'])}" in outcome.out
     assert "Lacks 1 snapshot of this root: 'snap push' stores them" in outcome.out
     assert "1 small file without a copy: 'snap remote repair' makes it" in outcome.out
 

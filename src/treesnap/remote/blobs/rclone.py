@@ -17,6 +17,7 @@ some of them are programs that it runs.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -27,7 +28,7 @@ from typing import IO
 
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, RemoteFailed, printable, quoted
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.remote.blobs.base import BlobMissing, Blobs, Data, WrappedBlobs
+from treesnap.remote.blobs.base import BlobMissing, Blobs, Data, Facts, WrappedBlobs
 from treesnap.remote.blobs.bucket import BucketBlobs, BucketUrl
 from treesnap.remote.blobs.retries import Retries
 from treesnap.remote.blobs.wrappers import WholeReads
@@ -156,6 +157,10 @@ class RcloneBlobs(WrappedBlobs):
             raise
         return True
 
+    def facts(self) -> Facts:
+        """Returns how much room there is, where the place behind tells its quota."""
+        return Facts(free_bytes=free_bytes(self._url))
+
     def close(self) -> None:
         """Ends the program."""
         super().close()
@@ -166,7 +171,18 @@ def _below(url: RcloneUrl) -> str:
     return f"{url.path}/{_BUCKET}" if url.path else _BUCKET
 
 
-def _run(url: RcloneUrl, command: str, doing: str, *words: str) -> None:
+def free_bytes(url: RcloneUrl) -> int | None:
+    """Returns what is left of the quota of a place, or None where that is not told."""
+    try:
+        told = json.loads(_run(url, "about", "look for room", "--json", f"{url.remote}:{url.path}"))
+    except (RemoteFailed, ValueError):
+        return None
+    free = told.get("free") if isinstance(told, dict) else None
+    return free if isinstance(free, int) and free >= 0 else None
+
+
+def _run(url: RcloneUrl, command: str, doing: str, *words: str) -> bytes:
+    """Returns what the program writes; raises RemoteFailed."""
     try:
         ended = subprocess.run(  # noqa: S603 - the user's own program, without a shell
             ["rclone", command, "--retries", "1", *words],  # noqa: S607 - as everywhere
@@ -181,6 +197,7 @@ def _run(url: RcloneUrl, command: str, doing: str, *words: str) -> None:
         raise failed(url, doing, f"it has not ended for {_START_S:.0f} s") from error
     if ended.returncode:
         raise failed(url, doing, ended.stderr.decode("utf-8", "replace"))
+    return ended.stdout
 
 
 def _missing(url: RcloneUrl, error: OSError) -> RemoteFailed:

@@ -483,10 +483,11 @@ def _speed_line(found: RemoteCheck) -> str:
 
 def _content_lines(found: RemoteCheck) -> Iterator[str]:
     """Yields what is on a remote, and what of it is not as it should be."""
+    when = f", at {time_text(found.collected_at_ns)}" if found.collected_at_ns is not None else ""
     yield (
         f"State {found.state}, after {count_text(found.collections, 'collection')}; "
-        f"{count_text(found.machines, 'machine')}, "
-        f"{count_text(found.unfolded, 'push', 'pushes')} since the last collection"
+        f"{count_text(found.members, 'machine')}, of which {found.machines} have pushed; "
+        f"{count_text(found.unfolded, 'push', 'pushes')} since the last collection{when}"
     )
     if found.lacking is not None:
         yield (
