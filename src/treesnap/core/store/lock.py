@@ -221,14 +221,27 @@ def is_mover_waiting(fs: ReadingFileSystem, layout: Layout) -> bool:
 
 def is_held(fs: ReadingFileSystem, path: str) -> bool:
     """Returns whether a process holds the lock on a file. Never waits."""
+    with kept_free(fs, path) as is_free:
+        return not is_free
+
+
+@contextmanager
+def kept_free(fs: ReadingFileSystem, path: str) -> Iterator[bool]:
+    """Yields whether no process holds the lock on a file; then none does while the body runs.
+
+    Never waits. Where there is no such file, no process has the lock.
+    """
     try:
         fd = open_regular(fs, path)
     except (OSError, Corrupt):
-        return False
+        yield True
+        return
     try:
-        if not fs.lock(fd, exclusive=False):
-            return True
-        fs.unlock(fd)
-        return False
+        is_free = fs.lock(fd, exclusive=False)
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                fs.unlock(fd)
     finally:
         fs.close(fd)

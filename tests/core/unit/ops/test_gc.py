@@ -404,6 +404,18 @@ class TestLeftovers:
         assert read_state(store.fs, store.layout).condemned == frozenset()
         assert len(pack_files(store_path)) == 1
 
+    def test_a_collection_at_work_is_not_told_to_be_interrupted(
+        self, handle, make_handle, store, root, store_path
+    ):
+        add_garbage(handle, root, store_path)
+        told = []
+        meanwhile = Meanwhile(2, lambda: told.append(handle.doctor().unfinished))
+
+        make_handle(fs=meanwhile).gc()
+
+        assert told == [()]
+        assert handle.doctor().unfinished == ()
+
     def test_after_a_dead_collection_no_capture_reads_every_file(
         self, handle, make_handle, store, root, store_path
     ):

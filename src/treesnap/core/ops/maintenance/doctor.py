@@ -36,6 +36,7 @@ from treesnap.core.ops.restore.path_state import PathState
 from treesnap.core.ops.restore.preserve import preserve_foreign_edits
 from treesnap.core.ops.restore.recover import look_at
 from treesnap.core.store.collector import read_state
+from treesnap.core.store.lock import kept_free
 from treesnap.core.store.roots import read_journal, registered_roots
 from treesnap.core.store.store import Store
 from treesnap.core.worktree.apply.capabilities import capabilities_of
@@ -150,8 +151,10 @@ def _restore(session: Session, path: bytes) -> list[InterruptedWork]:
 
 
 def _collection(context: Context, store: Store) -> list[InterruptedWork]:
+    """Returns the collection that was interrupted; one that is at work holds its lock."""
     try:
-        is_open = bool(read_state(context.fs, store.layout).condemned)
+        with kept_free(context.fs, store.layout.collector_lock) as is_free:
+            is_open = bool(read_state(context.fs, store.layout).condemned) and is_free
     except TreesnapError as error:
         resolution = f"its state is damaged: {error}"
         return [InterruptedWork(work=WorkKind.COLLECTION, resolution=resolution, blocked=True)]
