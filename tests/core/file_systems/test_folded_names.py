@@ -271,6 +271,35 @@ class TestAccents:
 
 
 @pytest.mark.parametrize(
+    ("fold", "before", "after"),
+    [
+        (str.casefold, COMPOSED, (COMPOSED.upper(), DECOMPOSED.upper())),
+        (str.casefold, DECOMPOSED, (COMPOSED, DECOMPOSED.upper())),
+        (without_form, COMPOSED, (COMPOSED.upper(), DECOMPOSED)),
+        (without_form, DECOMPOSED, (DECOMPOSED.upper(), COMPOSED)),
+    ],
+)
+def test_of_two_names_the_one_goes_back_that_is_the_same_file(tmp_path, fold, before, after):
+    """Where case alone is folded, or accents alone, two names may look as if they were one."""
+    place = Place(tmp_path, fold=fold)
+    directory = place.root / "names"
+    directory.mkdir()
+    (directory / before).write_text("before")
+    place.handle().create(name="one")
+    place.before = tree_state(place.root)
+    (directory / before).unlink()
+    for name in after:
+        (directory / name).write_text(name)
+    found = tree_state(place.root)
+
+    place.handle().restore("one")
+
+    assert place.is_before()
+    place.handle().undo()
+    assert differences(tree_state(place.root), found) == []
+
+
+@pytest.mark.parametrize(
     ("names", "fold"),
     [(("Name", "name"), str.casefold), ((COMPOSED, DECOMPOSED), without_form)],
     ids=["case", "accents"],

@@ -52,12 +52,20 @@ def is_folding(fs: FileSystem, fd: int, name: bytes) -> bool:
 
 
 def spelled(fs: FileSystem, fd: int, name: bytes) -> bytes | None:
-    """Returns another name in a directory that a look at this one finds, or None."""
+    """Returns another name in a directory that a look at this one finds, or None.
+
+    Where several may be it, as it folds case alone or accents alone, the file itself tells.
+    """
     names = [os.fsencode(text) for text in fs.list_names(fd)]
     if name in names:
         return None
     own_form = folded(name)
-    return next((other for other in names if folded(other) == own_form), None)
+    others = [other for other in names if folded(other) == own_form]
+    if len(others) > 1:
+        with suppress(FileNotFoundError):
+            own = fs.lstat(name, dir_fd=fd)
+            others.sort(key=lambda other: not os.path.samestat(own, fs.lstat(other, dir_fd=fd)))
+    return others[0] if others else None
 
 
 def folded(name: bytes) -> str:
