@@ -92,7 +92,7 @@ def test_workflows_of_other_systems_try_each_volume_and_name_what_is_there():
     assert {name.casefold() for name in VOLUMES} - tried == {"smb"}  # which takes a server
     assert set(jobs["facts"]["strategy"]["matrix"]["machine"]) >= {"macos-latest", "ubuntu-latest"}
     assert jobs["freebsd"]["continue-on-error"]
-    for path in re.findall(r"tests/[\w/]+(?:\.py)?", commands):
+    for path in re.findall(r"tests/[\w/]+(?:\.\w+)?", commands):
         assert (PROJECT / path).exists(), path
 
 

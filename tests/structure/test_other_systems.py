@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import fcntl
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ EXEMPT = {
     ("core/ops/context.py", "/proc"): "a root that is refused, wherever it is",
     ("mount/adapter.py", "os.SEEK_HOLE"): "the question of a libfuse, which has it then",
 }
+_DOTTED = re.compile(r"\b[a-z_]+\.\w+")
 INHERITED = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
 IMPORTS = """
 import importlib, pkgutil, sys, treesnap
@@ -295,3 +297,35 @@ def test_what_differs_is_found_however_it_is_written():
         "os.listxattr",
         "sys.platform",
     ]
+
+
+def _outside_of_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yields what runs when a module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for part in (*node.decorator_list, *node.args.defaults, *node.args.kw_defaults):
+                if part is not None:
+                    yield from ast.walk(part)
+        elif not isinstance(node, ast.Lambda):
+            yield from _outside_of_functions(node)
+
+
+def test_tests_are_collected_on_every_unix():
+    """One that asks for what is not there while it is imported ends the whole run."""
+    tests = HOOK.parents[1]
+    hidden = {
+        f"{module}.{name}"
+        for module in MODULES
+        for system in UNIX
+        for name in hidden_names(module, system)
+    }
+    found = [
+        f"{path.relative_to(tests)}:{node.lineno} {ast.unparse(node)}"
+        for path in sorted(tests.rglob("*.py"))
+        if not hidden.isdisjoint(_DOTTED.findall(text := path.read_text(encoding="utf-8")))
+        for node in _outside_of_functions(ast.parse(text))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in hidden
+    ]
+
+    assert found == []

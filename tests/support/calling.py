@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from treesnap.cli.main import main
+from treesnap.core.fs.local import unnamed_file
 
 TIMEOUT_S = 120
 
@@ -49,7 +50,7 @@ def forked(
     It has its own streams, directory, variables and exit code, and costs a tenth of a new
     interpreter. What happens before ``main`` is only in a process that is really started.
     """
-    fds = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
+    fds = [unnamed_file(name) for name in ("stdin", "stdout", "stderr")]
     try:
         os.pwrite(fds[0], given, 0)
         with warnings.catch_warnings():

@@ -389,6 +389,9 @@ class MacFileSystem(FoldingFileSystem):
             call.arguments[0], int
         ):
             self.libc.read_dataless(call.arguments[0])
+        if volume.decomposes and call.method == "rename":
+            source, target = call.arguments
+            call.arguments = source, self._stored(target)
         if call.method == "change_times":
             name, time_ns = call.arguments
             call.arguments = name, time_ns // volume.time_step_ns * volume.time_step_ns
@@ -402,10 +405,15 @@ class MacFileSystem(FoldingFileSystem):
 
     def _there(self, name: str | bytes, dir_fd: int | None) -> str | bytes:
         try:
-            text = os.fsencode(name).decode()
+            os.fsencode(name).decode()
         except UnicodeDecodeError:
             raise OSError(_EILSEQ, os.strerror(_EILSEQ), name) from None
-        if self._volume.decomposes:
-            above, last = os.path.split(text)
-            text = os.path.join(above, normalize("NFD", last))
-        return super()._there(text if isinstance(name, str) else text.encode(), dir_fd)
+        return super()._there(self._stored(name), dir_fd)
+
+    def _stored(self, name: str | bytes) -> str | bytes:
+        """Returns a name as the volume keeps it."""
+        if not self._volume.decomposes:
+            return name
+        above, last = os.path.split(os.fsdecode(name))
+        text = os.path.join(above, normalize("NFD", last))
+        return text if isinstance(name, str) else text.encode()

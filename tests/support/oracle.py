@@ -156,7 +156,8 @@ def data_extents(fd: int, size: int) -> Iterator[tuple[int, int]]:
     Space that xfs keeps behind what was written counts as data where it lies in the cache, as by
     readahead; so what is clean goes from there first.
     """
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     position = 0
     while position < size:
         try:

@@ -9,6 +9,8 @@ import os
 import stat as stat_module
 from dataclasses import dataclass, replace
 
+from attributes import attributes_of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedPath:
@@ -72,7 +74,6 @@ def _path_state(path: bytes) -> RecordedPath:
             content = file.read()
     elif stat_module.S_ISLNK(stat.st_mode):
         content = os.readlink(path)
-    names = sorted(os.listxattr(path, follow_symlinks=False))
     return RecordedPath(
         mode=stat.st_mode,
         uid=stat.st_uid,
@@ -80,5 +81,5 @@ def _path_state(path: bytes) -> RecordedPath:
         mtime_ns=stat.st_mtime_ns,
         content=content,
         device=stat.st_rdev,
-        xattrs=tuple((name, os.getxattr(path, name, follow_symlinks=False)) for name in names),
+        xattrs=attributes_of(path),
     )

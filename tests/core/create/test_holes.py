@@ -43,7 +43,7 @@ def test_reading_a_file_that_was_reserved_changes_nothing(place, size):
     """What was never written looks like a hole until it is read."""
     path = place.root / "file"
     with path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+        LocalFileSystem().allocate(file.fileno(), size)
     handle = treesnap.open(place.root, place.store)
     first = handle.create()
     path.read_bytes()

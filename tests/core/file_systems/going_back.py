@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from attributes import set_attribute
 from sampling import evenly
 from state import TreeState, differences, tree_state
 from treesnap.core.fs.base import FileSystem
@@ -48,6 +49,9 @@ class Tried:
             os.mkfifo(self.root / "pipe")
         with suppress(OSError):
             os.link(self.root / "other", self.root / "second name")
+        with suppress(OSError, AttributeError):
+            set_attribute(self.root / "other", "colour", b"red")
+            (self.root / "other").chmod(0o444)  # which has to be writable for that
         self._settle()
         self.handle().create(name="before")
         self.before = tree_state(self.root)
@@ -58,6 +62,7 @@ class Tried:
         (self.root / "Wide/Inner/below").write_text("new")
         shutil.rmtree(self.root / "Wide/deep")
         (self.root / "Wide/deep").write_text("a file now")
+        (self.root / "other").chmod(0o644)
         (self.root / "other").write_text("changed")
         (self.root / NAMES[3]).unlink()
         (self.root / "new").write_text("new")

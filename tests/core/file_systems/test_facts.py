@@ -9,6 +9,7 @@ import pytest
 from file_systems.run_facts import Facts
 from libsystem import VOLUMES, SystemDouble
 from treesnap.core.fs.darwin import DarwinFileSystem
+from treesnap.core.fs.posix import PosixFileSystem
 
 pytestmark = pytest.mark.needs("linux")
 
@@ -27,6 +28,7 @@ def test_each_fact_is_told(tmp_path, capsys):
         ("fork", facts.shorter_fork),
         ("pipe", facts.attributes_of_pipe),
         ("case", facts.case_only),
+        ("list", facts.list_is_removed),
     ):
         facts.tell(fact, found)
 
@@ -39,6 +41,7 @@ def test_each_fact_is_told(tmp_path, capsys):
     assert told["clone"] == "mode 440, ['colour', 'treesnap.darwin.flags']"
     assert (told["clone of the seam"], told["reserved"], told["hole"]) == (True, 2048, 1024)
     assert told["read-only"].endswith("set EACCES, removed EACCES")
+    assert told["list"] is True
     assert (told["fork"], told["pipe"], told["case"]) == (True, "Unsupported EPERM", ["name"])
 
 
@@ -48,6 +51,8 @@ def test_what_is_otherwise_than_taken_for_granted_is_noted(tmp_path, capsys):
     facts.tell("right", lambda: 1, expected=1)
     facts.tell("wrong", lambda: 2, expected=1)
     facts.tell("failed", lambda: {}["absent"], expected=1)
+
+    facts.tell("not there", lambda: PosixFileSystem().list_xattrs(0), expected=1)
 
     assert facts.wrong == ["wrong", "failed"]
     assert json.loads(capsys.readouterr().out.splitlines()[2])["found"] == "KeyError 'absent'"

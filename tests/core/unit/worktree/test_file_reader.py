@@ -101,7 +101,7 @@ class TestHoles:
     def test_blocks_reserved_for_later_are_no_content(self, fs, path: Path):
         path.write_bytes(b"short")
         fd = os.open(path, os.O_RDWR)
-        os.posix_fallocate(fd, 0, 20 * BLOCK)
+        fs.allocate(fd, 20 * BLOCK)
         os.ftruncate(fd, 5)
         os.close(fd)
 
