@@ -253,6 +253,28 @@ def test_what_is_written_through_a_mapping_meanwhile_is_a_conflict(tmp_path):
     assert (root / "file").read_bytes()[:3] == b"220"
 
 
+def test_a_second_edit_within_one_tick_of_the_clock_is_a_conflict(tmp_path):
+    """Where times are whole seconds, it may come long after the first one was captured."""
+    root, store = tmp_path / "root", str(tmp_path / "store")
+    file = root / "file"
+    root.mkdir()
+    file.write_bytes(b"before")
+    Handle(context_at(root, store, fs=UnsyncedFileSystem())).create(name="before")
+    file.write_bytes(b"first edit")
+    stat = file.stat()
+
+    def edit_again() -> None:
+        file.write_bytes(b"later edit")
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    fs = Interfering("exchange", 1, edit_again)
+    handle = Handle(context_at(root, store, fs=fs, clock_ns=lambda: stat.st_ctime_ns))
+    with pytest.raises(Conflict):
+        handle.restore("before")
+
+    assert file.read_bytes() == b"later edit"
+
+
 @pytest.mark.needs("notices")
 class TestAnEditDuringAWatchedRestore:
     """It is a conflict, although the restore of a watched root may begin again."""

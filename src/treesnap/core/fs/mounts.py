@@ -14,6 +14,7 @@ from treesnap.core.fs import LISTS_MOUNTS
 from treesnap.core.fs.base import FileSystem, Unsupported
 from treesnap.core.fs.durable import read_file
 from treesnap.core.model.late_regex import LateRegex
+from treesnap.core.model.named_tuple import NamedTuple
 
 MOUNT_LIST = "/proc/self/mountinfo"
 
@@ -22,9 +23,29 @@ PRECISE_GRANULARITY_NS = 20_000_000
 COARSE_GRANULARITY_NS = 2_000_000_000
 """FAT's two seconds; used for every file system that is not known to do better."""
 SECOND_NS = 1_000_000_000
+CLOCK_ERROR_MAX_NS = 24 * 3600 * 10**9
+"""Times further ahead come from no clock: a program chose them, and every edit changes them."""
 
 _PRECISE = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "overlay", "f2fs", "zfs", "bcachefs"})
 _ESCAPE = LateRegex(rb"\\([0-7]{3})")
+
+
+class YoungTimes(NamedTuple):
+    """Which times are so young that a change after a walk began could leave them as they are."""
+
+    started_ns: int
+    """When the walk began, in ns since the epoch."""
+    step_ns: int
+    """The step of times on the file system."""
+
+    def include(self, mtime_ns: int, ctime_ns: int) -> bool:
+        """Returns whether a file or directory with these times may change unnoticed."""
+        since_ns = self.started_ns - self.step_ns
+        return (
+            ctime_ns >= since_ns
+            or since_ns <= mtime_ns < self.started_ns + CLOCK_ERROR_MAX_NS
+            or (ctime_ns >= self.started_ns - COARSE_GRANULARITY_NS and has_whole_seconds(ctime_ns))
+        )
 
 
 def has_whole_seconds(time_ns: int) -> bool:

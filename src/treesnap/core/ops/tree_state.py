@@ -11,6 +11,7 @@ from collections.abc import Callable
 from treesnap.core.codec.reader import Get, TreeReader, check_object
 from treesnap.core.codec.tree import Put, put_tree
 from treesnap.core.diff.trees import changes
+from treesnap.core.fs.mounts import YoungTimes
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import (
     Change,
@@ -45,6 +46,8 @@ class State(NamedTuple):
     """Paths of files that have other names outside of what the state holds."""
     mapped: frozenset[int] = frozenset()
     """Inode numbers of files that may change with no sign of it."""
+    young: YoungTimes = YoungTimes(0, 0)
+    """Times that prove nothing; all of them, where no walk found it."""
 
     def entry(self, path: bytes) -> Entry | None:
         """Returns what is at a path, or None."""
@@ -135,6 +138,7 @@ def walked_state(result: ScanResult) -> State:
         shared=result.shared,
         linked_outside=result.linked_outside,
         mapped=result.mapped,
+        young=result.young,
     )
 
 

@@ -70,7 +70,7 @@ from treesnap.core.store.attachments import AttachmentChange
 from treesnap.core.store.reserve import Reserve
 from treesnap.core.store.roots import load_history
 from treesnap.core.store.writer import Added, retry_overtaken
-from treesnap.core.worktree.apply.preconditions import Observed, conflict
+from treesnap.core.worktree.apply.preconditions import Observed, always_proven, conflict
 from treesnap.core.worktree.apply.protection import refuse_flags, unlock_paths
 from treesnap.core.worktree.apply.step import key_of
 from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_chain
@@ -621,7 +621,7 @@ def _is_as_observed(fs: FileSystem, chain: DirectoryChain, path: bytes, observed
             return False
         if not S_ISDIR(found.st_mode):
             return True
-        return observed.is_unchanged_below(fs, chain.open(path), path, frozenset(), frozenset())
+        return observed.is_unchanged_below(fs, chain.open(path), path, frozenset(), always_proven)
     except OSError as error:
         if error.errno in NO_DIRECTORY:
             return False

@@ -65,7 +65,7 @@ from treesnap.core.worktree.apply.stage import (
 )
 from treesnap.core.worktree.apply.step import UNSEEN, Action, RestoreStep, kept_name, staged_name
 from treesnap.core.worktree.directory import DirectoryChain, path_of_root
-from treesnap.core.worktree.scan.scanner import Scanner
+from treesnap.core.worktree.scan.scanner import NOTHING_KNOWN, Scanner
 
 if TYPE_CHECKING:
     from treesnap.core.model.results import OpenFile
@@ -612,7 +612,7 @@ class Steps:
                 stages,
                 steps,
                 work.plan.finishes,
-                Expected(work.observed, second, work.current.mapped),
+                Expected(work.observed, second, work.current.mapped, work.current.young),
                 xattrs=TreeReader(self._session.store.get).xattrs,
                 touch=work.touch,
             ) as applier:
@@ -723,7 +723,8 @@ class SecondReading:
         root = path_of_root(self._session.fs, self._root_fd, self._session.context.root)
         top = os.path.join(root, os.fsdecode(below)) if below else root
         objects = MemoryObjects(self._session.store)
-        settings = scan_settings(self._session.context, request, root=top)
+        known = NOTHING_KNOWN._replace(mapped=frozenset())  # all is read in any case
+        settings = scan_settings(self._session.context, request, known, root=top)
         result = Scanner(self._session.fs, settings, objects, NullMonitor()).scan()
         return walked_state(result).entry(path)
 

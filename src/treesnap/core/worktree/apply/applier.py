@@ -140,7 +140,7 @@ class Applier:
                     if status is None or status.st_ino != step.inode:
                         raise conflict(step.path)
                 if step.action != Action.METADATA and step.before is not None:
-                    self._preconditions.check_aside(step)
+                    self._preconditions.check_aside(step, is_last=True)
 
     def roll_back(self) -> None:
         """Undoes every step that was done; raises OSError.
@@ -167,12 +167,12 @@ class Applier:
         """Puts or removes one path, and looks at what was moved aside."""
         if step.action == Action.REMOVE:
             self._permitted(step, fd, lambda: self._rename_out(step, fd, name, step.staged), found)
-            self._preconditions.check_aside(step)
+            self._preconditions.check_aside(step, is_last=False)
         elif found is None:
             self._permitted(step, fd, lambda: self._rename_in(step, fd, name), None)
         else:
             self._permitted(step, fd, lambda: self._replace(step, fd, name), found)
-            self._preconditions.check_aside(step)
+            self._preconditions.check_aside(step, is_last=False)
 
     def _rename_out(self, step: RestoreStep, fd: int, name: bytes, staged: bytes) -> None:
         stage_fd = self.stages[step.stage]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat as stat_module
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from stat import S_ISDIR
@@ -20,6 +20,7 @@ from treesnap.core.codec.statcache import (
     is_observed,
 )
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.mounts import YoungTimes
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import Conflict, Corrupt, quoted
 from treesnap.core.model.named_tuple import NamedTuple
@@ -57,6 +58,15 @@ class SecondLook(Protocol):
         """
 
 
+IsProven = Callable[[int, int, int], bool]
+"""Whether a file with an inode number and times would show a change by them."""
+
+
+def always_proven(_inode: int, _mtime_ns: int, _ctime_ns: int) -> bool:
+    """Says that every change shows."""
+    return True
+
+
 class Expected(NamedTuple):
     """What a plan saw, with which the tree is compared."""
 
@@ -64,6 +74,12 @@ class Expected(NamedTuple):
     second_look: SecondLook
     mapped: AbstractSet[int]
     """Inode numbers of files that can change without a sign."""
+    young: YoungTimes
+    """Times that a change may have left as they were."""
+
+    def is_proven(self, inode: int, mtime_ns: int, ctime_ns: int) -> bool:
+        """Returns whether what was observed of a file would show a change since the walk."""
+        return inode not in self.mapped and not self.young.include(mtime_ns, ctime_ns)
 
 
 class Preconditions:
@@ -80,7 +96,8 @@ class Preconditions:
         self._fs = fs
         self._chain = chain
         self._stages = stages
-        self._observed, self._second_look, self._mapped = expected
+        self._expected = expected
+        self._second_look = expected.second_look
         self.note(steps)
         self.in_the_way: set[bytes] = set()
         """Paths to remove that a new path also matches, because they differ only in spelling."""
@@ -191,10 +208,11 @@ class Preconditions:
         if found is not None:
             refuse_flags_below(self._fs, name, step.path, fd, found.st_mode)
 
-    def check_aside(self, step: RestoreStep) -> None:
+    def check_aside(self, step: RestoreStep, *, is_last: bool) -> None:
         """Raises Conflict if what was moved aside is not what was seen.
 
-        What looks changed is read again, and so is a file that can change without a sign.
+        What looks changed is read again. The last check also reads a file that can change without
+        a sign, or was so young when it was seen that another change may have the same time.
         """
         before = step.before
         assert before is not None
@@ -205,12 +223,15 @@ class Preconditions:
             status = self.staged(step, aside)
         if status is None:
             raise conflict(step.path)
-        same = _moved(key_of(status)) == _moved(before) and before.inode not in self._mapped
+        is_proven = self._expected.is_proven if is_last else always_proven
+        same = _moved(key_of(status)) == _moved(before)
         if same and stat_module.S_ISDIR(before.mode):
             with open_directory(self._fs, aside, self._stages[step.stage]) as moved:
-                same = self._observed.is_unchanged_below(
-                    self._fs, moved, step.path, self._touched, self._mapped
+                same = self._expected.observed.is_unchanged_below(
+                    self._fs, moved, step.path, self._touched, is_proven
                 )
+        elif same:
+            same = is_proven(before.inode, before.mtime_ns, before.ctime_ns)
         if not same and not self._second_look.is_same_aside(step.path, step.stage, aside):
             raise conflict(step.path)
 
@@ -284,12 +305,12 @@ class Observed:
         fd: int,
         path: bytes,
         touched: AbstractSet[FileIdentity],
-        mapped: AbstractSet[int],
+        is_proven: IsProven,
     ) -> bool:
         """Returns whether a directory, open as ``fd``, certainly holds what was seen at ``path``.
 
         ``touched`` has the files that the restore itself moves: their ctimes have changed under
-        all of their names. ``mapped`` has the inodes of files whose metadata proves nothing.
+        all of their names. ``is_proven`` says whether inode and times of a file prove that.
         """
         pending: list[tuple[list[bytes], bytes]] = [([], path)]
         with DirectoryChain(fs, fd) as chain:
@@ -302,7 +323,7 @@ class Observed:
                 if not _are_same(listing.observations, self._packed(directory), touched):
                     return False
                 for item in listing.observations:
-                    if item[5] in mapped:
+                    if not is_proven(item[5], item[3], item[4]):
                         return False
                     if S_ISDIR(item[1]):
                         below = treepath.join(directory, item[0])

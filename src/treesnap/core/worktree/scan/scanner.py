@@ -34,7 +34,7 @@ from treesnap.core.codec.reader import TreeCache, TreeReader
 from treesnap.core.codec.statcache import Row, decode_observations, encode_observations
 from treesnap.core.codec.tree import is_storable, put_tree, put_with_subtrees
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.mounts import COARSE_GRANULARITY_NS, Mounts, has_whole_seconds
+from treesnap.core.fs.mounts import Mounts, YoungTimes
 from treesnap.core.fs.record_locks import close_unlocked
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import (
@@ -96,9 +96,6 @@ _PASSING = (SkipReason.UNREADABLE, SkipReason.MOUNT)
 DEPTH_MAX = 16384
 """Directories deeper than this are reported as unreadable."""
 
-CLOCK_ERROR_MAX_NS = 24 * 3600 * 10**9
-"""Times further ahead come from no clock: a program chose them, and every edit changes them."""
-
 
 class KnownChanges(NamedTuple):
     """What is known before a walk."""
@@ -159,6 +156,8 @@ class ScanResult(NamedTuple):
     read_bytes: int
     trees: TreeReader
     """Reads the captured trees; those of the directories that changed are at hand."""
+    young: YoungTimes
+    """Times that prove nothing: another change may have left them."""
     mapped: frozenset[int] = frozenset()
     """Inode numbers of files that may change with no sign of it."""
 
@@ -203,10 +202,8 @@ class Scanner:
             directory, name = treepath.split(point)
             self._mounted.setdefault(directory, set()).add(name)
         self._breaks_links = self.mounts.kind(settings.root) == "overlay"
-        self.horizon_ns: int = settings.started_ns - self.mounts.granularity_ns(settings.root)
-        self.coarse_horizon_ns: int = settings.started_ns - COARSE_GRANULARITY_NS
-        """The horizon of files whose times are whole seconds."""
-        self.future_ns: int = settings.started_ns + CLOCK_ERROR_MAX_NS
+        step_ns = self.mounts.granularity_ns(settings.root)
+        self.young: YoungTimes = YoungTimes(settings.started_ns, step_ns)
         self.links: LinkGroups = LinkGroups()
         self._rules: list[IgnoreRules] = list(request.rules)
         note = known.note if self._changed is not None else None
@@ -246,6 +243,7 @@ class Scanner:
             files_read=self.files_read,
             read_bytes=self.read_bytes,
             trees=self.trees,
+            young=self.young,
             mapped=self.mapped,
         )
 
@@ -624,8 +622,7 @@ class Directory:
         """Captures every name that is not known to be as it was."""
         seen, self._old = self._known()
         known = self._old or {}
-        horizon_ns, future_ns = self._walk.horizon_ns, self._walk.future_ns
-        coarse_horizon_ns = self._walk.coarse_horizon_ns
+        young = self._walk.young
         for item in self._observations:
             name, mode = item[0], item[1]
             is_known = seen.get(name) == item
@@ -635,12 +632,7 @@ class Directory:
             if name in hidden:
                 self._skip(name, SkipReason(hidden[name]))
                 continue
-            is_young = (
-                item[4] >= horizon_ns
-                or horizon_ns <= item[3] < future_ns
-                or (item[4] >= coarse_horizon_ns and has_whole_seconds(item[4]))
-            )
-            if is_young or name in self._mapped:
+            if young.include(item[3], item[4]) or name in self._mapped:
                 self._racy.add(name)
             if S_ISDIR(mode):
                 self._plan_descent(item, is_known=is_known)
