@@ -15,6 +15,7 @@ import treesnap
 from blob_doubles import MemoryBlobs
 from oracle import difference, record
 from sampling import sized
+from treesnap.core.codec.pack import MAGIC
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -234,6 +235,37 @@ def test_a_remote_is_rebuilt_from_its_packs(scene, folders, is_lost):
         return  # nothing says any more which remote it was
     accepting = scene.opened(scene.handle)._accepting()
     assert accepting.push().snapshots == ()
+    assert scene.remotes.verify(read_data=True).problems == ()
+
+
+@pytest.mark.parametrize("where", ["header", "content", "table", "end"])
+def test_what_is_whole_in_a_damaged_pack_is_rebuilt(scene, where):
+    """In the pack of a push of two snapshots, the file of one is damaged; the rest is gone."""
+    (scene.garden / "fence").write_bytes(os.urandom(1000))
+    small = scene.handle.create().snapshot.id
+    (scene.garden / "plan").write_bytes(os.urandom(3 << 20))
+    large = scene.handle.create().snapshot.id
+    before = set(scene.content)
+    assert scene.remotes.push().snapshots == (small, large)
+    (pack,) = (name for name in scene.content.keys() - before if name.startswith("packs/"))
+    data = bytearray(scene.content[pack])
+    middle = len(data) // 2
+    positions = {"header": 13, "content": middle, "end": len(data) - 1}
+    positions["table"] = max(data.find(MAGIC, middle), 0) or middle
+    data[positions[where]] ^= 1
+    for name in list(scene.content):
+        if not name.startswith(("keys/", "format", "packs/")):
+            del scene.content[name]
+    scene.content[pack] = bytes(data)
+
+    scene.remotes.repair(rebuild=True)
+
+    found = {item.id for item in scene.remotes.snapshots()} & {small, large}
+    is_encrypted = scene.remotes.list()[0].is_encrypted
+    if where == "end":  # it says what the pack holds
+        assert found == (set() if is_encrypted else {small, large})
+    else:
+        assert found == ({small, large} if where == "header" else {small})
     assert scene.remotes.verify(read_data=True).problems == ()
 
 

@@ -203,6 +203,15 @@ class SealedFiles:
             )
         return parts
 
+    def get_damaged(self, name: str) -> tuple[bytes, Sequence[tuple[int, int]] | None] | None:
+        """Returns a file of which parts may be damaged, with zeros there, and where that is; None
+        without such a file. Raises Corrupt where nothing of it is whole, and RemoteFailed.
+        """
+        try:
+            return self._sealer.open_damaged(name, self._blobs.get(name))
+        except BlobMissing:
+            return None
+
     def list(self, prefix: str) -> Iterator[str]:
         """Yields the names that begin so, in their order."""
         for blob in self._blobs.list(prefix):

@@ -81,7 +81,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count
+from itertools import count, islice
 from typing import Any, Protocol, Self, TypeVar
 
 from treesnap.core.codec.compress import BLOCK_RAW_SIZE_MAX
@@ -95,9 +95,11 @@ from treesnap.core.codec.pack import (
     Encoded,
     IndexEntry,
     OpenBlock,
+    decode_footer,
     encode_objects,
     encode_pack,
     scan_blocks,
+    verified_objects,
 )
 from treesnap.core.codec.snapshot import decode_snapshot
 from treesnap.core.model.entries import ObjectId, ObjectKind
@@ -272,6 +274,13 @@ class RemoteFiles(Protocol):
         self, name: str, size_bytes: int, ranges: Sequence[tuple[int, int]]
     ) -> list[bytes] | None:
         """Returns parts of a file of a size, each as (start, size), or None without such a file."""
+
+    def get_damaged(self, name: str) -> tuple[bytes, Sequence[tuple[int, int]] | None] | None:
+        """Returns a file of which parts may be damaged, with zeros there, and where that is, each
+        as from and to, or None where only the content can tell; None without such a file.
+
+        Raises Corrupt where nothing of it is whole.
+        """
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yields the names that begin so, in their order."""
@@ -697,17 +706,35 @@ class Remote:
     def unlisted_packs(self, view: View) -> tuple[IndexedPacks, ...]:
         """Returns what is in the packs that nothing readable lists; reads all of each.
 
-        A pack that cannot be read holds nothing.
+        Of a pack that is damaged, it is what lies in whole blocks.
         """
         found = []
         for name in self.names(Folder.PACKS):
             if name not in view.sizes:
-                with suppress(Corrupt, UnsupportedFormat):
-                    content = self.files.get(str(name))
-                    if content is not None:
-                        tables = list(scan_blocks(content, name.key))
-                        found.append(IndexedPacks.of_pack(name, tables, len(content)))
+                content, tables = self._whole_blocks(name)
+                if tables:
+                    found.append(IndexedPacks.of_pack(name, tables, len(content)))
         return tuple(found)
+
+    def _whole_blocks(self, name: RemoteName) -> tuple[bytes, list[BlockTable]]:
+        """Returns a pack, and its blocks that are whole; the end of a pack lists all of them.
+
+        Its tables lie between contents, so that to read ranges of it alone takes a request for
+        each block, or all bytes.
+        """
+        with suppress(Corrupt, UnsupportedFormat):
+            found = self.files.get_damaged(str(name))
+            if found is not None:
+                content, bad = found
+                tables = {table.block.offset: table for table in scan_blocks(content, name.key)}
+                with suppress(Corrupt):
+                    for offset in decode_footer(content, str(name)):
+                        if offset not in tables:
+                            here = islice(scan_blocks(content, name.key, offset), 1)
+                            tables |= {table.block.offset: table for table in here}
+                whole = (table for _, table in sorted(tables.items()))
+                return content, [table for table in whole if _is_whole(table, content, bad)]
+        return b"", []
 
     def _read_once(
         self, own: Mapping[RemoteName, RemoteCommit] | None, lacks: Mapping[str, Corrupt]
@@ -847,11 +874,10 @@ class Remote:
                 continue
             if wanted <= keys.keys():
                 break
-            with suppress(Corrupt, UnsupportedFormat):
-                content = self.files.get(str(name)) or b""
-                for _, data in _origins(scan_blocks(content, name.key), content):
-                    if (signed := self._signed_origin(data)) is not None:
-                        keys[signed[0].machine] = signed[1]
+            content, tables = self._whole_blocks(name)
+            for _, data in _origins(tables, content):
+                if (signed := self._signed_origin(data)) is not None:
+                    keys[signed[0].machine] = signed[1]
         return frozenset(keys.values())
 
     def settled(self, what: str, view: View, read: Callable[[View], _Result]) -> _Result:
@@ -971,6 +997,17 @@ class Remote:
                 return False  # it was there, and was swept: others have gone on
         self._last_state = number, state
         return self.read_state()[0] == number
+
+
+def _is_whole(table: BlockTable, content: bytes, bad: Sequence[tuple[int, int]] | None) -> bool:
+    """Tells whether a block in a pack is, of which some parts are ``bad``, or it is not known."""
+    start, end = table.block.offset, table.end
+    if bad is not None:
+        return not any(first < end and start < last for first, last in bad)
+    with suppress(Corrupt):
+        verified_objects(table, content[start:end])
+        return True
+    return False
 
 
 def _names(texts: Iterable[str]) -> list[RemoteName]:

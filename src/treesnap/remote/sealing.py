@@ -155,6 +155,13 @@ class Sealer(Protocol):
     def open_signed(self, name: str, data: bytes, key_of: KeyOf) -> Signed:
         """Returns what a whole signed file holds; raises Corrupt."""
 
+    def open_damaged(self, name: str, data: bytes) -> tuple[bytes, list[tuple[int, int]] | None]:
+        """Returns what a file holds that is not signed, with zeros where it is damaged, and where
+        that is, each as from and to; None where only the content can tell.
+
+        Raises Corrupt where nothing of it is whole, or its size is wrong.
+        """
+
     def ranges(self, name: str, content_size: int, wanted: Sequence[Range]) -> list[Range]:
         """Returns which ranges of a file to fetch for ranges of its content.
 
@@ -233,6 +240,14 @@ class Plain:
     def open(self, name: str, data: bytes) -> bytes:  # noqa: ARG002 - as the protocol has it
         """Returns the content."""
         return data
+
+    def open_damaged(
+        self,
+        name: str,  # noqa: ARG002 - as the protocol has it
+        data: bytes,
+    ) -> tuple[bytes, list[tuple[int, int]] | None]:
+        """Returns the content: damage of it is not seen here."""
+        return data, None
 
     def open_signed(self, name: str, data: bytes, key_of: KeyOf) -> Signed:
         """Returns what follows the head; raises Corrupt."""
@@ -340,6 +355,37 @@ class Encrypted:
         if keys.content_hash(content) != head.content_hash:
             raise damaged(name, "has another content than its machine signed")
         return Signed(head.statement, content, generation)
+
+    def open_damaged(self, name: str, data: bytes) -> tuple[bytes, list[tuple[int, int]] | None]:
+        """Returns what a file holds that is not signed, with zeros where it is damaged, and where
+        that is, each as from and to; raises Corrupt.
+
+        The header is not needed, as for ranges.
+        """
+        stream_size = _stream_size_in(name, len(data) - _HEADER.size)
+        count = _segment_count(stream_size)
+        view = memoryview(data)
+        for segments in self._segments_of(name):
+            bad: list[tuple[int, int]] = []
+            stream = BytesIO(bytes(stream_size))
+            for number in range(count):
+                start = _HEADER.size + number * _STORED_SIZE
+                stored = view[start : start + _STORED_SIZE]
+                part = segments.decrypt(number, stored, is_last=number == count - 1)
+                at = number * SEGMENT_SIZE
+                if part is None:
+                    bad.append((at, min(at + SEGMENT_SIZE, stream_size)))
+                else:
+                    stream.seek(at)
+                    stream.write(part)
+            if len(bad) < count:
+                is_size_lost = bad and bad[-1][1] > stream_size - _SIZE.size
+                if is_size_lost:
+                    stream.truncate(segments.largest_content(stream_size))
+                else:
+                    stream.truncate(segments.content_size(name, stream))
+                return stream.getvalue(), bad
+        raise _forged(name, 0)
 
     def _content(self, name: str, head: bytes, data: bytes) -> tuple[GenerationKeys, bytes]:
         stream_size = _stream_size_in(name, len(data) - len(head))
@@ -565,6 +611,13 @@ class _Segments:
     def stream_size(self, content_size: int) -> int:
         """Returns how many bytes are encrypted for a content in this file."""
         return padded_size(content_size + _SIZE.size, self._file.draws)
+
+    def largest_content(self, stream_size: int) -> int:
+        """Returns the size of the largest content for which so many bytes are encrypted."""
+        size = stream_size - _SIZE.size
+        while (excess := self.stream_size(size) - stream_size) > 0:
+            size -= excess
+        return size
 
     def content_size(self, name: str, stream: BytesIO) -> int:
         """Returns the size of the content in a verified stream.

@@ -211,6 +211,11 @@ class Client:
         assert len(content) == size_bytes
         return [content[start : start + size] for start, size in ranges]
 
+    def get_damaged(self, name: str) -> tuple[bytes, Sequence[tuple[int, int]] | None] | None:
+        """Returns a file, of which nothing is damaged."""
+        content = self.get(name)
+        return None if content is None else (content, [])
+
     def list(self, prefix: str) -> Iterator[str]:
         """Yields names, a few from each page."""
         after = ""
