@@ -13,6 +13,13 @@ from treesnap.core.model.errors import ErrorCode, WarningCode
 from treesnap.core.model.hints import HINTS, WARNING_HINTS
 
 
+def interrupted() -> RuntimeError:
+    """What Python until 3.11 makes of Ctrl-C while it makes a class."""
+    error = RuntimeError("Error calling __set_name__")
+    error.__cause__ = KeyboardInterrupt()
+    return error
+
+
 def test_every_code_has_a_line_of_advice_or_none():
     assert set(HINTS) == set(ErrorCode)
 
@@ -33,6 +40,7 @@ def test_every_code_has_a_line_of_advice_or_none():
         (errors.OperationFailed("M"), 1),
         (OSError(13, "Permission denied", "place"), 1),
         (KeyboardInterrupt(), 130),
+        (interrupted(), 130),
         (click.Abort(), 130),
         (click.UsageError("M"), 2),
         (RuntimeError("M"), 1),

@@ -183,7 +183,8 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
             return _of_click(error, program, advice)
         if isinstance(error, click.Abort):
             error = KeyboardInterrupt()
-    if isinstance(error, KeyboardInterrupt):
+    # Before Python 3.12 an interrupt while a class is made is the cause of a RuntimeError.
+    if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
         message = "; ".join(filter(None, ("Interrupted", advice)))
         return Failure("interrupted", message, ExitCode.INTERRUPTED)
     failed = ErrorCode.OPERATION_FAILED.value
