@@ -16,12 +16,14 @@ import msgpack  # type: ignore[import-untyped]  # the library has no types
 from blake3 import blake3
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 SEGMENT, TAG = 65_536, 16
+SIGNED = frozenset({"commits", "deletions", "state", "members"})
 PASSPHRASE, RAW_KEY, KEY_FILE, PAPER_KEY = 1, 2, 3, 4
 PAPER_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
@@ -78,6 +80,33 @@ def token(
     return keyed(names, random + keyed(contents, content) + prefix.encode("ascii") + more, 16)
 
 
+def of_writer(
+    remote_id: bytes,
+    generation: Generation,
+    seed: bytes,
+    random: bytes,
+    content: bytes,
+    prefix: str,
+) -> tuple[bytes, bytes]:
+    """Returns the 32 digits of the name of a file in the inbox, as bytes, and its public key."""
+    data = random + blake3(content).digest() + public_of(inbox_of(remote_id, generation))
+    data += prefix.encode("ascii")
+    names = derived(remote_id, seed, b"treesnap inbox names 2")
+    secret = keyed(derived(remote_id, seed, b"treesnap inbox ephemeral 2"), data)
+    return keyed(names, data, 16), public_of(X25519PrivateKey.from_private_bytes(secret))
+
+
+def inbox_of(remote_id: bytes, generation: Generation) -> X25519PrivateKey:
+    """Returns the secret that reads what was delivered."""
+    secret = derived(remote_id, generation.master_key, b"treesnap inbox 2")
+    return X25519PrivateKey.from_private_bytes(secret)
+
+
+def public_of(secret: X25519PrivateKey) -> bytes:
+    """Returns the public key of a secret."""
+    return secret.public_key().public_bytes_raw()
+
+
 def public_key(seed: bytes) -> bytes:
     """Returns the public key of a seed."""
     return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
@@ -101,6 +130,24 @@ def read_paper(lines: list[str]) -> bytes:
     return key
 
 
+def read_origin(remote_id: bytes, data: bytes) -> dict[str, object]:
+    """Returns what a machine says of a commit, in an object of the packs of that."""
+    outer = msgpack.unpackb(data)
+    assert outer["version"] == 1
+    public = Ed25519PublicKey.from_public_bytes(outer["key"])
+    try:
+        public.verify(outer["signature"], b"treesnap origin 2" + remote_id + outer["statement"])
+    except InvalidSignature as error:
+        raise AssertionError("signature") from error
+    statement: dict[str, object] = msgpack.unpackb(outer["statement"])
+    assert statement["version"] == 1
+    machine, history = statement["machine"], statement["history"]
+    assert machine == blake3(outer["key"]).digest(length=8)
+    assert isinstance(history, list)
+    assert history[0].endswith(machine)
+    return statement
+
+
 class File:
     """A file, with its parts told apart, and its signature verified if it has one."""
 
@@ -112,7 +159,8 @@ class File:
         data: bytes,
         signers: tuple[bytes, ...] = (),
     ):
-        is_signed = name.partition("/")[0] in {"commits", "deletions", "state", "members"}
+        is_delivered = name.startswith("inbox/")
+        is_signed = is_delivered or name.partition("/")[0] in SIGNED
         is_clear = name.partition("/")[0] in {"state", "members"}
         last = "[0-9a-f]{16}" if is_clear else "[0-9a-f]{32}"
         assert re.fullmatch(f"[a-z]+/([0-9a-f]+-)*{last}", name)
@@ -120,7 +168,7 @@ class File:
         assert header[:10] == b"TREESNAP\x12\x02"
         algorithm, mode, number = struct.unpack("<BBI", header[10:16])
         assert header[16:] == remote_id
-        assert mode == (0 if is_clear else 1)
+        assert mode == (0 if is_clear else 2 if is_delivered else 1)
         start = 32
         self.statement = b""
         if is_signed:
@@ -146,7 +194,16 @@ class File:
         assert algorithm == generations[number].algorithm
         self.associated = data[:start] + name.encode("ascii")
         master_key = generations[number].master_key
-        files = derived(remote_id, master_key, b"treesnap files 2")
+        if is_delivered:
+            assert number == max(generations)
+            inbox = inbox_of(remote_id, generations[number])
+            shared = inbox.exchange(X25519PublicKey.from_public_bytes(self.statement))
+            salt = self.statement + public_of(inbox)
+            files = derived(salt, shared, b"treesnap inbox files 2")
+            contents = derived(salt, shared, b"treesnap inbox contents 2")
+        else:
+            files = derived(remote_id, master_key, b"treesnap files 2")
+            contents = derived(remote_id, master_key, b"treesnap contents 2")
         self.key = HKDFExpand(SHA256(), 32, b"treesnap file 2" + self.associated).derive(files)
         self.draws = struct.unpack(
             "<QQ", HKDFExpand(SHA256(), 16, b"treesnap pad 2").derive(self.key)
@@ -155,11 +212,7 @@ class File:
         self.segments = [
             data[at : at + SEGMENT + TAG] for at in range(start, len(data), SEGMENT + TAG)
         ]
-        self._content_hash = (
-            (derived(remote_id, master_key, b"treesnap contents 2"), content_hash)
-            if is_signed
-            else None
-        )
+        self._content_hash = (contents, content_hash) if is_signed else None
 
     def encryptions(self) -> Iterator[Encryption]:
         """Yields what the key of the file encrypts."""

@@ -14,9 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from treesnap.core.model.ids import checksum, expanded
+from treesnap.remote.invitation import Invitation
 from treesnap.remote.keys import Algorithm, Cost, MasterKeys, Secret, new_slot
 from treesnap.remote.paper import lines_of
-from treesnap.remote.sealing import Encrypted
+from treesnap.remote.records import (
+    ORIGIN,
+    ORIGIN_STATEMENT,
+    CommitOrigin,
+    DeliveryName,
+    HistoryName,
+    OriginStatement,
+)
+from treesnap.remote.sealing import Encrypted, InboxSealer
 
 VECTORS = Path(__file__).with_name("remote_vectors.json")
 REMOTE_ID = bytes.fromhex("00112233445566778899aabbccddeeff")
@@ -50,8 +59,16 @@ def files() -> list[dict[str, Any]]:
             given = f"state/{number:016x}"
             signer, epoch = sealer.signer(SEED), f"{EPOCH:016x}-"
             commit = f"commits/{epoch}{signer.id.hex()}-{number + 1:08x}-"
+            pack = commit.replace("commits", "packs")
+            newest = keys.of_remote(REMOTE_ID)[keys.newest]
+            writer = InboxSealer(
+                Invitation(REMOTE_ID, newest.generation, newest.algorithm, newest.inbox, SEED),
+                random,
+            )
+            delivered = writer.seal(DeliveryName(writer.writer_id, 0, number).prefix, content)
             made = [
-                (b"", *sealer.seal(f"packs/{epoch}", content)),
+                (b"", *sealer.seal(pack, content)),
+                (delivered.data[172:204], *delivered),
                 (STATEMENT, *sealer.seal(commit, content, signer, STATEMENT)),
                 (b"", given, sealer.sign(given, content, signer)),
                 (
@@ -60,7 +77,7 @@ def files() -> list[dict[str, Any]]:
                     sealer.sign(f"members/{number:016x}", content, sealer.owner),
                 ),
             ]
-            for statement, name, data in made if len(content) < 1000 else made[:1]:
+            for statement, name, data in made if len(content) < 1000 else made[:2]:
                 stored = {
                     "generation": keys.newest,
                     "name": name,
@@ -107,6 +124,22 @@ def slots() -> list[dict[str, Any]]:
     return found
 
 
+def origin() -> dict[str, Any]:
+    """Returns an origin: what a machine says of a commit in an object of its packs."""
+    sealer = Encrypted(FIRST, REMOTE_ID)
+    signer = sealer.signer(SEED)
+    history = HistoryName(bytes(8) + signer.id, "garden@laptop")
+    statement = ORIGIN_STATEMENT.payload(
+        OriginStatement(signer.id, EPOCH, 1, history, (b"a snapshot",))
+    )
+    signature = signer.sign(sealer.signed_object(statement))
+    return {
+        "machine": signer.id.hex(),
+        "history": history.id.hex(),
+        "object": ORIGIN.payload(CommitOrigin(statement, signer.public, signature)).hex(),
+    }
+
+
 def main() -> None:
     """Writes the vectors."""
     generations = {"1": [1, "42" * 32], "2": [2, "43" * 32]}
@@ -117,6 +150,7 @@ def main() -> None:
         "long_content_seed": LONG.decode(),
         "files": files(),
         "slots": slots(),
+        "origin": origin(),
         "paper": {"key": PAPER_KEY.hex(), "lines": lines_of(PAPER_KEY)},
     }
     VECTORS.write_text(json.dumps(vectors, indent=1) + "\n", encoding="ascii")

@@ -124,8 +124,8 @@ def acting(handle: treesnap.Handle, server: Server, role: Role) -> Remotes:
 
 
 def pushed(handle: treesnap.Handle, server: Server, *texts: str) -> Remotes:
-    """Returns a writer that has added the remote, and pushed a snapshot of each text."""
-    remotes = acting(handle, server, Role.WRITER)
+    """Returns a member that has added the remote, and pushed a snapshot of each text."""
+    remotes = acting(handle, server, Role.MEMBER)
     remotes.add("backup", URL)
     for text in texts:
         Path(handle.root, "plants").write_text(text)
@@ -138,8 +138,8 @@ def kinds(used: set[tuple[str, str]], action: str) -> set[str]:
     return {about for name, about in used if name == action}
 
 
-def test_a_writer_adds_a_remote_and_pushes(handle, server):
-    remotes = acting(handle, server, Role.WRITER)
+def test_a_member_adds_a_remote_and_pushes(handle, server):
+    remotes = acting(handle, server, Role.MEMBER)
     info = remotes.add("backup", URL)
     server.used.clear()
     handle.create()
@@ -147,7 +147,7 @@ def test_a_writer_adds_a_remote_and_pushes(handle, server):
     assert len(remotes.push().snapshots) == 1
 
     assert (info.is_encrypted, info.may_collect) == (True, True)
-    assert kinds(server.used, "s3:PutObject") == set(WRITTEN[Role.WRITER])
+    assert kinds(server.used, "s3:PutObject") == set(WRITTEN[Role.MEMBER])
     assert kinds(server.used, "s3:DeleteObject") == set()
 
 
@@ -157,8 +157,8 @@ def refused_of(act: Callable[[], object]) -> ErrorCode:
     return refused.value.code
 
 
-@pytest.mark.parametrize("role", [Role.READER, Role.WRITER])
-def test_nothing_is_removed_with_the_credentials_of_a_reader_or_writer(handle, server, role):
+@pytest.mark.parametrize("role", [Role.READER, Role.MEMBER])
+def test_nothing_is_removed_with_the_credentials_of_a_reader_or_member(handle, server, role):
     pushed(handle, server, "roses", "tulips", "violets")
     remotes = acting(handle, server, role)
     owner = acting(handle, server, Role.COLLECTOR)
@@ -210,7 +210,9 @@ def test_a_reader_adds_clones_and_verifies(handle, server, tmp_path):
     assert server.content == before
 
 
-def test_a_collector_does_everything_else_and_no_more_is_allowed_than_it_does(handle, server):
+def test_a_collector_does_everything_else_and_no_more_is_allowed_than_it_does(
+    handle, server, tmp_path
+):
     """Every name that a command writes or removes is in the tables, and no other."""
     pushed(handle, server, *(f"{number}" for number in range(20)))
     owner = acting(handle, server, Role.COLLECTOR)
@@ -235,26 +237,60 @@ def test_a_collector_does_everything_else_and_no_more_is_allowed_than_it_does(ha
     assert owner.check().is_reliable
     added = owner.add_key("backup", lambda: Secret.raw_key("6b" * 32))
     owner.remove_key("backup", added.id)
+    deliver(owner, server, treesnap.open(handle.root, tmp_path / "sandbox"))
+    server.used.discard(("s3:PutObject", "inbox/"))  # that of the writer
+    assert len(owner.receive().received) == 1
     owner.rotate_keys()
     assert owner.verify(read_data=True).problems == ()
     assert kinds(server.used, "s3:PutObject") == set(WRITTEN[Role.COLLECTOR])
     assert kinds(server.used, "s3:DeleteObject") == set(REMOVED[Role.COLLECTOR])
 
 
-def test_a_place_without_a_remote_is_not_set_up_by_a_writer(handle):
+def test_a_place_without_a_remote_is_not_set_up_by_a_member(handle):
     server = Server()
 
-    code = refused_of(lambda: acting(handle, server, Role.WRITER).add("backup", URL))
+    code = refused_of(lambda: acting(handle, server, Role.MEMBER).add("backup", URL))
 
     assert (code, server.content) == (ErrorCode.REMOTE_DENIED, {})
 
 
+def deliver(owner: Remotes, server: Server, given: treesnap.Handle) -> Remotes:
+    """Returns a writer that the owner invited, and that delivered a snapshot."""
+    _, invitation = owner.invite_writer()
+    given.create()
+    writer = Remotes(given, secret_of, server.opener(Role.WRITER))
+    assert len(writer.deliver(URL, invitation).snapshots) == 1
+    return writer
+
+
+def test_a_writer_delivers_and_can_do_nothing_else(handle, server, tmp_path):
+    owner = acting(handle, server, Role.COLLECTOR)
+    owner.add("backup", URL)
+    given = treesnap.open(handle.root, tmp_path / "sandbox")
+    writer = deliver(owner, server, given)
+    _, again = owner.invite_writer()
+    server.used.clear()
+    before = dict(server.content)
+    assert len(writer.deliver(URL, again, whole=True).snapshots) == 1
+
+    assert server.used == {("s3:PutObject", about) for about in WRITTEN[Role.WRITER]}
+    assert refused_of(lambda: writer.add("backup", URL)) == ErrorCode.REMOTE_DENIED
+    empty = treesnap.open(tmp_path / "again", tmp_path / "sandbox")
+    refused_of(lambda: Remotes(empty, secret_of, server.opener(Role.WRITER)).clone(URL))
+    blobs = server.opener(Role.WRITER)(URL)
+    assert set(blobs.delete(sorted(server.content))) == set(server.content)
+    assert {name: server.content[name] for name in before} == before
+    server.used.clear()
+    assert [len(item.snapshots) for item in owner.receive().received] == [1, 1]
+    assert kinds(server.used, "s3:DeleteObject") == set(WRITTEN[Role.WRITER])
+
+
 def test_roles_are_allowed_more_and_more():
-    assert set(WRITTEN[Role.READER]) < set(WRITTEN[Role.WRITER]) < set(WRITTEN[Role.COLLECTOR])
-    assert set(REMOVED[Role.READER]) == set(REMOVED[Role.WRITER]) < set(REMOVED[Role.COLLECTOR])
+    assert set(WRITTEN[Role.READER]) < set(WRITTEN[Role.MEMBER]) < set(WRITTEN[Role.COLLECTOR])
+    assert set(REMOVED[Role.READER]) == set(REMOVED[Role.MEMBER]) < set(REMOVED[Role.COLLECTOR])
 
 
-def resources(url: str, role: Role = Role.WRITER) -> Sequence[object]:
+def resources(url: str, role: Role = Role.MEMBER) -> Sequence[object]:
     (found,) = role_policies(url, [role])
     return [item["Resource"] for item in found.policy["Statement"]]
 
@@ -281,17 +317,16 @@ def test_a_document_names_the_place_and_nothing_else():
     ],
 )
 def test_other_places_are_told_in_words(url, said):
-    reader, writer, collector = role_policies(url, list(Role))
+    policies = {item.role: item for item in role_policies(url, list(Role))}
 
-    assert (reader.policy, writer.policy, collector.policy) == (None, None, None)
-    assert said in " ".join(writer.advice)
-    assert reader.advice
-    assert collector.advice
-    assert all("{" not in line for item in (reader, writer, collector) for line in item.advice)
+    assert {item.policy for item in policies.values()} == {None}
+    assert said in " ".join(policies[Role.MEMBER].advice)
+    assert all(item.advice for item in policies.values())
+    assert all("{" not in line for item in policies.values() for line in item.advice)
 
 
-def test_a_writer_that_only_appends_pushes_and_replaces_nothing(handle, server, tmp_path):
-    opener = server.opener(Role.WRITER, appends_only=True)
+def test_a_member_that_only_appends_pushes_and_replaces_nothing(handle, server, tmp_path):
+    opener = server.opener(Role.MEMBER, appends_only=True)
     remotes = Remotes(handle, secret_of, opener)
     assert remotes.add("backup", URL, append_only=True).appends_only
     handle.create()
@@ -324,7 +359,7 @@ def test_the_rules_of_a_remote_that_is_only_appended_to_say_so(handle, server):
     conditions = {
         role: [item["Condition"] for item in rules[role]["Statement"] if "Put" in item["Action"]]
         for role in rules
-        if role is Role.WRITER
+        if role is Role.MEMBER
     }
-    assert conditions == {Role.WRITER: [{"Null": {"s3:if-none-match": "false"}}]}
+    assert conditions == {Role.MEMBER: [{"Null": {"s3:if-none-match": "false"}}]}
     assert "if-none-match" not in str(rules[Role.COLLECTOR])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,18 @@ from formats.independent_remote_reader import (
     File,
     Generation,
     Slot,
+    of_writer,
     owner_key,
     padded,
     public_key,
+    read_origin,
     read_paper,
     token,
 )
 from sampling import sized
 from treesnap.core.model.ids import checksum, expanded
 from treesnap.remote import connection
+from treesnap.remote.invitation import Invitation
 from treesnap.remote.keys import (
     Cost,
     MasterKeys,
@@ -35,7 +40,8 @@ from treesnap.remote.keys import (
     slot_header,
 )
 from treesnap.remote.paper import key_of, lines_of
-from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted, padded_size
+from treesnap.remote.records import ORIGIN, ORIGIN_STATEMENT
+from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted, InboxSealer, padded_size
 
 PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "docs" / "reference" / "remote-encryption.md"
@@ -71,6 +77,18 @@ SEED = bytes.fromhex(VECTORS["machine_seed"])
 SIGNERS = (public_key(SEED), *(owner_key(REMOTE_ID, item) for item in GENERATIONS.values()))
 
 
+def writer_of(newest: int, random: Callable[[int], bytes] = os.urandom) -> InboxSealer:
+    """Returns what the recorded writer seals with, whom a generation of the keys invited."""
+    keys = keys_until(newest).of_remote(REMOTE_ID)[newest]
+    given = Invitation(REMOTE_ID, newest, keys.algorithm, keys.inbox, SEED)
+    return InboxSealer(given, random)
+
+
+def generations_until(newest: int) -> dict[int, Generation]:
+    """Returns the recorded rows up to a generation."""
+    return {number: row for number, row in GENERATIONS.items() if number <= newest}
+
+
 def remade(vector: dict[str, Any]) -> tuple[str, bytes]:
     """Returns a recorded file as it is made today."""
     random = bytes.fromhex(vector["random"])
@@ -79,6 +97,8 @@ def remade(vector: dict[str, Any]) -> tuple[str, bytes]:
     signer = sealer.owner if name.startswith("members/") else sealer.signer(SEED)
     if name.startswith(("state/", "members/")):
         return name, sealer.sign(name, content, signer)
+    if name.startswith("inbox/"):
+        return writer_of(vector["generation"], lambda _size: random).seal(name[:-32], content)
     is_signed = name.startswith("commits/")
     statement = bytes.fromhex(vector["statement"])
     return sealer.seal(name[:-32], content, signer if is_signed else None, statement)
@@ -106,6 +126,9 @@ def test_recorded_files_are_opened():
         name, data = vector["name"], recorded(vector)
         if name.startswith("packs/"):
             assert sealer.open(name, data) == content_of(vector)
+        elif name.startswith("inbox/"):
+            newest = Encrypted(keys_until(vector["generation"]), REMOTE_ID)
+            assert newest.open_delivered(name, data, keys.get) == content_of(vector)
         else:
             found = sealer.open_signed(name, data, keys.get)
             expected = bytes.fromhex(vector["statement"]), content_of(vector), vector["generation"]
@@ -114,7 +137,8 @@ def test_recorded_files_are_opened():
 
 def test_the_independent_reader_opens_recorded_files():
     for vector in VECTORS["files"]:
-        file = File(REMOTE_ID, GENERATIONS, vector["name"], recorded(vector), SIGNERS)
+        rows = generations_until(vector["generation"])
+        file = File(REMOTE_ID, rows, vector["name"], recorded(vector), SIGNERS)
 
         assert file.content() == content_of(vector)
         assert file.statement.hex() == vector["statement"]
@@ -124,6 +148,12 @@ def test_names_are_made_as_the_page_says():
     for vector in VECTORS["files"]:
         name, statement = vector["name"], bytes.fromhex(vector["statement"])
         if name.startswith(("state/", "members/")):
+            continue
+        if name.startswith("inbox/"):
+            random, content = bytes.fromhex(vector["random"]), content_of(vector)
+            row = GENERATIONS[vector["generation"]]
+            made = of_writer(REMOTE_ID, row, SEED, random, content, name[:-32])
+            assert made == (bytes.fromhex(name[-32:]), statement)
             continue
         more = public_key(SEED) + checksum(statement, 32) if name.startswith("commits/") else b""
         random = bytes.fromhex(vector["random"])
@@ -177,6 +207,20 @@ def test_the_lines_of_a_paper_are_made_and_read_as_they_were():
     assert "\n".join(lines) in PAGE.read_text(encoding="utf-8")
 
 
+def test_an_origin_is_read_as_the_page_says():
+    recorded_origin = VECTORS["origin"]
+    data = bytes.fromhex(recorded_origin["object"])
+
+    statement = read_origin(REMOTE_ID, data)
+
+    found = ORIGIN_STATEMENT.decode(ORIGIN.decode(data).statement)
+    assert statement["machine"] == found.machine == bytes.fromhex(recorded_origin["machine"])
+    assert statement["history"][0] == found.history.id == bytes.fromhex(recorded_origin["history"])
+    assert (statement["epoch"], statement["sequence"]) == (found.epoch, found.sequence) == (31, 1)
+    with pytest.raises(AssertionError, match="signature"):
+        read_origin(bytes(16), data)
+
+
 def test_a_slot_of_the_usual_cost_is_opened():
     """Once: that costs as much time as all other tests of slots."""
     name, data = COSTLY_SLOT["name"], bytes.fromhex(COSTLY_SLOT["file"])
@@ -204,7 +248,9 @@ CONTENT = expanded(b"generated", 4 * SEGMENT_SIZE)
     size=SIZES,
     is_zero=st.booleans(),
     newest=st.integers(1, 2),
-    prefix=st.sampled_from(["packs/0000000000000001-", "index/", "commits/01-02-", "state/"]),
+    prefix=st.sampled_from(
+        ["packs/0000000000000001-", "index/", "commits/01-02-", "state/", "inbox/01-02-03-"]
+    ),
 )
 def test_both_readers_agree(size, is_zero, newest, prefix):
     content = bytes(size) if is_zero else CONTENT[:size]
@@ -213,14 +259,18 @@ def test_both_readers_agree(size, is_zero, newest, prefix):
 
     if prefix == "state/":
         file = (name, sealer.sign(name, content, signer))
+    elif prefix.startswith("inbox/"):
+        file = writer_of(newest).seal(prefix, content)
     elif prefix[0] == "c":
         file = sealer.seal(prefix, content, signer, CONTENT[:99])
     else:
         file = sealer.seal(prefix, content)
 
-    opened = File(REMOTE_ID, GENERATIONS, *file, SIGNERS)
+    opened = File(REMOTE_ID, generations_until(newest), *file, SIGNERS)
     both = Encrypted(keys_until(2), REMOTE_ID)
-    if prefix[0] in "pi":
+    if prefix.startswith("inbox/"):
+        assert sealer.open_delivered(*file, {signer.id: signer.public}.get) == content
+    elif prefix[0] in "pi":
         assert both.open(*file) == content
     else:
         found = both.open_signed(*file, {signer.id: signer.public}.get)
@@ -250,6 +300,12 @@ def test_the_page_shows_a_recorded_file():
 
     shown = "".join(re.findall(r"`([^`]+)`", example))
 
-    for value in (vector["file"][:64], vector["file"][-32:], vector["random"], file.key.hex(),
+    words = re.findall(r"`(inbox/[0-9a-f-]+)`", example)
+    (delivered,) = (each for each in VECTORS["files"] if each["name"] in words)
+    data, rows = bytes.fromhex(delivered["file"]), generations_until(1)
+    letter = File(REMOTE_ID, rows, delivered["name"], data, SIGNERS)
+
+    for value in (delivered["file"][-32:], delivered["statement"], letter.key.hex(),
+                  vector["file"][:64], vector["file"][-32:], vector["random"], file.key.hex(),
                   use.nonce.hex(), stream.hex(), VECTORS["remote_id"]):  # fmt: skip
         assert value in shown

@@ -143,6 +143,7 @@ TAKERS = [
     # Something else that is called so.
     "core/ops/run/checkpoint.py",
     "plans/repository.py",
+    "remote/keys.py",  # keys
     "core/fs/darwin.py",
     "core/fs/posix.py",
     "testing/*",

@@ -179,7 +179,7 @@ ROWS: tuple[tuple[str, Callable[..., bool]], ...] = (
     ),
     (rf"{_ROOT}/root", registry),
     (rf"{_ROOT}/(?:hold|export)-.*", free),
-    (rf"{_ROOT}/pushed-.*", pushes),
+    (rf"{_ROOT}/(?:pushed|delivered)-.*", pushes),
     (rf"{_ROOT}(?:/watch)?", registry),
     (r"remotes/(?:[^.]|\.machine-).*", lambda taking: taking.holds("remotes/.lock")),
     (r"config\.toml", registry),

@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from treesnap.remote.check import RemoteCheck
     from treesnap.remote.connection import KeyInfo
+    from treesnap.remote.deliveries import Delivered, Received
     from treesnap.remote.histories import HistoryInfo
+    from treesnap.remote.invitation import Invitation
     from treesnap.remote.policy import Role, RolePolicy
     from treesnap.remote.remotes import (
         CloneResult,
         FetchResult,
         PullResult,
         PushResult,
+        ReceiveResult,
         RemoteInfo,
         RemotePolicy,
         RemotePruneResult,
@@ -31,16 +34,28 @@ if TYPE_CHECKING:
         Remotes,
     )
 
-_HOMES = ("check", "connection", "histories", "policy", "remotes")
+_HOMES = (
+    "check",
+    "connection",
+    "deliveries",
+    "histories",
+    "invitation",
+    "policy",
+    "remotes",
+)
 """The modules in which names are looked up, in this order."""
 
 __all__ = [
     "CloneResult",
+    "Delivered",
     "FetchResult",
     "HistoryInfo",
+    "Invitation",
     "KeyInfo",
     "PullResult",
     "PushResult",
+    "ReceiveResult",
+    "Received",
     "RemoteCheck",
     "RemoteInfo",
     "RemotePolicy",

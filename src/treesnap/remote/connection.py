@@ -43,6 +43,7 @@ from treesnap.remote.cache import FileCache
 from treesnap.remote.copies import Doubled, copy_name, original_name
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.format import NAME, SIZE_MAX, RemoteFormat, decode_format, encode_format
+from treesnap.remote.invitation import Invitation
 from treesnap.remote.key_slots import FOLDER as _SLOTS
 from treesnap.remote.key_slots import ExportedSlots, KeySlots
 from treesnap.remote.keys import MasterKeys, OpenedSlot, Secret, new_slot, open_slots, slot_header
@@ -530,6 +531,39 @@ class Connection:
         self._slots.remove(replaced(opened))
         name = slot.name.removeprefix(_SLOTS)
         return KeyInfo(name, secret.kind.words, keys.newest, is_used=True)
+
+    # ---------------------------------------------------------------------- writers
+
+    def writers(self) -> list[str]:
+        """Returns the ids of writers that were invited; raises Refused without encryption."""
+        self._require_keys()
+        return sorted(item.hex() for item in self.files.members.writers())
+
+    def invite(self) -> tuple[str, Invitation]:
+        """Puts a new writer on the list of members; returns its id and what it is given."""
+        keys = self._require_keys().keys.of_remote(self.format.remote_id)[self.generation]
+        invitation = Invitation.new(keys, self.format.remote_id)
+        signer = invitation.writer().signer
+        self.files.members.change_writers(lambda writers: {**writers, signer.id: signer.public})
+        return signer.id.hex(), invitation
+
+    def remove_writer(self, beginning: str) -> str:
+        """Takes a writer from the list: what it delivers counts no more. Returns its id.
+
+        Raises NotFound and InvalidArgument.
+        """
+        fitting = [item for item in self.writers() if item.startswith(beginning)]
+        if not beginning or not fitting:
+            raise NotFound(
+                f"No writer begins with {quoted(beginning)}", code=ErrorCode.WRITER_NOT_FOUND
+            )
+        if len(fitting) > 1:
+            raise InvalidArgument(f"Several writers begin with {quoted(beginning)}")
+        gone = bytes.fromhex(fitting[0])
+        self.files.members.change_writers(
+            lambda writers: {key: value for key, value in writers.items() if key != gone}
+        )
+        return fitting[0]
 
     def _require_keys(self) -> OpenedSlot:
         if self._opened is None:

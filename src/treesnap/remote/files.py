@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -10,9 +10,9 @@ from treesnap.core.model.errors import Corrupt, ErrorCode, UnsupportedFormat
 from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.cache import FileCache
 from treesnap.remote.copies import Doubled
-from treesnap.remote.keys import signer_id
+from treesnap.remote.keys import damaged, signer_id
 from treesnap.remote.members import Machine, Members
-from treesnap.remote.records import Folder, RemoteName, Span
+from treesnap.remote.records import INBOX, DeliveryName, Folder, RemoteName, Span
 from treesnap.remote.sealing import Sealer, Signed, signer_of
 
 _STATES = "state/"
@@ -231,6 +231,27 @@ class SealedFiles:
     def give_up(self) -> None:
         """Lets the requests that other threads repeat fail now."""
         self._blobs.give_up()
+
+    def inbox(self) -> Iterator[tuple[DeliveryName, int]]:
+        """Yields what is in the inbox, with its size, in the order of writers and parts."""
+        for blob in self._blobs.list(INBOX):
+            name = DeliveryName.parse(blob.name)
+            if name is not None:
+                yield name, blob.size_bytes
+
+    def delivered(
+        self, name: DeliveryName, writers: Mapping[bytes, bytes], size_bytes_max: int
+    ) -> bytes:
+        """Returns the content of a file in the inbox; raises Corrupt and RemoteFailed."""
+
+        def key_of(signer: bytes) -> bytes | None:
+            return writers.get(signer) if signer == name.writer else None
+
+        try:
+            data = self._blobs.get(str(name), size_bytes_max)
+        except BlobMissing:
+            raise damaged(str(name), "is missing") from None
+        return self._sealer.open_delivered(str(name), data, key_of)
 
     def sweep_unfinished(self) -> None:
         """Removes what writers that are gone left unfinished."""

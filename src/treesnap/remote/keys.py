@@ -21,7 +21,9 @@ What holds:
    not in the local variables of the functions that an error passes through.
 
 A process that opens a slot is an *owner*: the key that signs the list of members follows from the
-newest master key.
+newest master key. A *writer* has a seed of its own and the public key of the *inbox*, which follows
+from a master key as well: each file that it makes has a key from an exchange of that one with one
+that it makes for the file and forgets. So a writer reads nothing, not even what it wrote.
 
 This is the one module that imports ``cryptography``, when the first key is used. Not here: files
 (sealing), where slots are stored, where secrets come from. docs/reference/remote-encryption.md
@@ -58,6 +60,10 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey,
         Ed25519PublicKey,
+    )
+    from cryptography.hazmat.primitives.asymmetric.x25519 import (
+        X25519PrivateKey,
+        X25519PublicKey,
     )
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
     from cryptography.hazmat.primitives.hashes import SHA256
@@ -165,6 +171,8 @@ class _Library(NamedTuple):
 
     private_key: Callable[[bytes], Ed25519PrivateKey]
     public_key: Callable[[bytes], Ed25519PublicKey]
+    shared_key: Callable[[bytes], X25519PrivateKey]
+    shared_public: Callable[[bytes], X25519PublicKey]
     AESGCM: type[AESGCM]
     ChaCha20Poly1305: type[ChaCha20Poly1305]
     Argon2id: type[Argon2id]
@@ -184,6 +192,10 @@ def _library() -> _Library:
             Ed25519PrivateKey,
             Ed25519PublicKey,
         )
+        from cryptography.hazmat.primitives.asymmetric.x25519 import (
+            X25519PrivateKey,
+            X25519PublicKey,
+        )
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
@@ -195,6 +207,8 @@ def _library() -> _Library:
     return _Library(
         Ed25519PrivateKey.from_private_bytes,
         Ed25519PublicKey.from_public_bytes,
+        X25519PrivateKey.from_private_bytes,
+        X25519PublicKey.from_public_bytes,
         AESGCM,
         ChaCha20Poly1305,
         Argon2id,
@@ -415,10 +429,83 @@ def new_raw_key(random: Random = os.urandom) -> str:
 # ---------------------------------------------------------------- master keys
 
 
+class InboxKeys:
+    """What one file in the inbox of a remote is encrypted with: its writer and readers have it."""
+
+    __slots__ = ("_contents", "_files", "algorithm", "generation")
+
+    def __init__(self, generation: int, algorithm: Algorithm, shared: bytes, salt: bytes) -> None:
+        library = _library()
+        self.generation: int = generation
+        self.algorithm: Algorithm = algorithm
+        self._files = _derived(library, shared, salt, b"treesnap inbox files 2")
+        self._contents = _derived(library, shared, salt, b"treesnap inbox contents 2")
+
+    def content_hash(self, content: bytes | memoryview) -> bytes:
+        """Returns a hash that holders of the keys alone can compare a guess with."""
+        return keyed_hash(self._contents, content)
+
+    def file(self, associated: bytes) -> FileKeys:
+        """Returns the keys of the file."""
+        return _file_keys(self.algorithm, self._files, associated)
+
+
+def _file_keys(algorithm: Algorithm, key: bytes, associated: bytes) -> FileKeys:
+    library = _library()
+    expand = library.HKDFExpand(library.SHA256(), KEY_SIZE, b"treesnap file 2" + associated)
+    return FileKeys(algorithm, expand.derive(key))
+
+
+class WriterKeys:
+    """What one writer signs, names and encrypts with; nothing of it decrypts."""
+
+    __slots__ = ("_ephemeral", "_names", "signer")
+
+    def __init__(self, seed: bytes, remote_id: bytes) -> None:
+        library = _library()
+        self.signer: Signer = key_signer(seed)
+        self._names = _derived(library, seed, remote_id, b"treesnap inbox names 2")
+        self._ephemeral = _derived(library, seed, remote_id, b"treesnap inbox ephemeral 2")
+
+    def token(self, random_bytes: bytes, content: bytes, where: bytes) -> bytes:
+        """Returns the 16 bytes that tell a content in one place from every other."""
+        return keyed_hash(self._names, _random_for(random_bytes, content, where), TOKEN_SIZE)
+
+    def exchanged(
+        self,
+        inbox: bytes,
+        generation: int,
+        algorithm: Algorithm,
+        random_bytes: bytes,
+        content: bytes,
+        where: bytes,
+    ) -> tuple[bytes, InboxKeys]:
+        """Returns a public key for one file, and the keys that it has with that of an inbox.
+
+        Its secret is gone when this returns, and follows from random bytes *and the content*:
+        where a machine repeats its random bytes, two contents have two keys. Raises
+        InvalidArgument for a public key that is none.
+        """
+        secret = keyed_hash(self._ephemeral, _random_for(random_bytes, content, where))
+        library = _library()
+        own = library.shared_key(secret)
+        public = own.public_key().public_bytes_raw()
+        try:
+            shared = own.exchange(library.shared_public(inbox))
+        except ValueError:
+            del own, secret
+            raise InvalidArgument("The key of an inbox is not one") from None
+        return public, InboxKeys(generation, algorithm, shared, public + inbox)
+
+
+def _random_for(random_bytes: bytes, content: bytes, where: bytes) -> bytes:
+    return random_bytes + checksum(content, KEY_SIZE) + where
+
+
 class GenerationKeys:
     """What the files of one remote are named and encrypted with in one generation."""
 
-    __slots__ = ("_contents", "_files", "_names", "_owner", "algorithm", "generation")
+    __slots__ = ("_contents", "_files", "_inbox", "_names", "_owner", "algorithm", "generation")
 
     def __init__(
         self, generation: int, algorithm: Algorithm, master: bytes, remote_id: bytes
@@ -430,6 +517,7 @@ class GenerationKeys:
         self._contents = _derived(library, master, remote_id, b"treesnap contents 2")
         self._names = _derived(library, master, remote_id, b"treesnap names 2")
         self._owner = _derived(library, master, remote_id, b"treesnap owner 2")
+        self._inbox = _derived(library, master, remote_id, b"treesnap inbox 2")
 
     @property
     def owner(self) -> Signer:
@@ -451,9 +539,23 @@ class GenerationKeys:
         """Returns the keys of one file, of which ``associated`` says all that tells it from
         others.
         """
+        return _file_keys(self.algorithm, self._files, associated)
+
+    @property
+    def inbox(self) -> bytes:
+        """The public key that writers encrypt with."""
+        return _library().shared_key(self._inbox).public_key().public_bytes_raw()
+
+    def delivered(self, public: bytes) -> InboxKeys | None:
+        """Returns the keys of a file in the inbox by the public key in it; None for no such key."""
         library = _library()
-        expand = library.HKDFExpand(library.SHA256(), KEY_SIZE, b"treesnap file 2" + associated)
-        return FileKeys(self.algorithm, expand.derive(self._files))
+        own = library.shared_key(self._inbox)
+        try:
+            shared = own.exchange(library.shared_public(public))
+        except ValueError:
+            return None
+        salt = public + own.public_key().public_bytes_raw()
+        return InboxKeys(self.generation, self.algorithm, shared, salt)
 
 
 class MasterKeys:

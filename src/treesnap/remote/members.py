@@ -7,6 +7,9 @@ opens a key slot is an owner, and enrols its machine by itself when it first wri
 creates the next list. A list is one of the newest key generation that its reader can open, so an
 owner whose secret was shut out can enrol no machine. What is not such a list counts for nothing.
 
+The list has *writers* too, which an owner invited: they deliver to the inbox of the remote, and
+what they sign counts nowhere else.
+
 A list is read where a machine is met that the one at hand does not have. Others that know more
 machines name files that are then not readable here, and not the other way round.
 """
@@ -19,7 +22,13 @@ from functools import partial
 from itertools import count
 from typing import Protocol
 
-from treesnap.core.model.errors import Corrupt, ErrorCode, GenerationMissing, UnsupportedFormat
+from treesnap.core.model.errors import (
+    Busy,
+    Corrupt,
+    ErrorCode,
+    GenerationMissing,
+    UnsupportedFormat,
+)
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.remote.blobs.base import BlobMissing
@@ -93,6 +102,7 @@ class Members:
         self._are_keys_known = are_keys_known
         self._keys: dict[bytes, bytes] = {}
         """Public keys by ids."""
+        self._writers: dict[bytes, bytes] = {}
         self._hash = bytes(FILE_ID_SIZE)
         """Of the list that they are from."""
         self._number = -1
@@ -179,7 +189,7 @@ class Members:
                 return signer
             if self._is_current:
                 self._require_newest_keys()
-                self._write(self._sealer, [*self._keys.values(), signer.public])
+                self._write(self._sealer, [*self._keys.values(), signer.public], self._writers)
             self.read()  # where two can create one list, it may be that of another machine
         raise Corrupt(
             "This machine does not become a member of the remote",
@@ -190,24 +200,24 @@ class Members:
     def rotate(self, sealer: Sealer) -> int | None:
         """Creates a list of the same machines with newer keys; returns its number.
 
-        None where another machine created a list meanwhile, or has newer keys. Raises what
-        :meth:`signer` does.
+        Writers are left out: what they deliver is encrypted with the older keys. None where another
+        machine created a list meanwhile, or has newer keys. Raises what :meth:`signer` does.
         """
         self.read()
         self._require_newest_keys()
         number = self._next_number()
-        is_done = self._write(sealer, self._keys.values())
+        is_done = self._write(sealer, self._keys.values(), {})
         return number if is_done and not self._are_keys_known(sealer.generation) else None
 
     def rebuild(self, keys: Iterable[bytes], seen: int) -> bool:
         """Creates a list of machines whose keys were found elsewhere, and of those on the newest
-        list that can be read; returns whether this machine did.
+        list that can be read, without writers; returns whether this machine did.
 
         Its number is above ``seen`` and all that machines came to by counting. Raises RemoteFailed.
         """
         counted = (number for number in self._taken if number <= NUMBER_MAX // 2)
         number = max(self._number, seen, *counted, -1) + 1
-        is_done = self._write(self._sealer, {*self._keys.values(), *keys}, number)
+        is_done = self._write(self._sealer, {*self._keys.values(), *keys}, {}, number)
         self.read()
         return is_done
 
@@ -252,6 +262,26 @@ class Members:
         self._decoded(name, data, self._sealer.owners)
         return data
 
+    def writers(self) -> dict[bytes, bytes]:
+        """Returns the public keys of the writers by their ids, as the newest list has them."""
+        self.read()
+        return dict(self._writers)
+
+    def change_writers(self, change: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]) -> None:
+        """Puts other writers on the list, durably; raises what :meth:`signer` does.
+
+        ``change`` is called again where another machine created a list meanwhile.
+        """
+        self.signer()  # machines are not to be left out by who never read a list
+        for _ in range(_ENROLS_MAX):
+            self.read()
+            self._require_newest_keys()
+            wanted = change(dict(self._writers))
+            if wanted == self._writers:
+                return
+            self._write(self._sealer, self._keys.values(), wanted)
+        raise Busy("Other machines kept changing the members of the remote")
+
     def is_newest(self, number: int) -> bool:
         """Tells whether no higher list was created since all were read."""
         return max(self._listed().keys() - self._taken, default=number) == number
@@ -270,9 +300,15 @@ class Members:
         if self._newer is not None and self._are_keys_known(self._newer.generation):
             raise self._newer
 
-    def _write(self, sealer: Sealer, keys: Iterable[bytes], number: int | None = None) -> bool:
+    def _write(
+        self,
+        sealer: Sealer,
+        keys: Iterable[bytes],
+        writers: Mapping[bytes, bytes],
+        number: int | None = None,
+    ) -> bool:
         """Creates the next list; returns whether this machine did. Raises RemoteFailed."""
-        record = MemberList(self._hash, b"".join(sorted(keys)))
+        record = MemberList(self._hash, b"".join(sorted(keys)), b"".join(sorted(writers.values())))
         name = members_name(self._next_number() if number is None else number)
         return self._blobs.create(name, sealer.sign(name, MEMBERS.seal(record), sealer.owner))
 
@@ -302,10 +338,7 @@ class Members:
     def _take(self, name: str, data: bytes) -> bytes:
         """Takes a list for the one that counts; returns it as it is stored."""
         record = self._decoded(name, data)
-        keys = [
-            record.keys[start : start + KEY_SIZE] for start in range(0, len(record.keys), KEY_SIZE)
-        ]
-        self._keys = {signer_id(key): key for key in keys}
+        self._keys, self._writers = _by_id(record.keys), _by_id(record.writers)
         self._hash = checksum(data, FILE_ID_SIZE)
         self._is_read = True
         return data
@@ -321,3 +354,8 @@ class Members:
             return MEMBERS.unseal(signed.content, name)
         except UnsupportedFormat as error:
             raise Corrupt(error.message, code=ErrorCode.REMOTE_DAMAGED, path=name) from error
+
+
+def _by_id(keys: bytes) -> dict[bytes, bytes]:
+    parts = (keys[start : start + KEY_SIZE] for start in range(0, len(keys), KEY_SIZE))
+    return {signer_id(key): key for key in parts}

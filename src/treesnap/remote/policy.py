@@ -1,7 +1,8 @@
-"""The rules that a bucket needs for machines that read, write or collect.
+"""The rules that a bucket needs for machines that deliver, read, push or collect.
 
+    writer      writes inbox/, and does nothing else
     reader      reads and lists
-    writer      also writes packs/, commits/ and members/; nothing is ever removed with its
+    member      also writes packs/, commits/ and members/; nothing is ever removed with its
                 credentials
     collector   also everything else that a command does
 
@@ -17,7 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from treesnap.core.model.presentation import Record
-from treesnap.remote.records import Folder
+from treesnap.remote.records import INBOX, Folder
 
 if TYPE_CHECKING:
     from treesnap.remote.blobs.bucket import BucketUrl
@@ -26,14 +27,16 @@ if TYPE_CHECKING:
 class Role(StrEnum):
     """What a machine does with a remote."""
 
-    READER = "reader"
     WRITER = "writer"
+    READER = "reader"
+    MEMBER = "member"
     COLLECTOR = "collector"
 
 
 WRITTEN = {
+    Role.WRITER: (INBOX,),
     Role.READER: (),
-    Role.WRITER: (f"{Folder.COMMITS}/", "members/", f"{Folder.PACKS}/"),
+    Role.MEMBER: (f"{Folder.COMMITS}/", "members/", f"{Folder.PACKS}/"),
     Role.COLLECTOR: (
         *(f"{folder}/" for folder in sorted(Folder)),
         "format",
@@ -45,16 +48,26 @@ WRITTEN = {
 }
 """Files, and beginnings of the names of files, that a role writes."""
 REMOVED = {
-    Role.READER: (),
     Role.WRITER: (),
-    Role.COLLECTOR: (*(f"{folder}/" for folder in sorted(Folder)), "keys/", "probe/", "state/"),
+    Role.READER: (),
+    Role.MEMBER: (),
+    Role.COLLECTOR: (
+        *(f"{folder}/" for folder in sorted(Folder)),
+        INBOX,
+        "keys/",
+        "probe/",
+        "state/",
+    ),
 }
 """Beginnings of the names of files that a role removes."""
 
 _ALLOWS = {
+    Role.WRITER: "delivers with an invitation; reads and removes nothing",
     Role.READER: "lists histories, clones, verifies",
-    Role.WRITER: "also pushes; removes nothing",
-    Role.COLLECTOR: "also sets up, prunes, collects garbage, changes keys, tries the server out",
+    Role.MEMBER: "also pushes; removes nothing",
+    Role.COLLECTOR: (
+        "also sets up, receives, prunes, collects garbage, changes keys, tries the server out"
+    ),
 }
 
 
@@ -123,10 +136,12 @@ def _document(place: BucketUrl, role: Role, *, appends_only: bool) -> dict[str, 
     lists: dict[str, object] = {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": bucket}
     if below:
         lists["Condition"] = {"StringLike": {"s3:prefix": f"{below}*"}}
+    if role is Role.WRITER:
+        return {"Version": "2012-10-17", "Statement": [allow("PutObject", WRITTEN[role])]}
     statements = [lists, allow("GetObject", [""])]
     if WRITTEN[role]:
         puts = allow("PutObject", WRITTEN[role])
-        if appends_only and role is Role.WRITER:
+        if appends_only and role is Role.MEMBER:
             puts["Condition"] = {"Null": {"s3:if-none-match": "false"}}
         statements.append(puts)
     if REMOVED[role]:
@@ -146,10 +161,11 @@ def _literal(prefix: str) -> str:
 
 
 _OF_S3: Mapping[Role, tuple[str, ...]] = {
+    Role.WRITER: (),
     Role.READER: (),
-    Role.WRITER: (
+    Role.MEMBER: (
         (
-            "A writer can replace a file that is there: add the remote with --append-only, whose "
+            "A member can replace a file that is there: add the remote with --append-only, whose "
             "rules forbid that, or switch on the versioning of the bucket, with a lifecycle rule "
             "that removes noncurrent versions after some weeks"
         ),
@@ -157,8 +173,15 @@ _OF_S3: Mapping[Role, tuple[str, ...]] = {
     Role.COLLECTOR: (),
 }
 _OF_GOOGLE: Mapping[Role, tuple[str, ...]] = {
-    Role.READER: ("Grant roles/storage.objectViewer on the bucket {place.bucket}",),
     Role.WRITER: (
+        (
+            "Grant roles/storage.objectCreator on the bucket {place.bucket}, on the condition that "
+            "resource.name begins with projects/_/buckets/{place.bucket}/objects/ and the path of "
+            "inbox/"
+        ),
+    ),
+    Role.READER: ("Grant roles/storage.objectViewer on the bucket {place.bucket}",),
+    Role.MEMBER: (
         "Grant roles/storage.objectViewer on the bucket {place.bucket}",
         (
             "Grant roles/storage.objectCreator there, on the condition that resource.name begins "
@@ -168,8 +191,15 @@ _OF_GOOGLE: Mapping[Role, tuple[str, ...]] = {
     Role.COLLECTOR: ("Grant roles/storage.objectUser on the bucket {place.bucket}",),
 }
 _OF_AZURE: Mapping[Role, tuple[str, ...]] = {
-    Role.READER: ("Assign Storage Blob Data Reader on the container {place.bucket}",),
     Role.WRITER: (
+        (
+            "Assign on the container {place.bucket} a role of your own with the data action "
+            "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/add/action, on the "
+            "condition that the path of the blob is below inbox/"
+        ),
+    ),
+    Role.READER: ("Assign Storage Blob Data Reader on the container {place.bucket}",),
+    Role.MEMBER: (
         "Assign Storage Blob Data Reader on the container {place.bucket}",
         (
             "Assign a role of your own there with the data action "
@@ -181,8 +211,9 @@ _OF_AZURE: Mapping[Role, tuple[str, ...]] = {
 }
 _BY_RCLONE = ("Give rclone credentials there that allow what the role does",)
 _OF_DIRECTORIES: Mapping[Role, tuple[str, ...]] = {
+    Role.WRITER: ("Let the user enter the directory, and read and write in its inbox alone",),
     Role.READER: ("Let the user read the directory and all below it, and write nothing there",),
-    Role.WRITER: (
+    Role.MEMBER: (
         "Let the user read the directory and all below it, and write in packs and commits alone",
         (
             "Set the sticky bit of both with 'chmod +t', so that only the owner of a file removes "

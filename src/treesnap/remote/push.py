@@ -70,7 +70,7 @@ def push_snapshots(
         for attempt in range(ATTEMPTS):
             push.begin(view=view if attempt == 0 else None)
             while True:
-                packs = _packs(source, _missing(push.view, source, snapshots))
+                packs = packs_of(source, _missing(push.view, source, snapshots))
                 for blocks in islice(packs, packs_per_commit):
                     # A pack that is not full is the last one.
                     is_last = sum(len(block.data) for block in blocks) < PACK_SIZE_TARGET
@@ -108,7 +108,7 @@ def push_objects(
         for _ in range(ATTEMPTS):
             with Push(remote, history) as push:
                 push.begin()
-                for blocks in _packs(source, group):
+                for blocks in packs_of(source, group):
                     push.add_pack(blocks)
                 if push.commit():
                     stored_packs += push.stored.packs
@@ -132,7 +132,7 @@ class PlannedPush(Record):
 def plan_push(view: View, source: PushSource, snapshots: Sequence[bytes]) -> PlannedPush:
     """Returns what a push of snapshots would do. Costs as much, without the server."""
     objects = packs = size_bytes = 0
-    for blocks in _packs(source, _missing(view, source, snapshots)):
+    for blocks in packs_of(source, _missing(view, source, snapshots)):
         packs += 1
         objects += sum(encoded.object_count for encoded in blocks)
         size_bytes += sum(len(encoded.data) for encoded in blocks)
@@ -174,8 +174,8 @@ def _certain_parents(view: View, snapshots: Iterable[bytes]) -> list[bytes]:
     return [certain[item.parent] for item in records if item.parent in certain]
 
 
-def _packs(source: PushSource, references: Iterable[Reference]) -> Iterator[list[Encoded]]:
-    """Yields the blocks of each pack."""
+def packs_of(source: PushSource, references: Iterable[Reference]) -> Iterator[list[Encoded]]:
+    """Yields the blocks of each pack that objects fill."""
     blocks, size_bytes = list[Encoded](), 0
     for encoded in source.encoded(references):
         blocks.append(encoded)

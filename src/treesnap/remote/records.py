@@ -53,6 +53,8 @@ SIGNATURE_SIZE = 64
 _NAME = re.compile(
     r"([a-z]+)/([0-9a-f]{16})-(?:([0-9a-f]{16})-(?:([0-9a-f]{8})-)?)?([0-9a-f]{32})\Z"
 )
+INBOX = "inbox/"
+_IN_INBOX = re.compile(r"inbox/([0-9a-f]{16})-([0-9a-f]{8})-([0-9a-f]{8})-([0-9a-f]{32})\Z")
 _NUMBERED = re.compile(r"(state|members)/([0-9a-f]{16})\Z")
 
 
@@ -226,6 +228,8 @@ class MemberList(NamedTuple):
     """A hash of the list before; zeros in the first one."""
     keys: bytes
     """The public keys of the machines, 32 bytes each."""
+    writers: bytes = b""
+    """Those of writers, which deliver to the inbox and count for nothing else."""
 
 
 class CommitEntry(NamedTuple):
@@ -381,11 +385,13 @@ _HEAD = Table(
     seen=_HEADS,
     void=array(_SPAN),
 )
+_KEYS = where(BYTES, lambda keys: len(keys) % KEY_SIZE == 0, "has a key that is cut short")
 _MEMBERS = Table(
     MemberList,
     "list of members",
     previous=_FILE_ID,
-    keys=where(BYTES, lambda keys: len(keys) % KEY_SIZE == 0, "has a key that is cut short"),
+    keys=_KEYS,
+    writers=_KEYS,
 )
 
 
@@ -545,6 +551,73 @@ class MachineRecord(NamedTuple):
     """Numbers of commits of which it never learned that they count."""
 
 
+class DeliveryName(NamedTuple):
+    """The name of a file in the inbox."""
+
+    writer: bytes
+    """The id of who wrote it."""
+    number: int
+    """How many snapshots its root had delivered before: of one root, the order."""
+    part: int
+    """0 says what is delivered, and is written last; others are its packs."""
+    id: bytes = b""
+
+    def __str__(self) -> str:
+        return self.prefix + self.id.hex()
+
+    @property
+    def prefix(self) -> str:
+        """All before the random part."""
+        return f"{INBOX}{self.writer.hex()}-{self.number:08x}-{self.part:08x}-"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Returns the name that a text is, or None for another file."""
+        found = _IN_INBOX.match(text)
+        if found is None:
+            return None
+        writer, number, part, identity = found.groups()
+        return cls(bytes.fromhex(writer), int(number, 16), int(part, 16), bytes.fromhex(identity))
+
+
+class Delivery(NamedTuple):
+    """What a writer delivers: snapshots, and all that they need and it did not deliver before."""
+
+    history: bytes
+    """16 random bytes for each root of the writer."""
+    name: str
+    """For people."""
+    snapshots: tuple[bytes, ...]
+    """Payloads of snapshot records, oldest first."""
+    packs: tuple[DeliveryName, ...]
+
+
+def _in_inbox(text: str) -> DeliveryName:
+    name = DeliveryName.parse(text)
+    if name is None:
+        raise InvalidArgument("it names no file in inbox/")
+    return name
+
+
+_DELIVERY = Table(
+    Delivery,
+    "delivery",
+    history=_FILE_ID,
+    packs=array(parsed(TEXT, _in_inbox, str)),
+)
+
+
+class DeliveredHistory(NamedTuple):
+    """What a root delivered to a remote."""
+
+    history: bytes
+    snapshots: tuple[bytes, ...] = ()
+    """Their ids."""
+
+
+_DELIVERED = Table(
+    DeliveredHistory, "delivered history", history=_FILE_ID, snapshots=split_ids(ID_SIZE)
+)
 _MACHINE = Table(
     MachineRecord,
     "machine",
@@ -566,5 +639,7 @@ ORIGIN_STATEMENT: Format[OriginStatement] = Format.of(
     FileKind.ORIGIN, _ORIGIN_STATEMENT, COMMIT_SIZE_MAX
 )
 ORIGIN: Format[CommitOrigin] = Format.of(FileKind.ORIGIN, _ORIGIN, COMMIT_SIZE_MAX)
+DELIVERY: Format[Delivery] = Format.of(FileKind.DELIVERY, _DELIVERY, COMMIT_SIZE_MAX)
+DELIVERED: Format[DeliveredHistory] = Format.of(FileKind.DELIVERED, _DELIVERED)
 CATALOG = Format(FileKind.CATALOG, *single("catalog", commits=_CATALOG), FILE_SIZE_MAX)
 REMOTE_INDEX: Format[RemoteIndexPart] = Format.of(FileKind.REMOTE_INDEX, _INDEX, FILE_SIZE_MAX)

@@ -21,10 +21,13 @@ from treesnap.core.store.records import read_record, write_record
 from treesnap.core.store.roots import Root
 from treesnap.remote.marks import require_not_set_back
 from treesnap.remote.records import (
+    DELIVERED,
+    FILE_ID_SIZE,
     KEY_SIZE,
     MACHINE,
     PUSHED,
     REMOTE,
+    DeliveredHistory,
     HeadName,
     KnownRemote,
     MachineRecord,
@@ -254,3 +257,18 @@ def set_pushed_history(root: Root, remote_id: bytes, pushed: PushedHistory) -> N
 
 def _pushed_name(remote_id: bytes) -> str:
     return f"pushed-{remote_id.hex()}"
+
+
+def delivered_history(root: Root, remote_id: bytes) -> DeliveredHistory:
+    """Returns what a root delivered to a remote; raises Corrupt."""
+    found = root.read(_delivered_name(remote_id), DELIVERED)
+    return found if found is not None else DeliveredHistory(os.urandom(FILE_ID_SIZE))
+
+
+def set_delivered_history(root: Root, remote_id: bytes, delivered: DeliveredHistory) -> None:
+    """Remembers what a root delivered to a remote, durably."""
+    root.write(_delivered_name(remote_id), DELIVERED, delivered)
+
+
+def _delivered_name(remote_id: bytes) -> str:
+    return f"delivered-{remote_id.hex()}"

@@ -67,7 +67,7 @@ from treesnap.core.ops.undo import restore
 from treesnap.core.ops.user_settings import is_safe_remote
 from treesnap.core.store.lock import held
 from treesnap.core.store.maintenance.retention import Decision, Policy, decide
-from treesnap.core.store.roots import load_history, registered_roots
+from treesnap.core.store.roots import Root, load_history, registered_roots
 from treesnap.remote.blobs.wrappers import RoomKept
 from treesnap.remote.cache import FileCache
 from treesnap.remote.check import RemoteCheck, faults_of, try_out
@@ -89,6 +89,15 @@ from treesnap.remote.connection import (
     set_up,
 )
 from treesnap.remote.copies import Doubled
+from treesnap.remote.deliveries import (
+    Delivered,
+    Inbox,
+    Received,
+    beginning_of,
+    lacking,
+    message_of,
+    send,
+)
 from treesnap.remote.fetch import Fetched, LeftOut, Wanted, fetch
 from treesnap.remote.fetched import fetched_root
 from treesnap.remote.format import RemoteFormat
@@ -100,11 +109,13 @@ from treesnap.remote.histories import (
     choose_with_ref,
     without_deleted,
 )
+from treesnap.remote.invitation import Invitation
 from treesnap.remote.key_slots import ExportedSlots
 from treesnap.remote.marks import set_back
 from treesnap.remote.merge_bases import merge_bases, merges_without_effect
+from treesnap.remote.objects import RemoteObjects
 from treesnap.remote.policy import Role, RolePolicy, role_policies
-from treesnap.remote.protocol import Uploaded, View
+from treesnap.remote.protocol import Missing, Uploaded, View
 from treesnap.remote.push import count_missing, plan_push, push_snapshots
 from treesnap.remote.push_source import LocalObjects
 from treesnap.remote.records import (
@@ -112,6 +123,7 @@ from treesnap.remote.records import (
     FILE_ID_SIZE,
     Collection,
     Deletion,
+    Delivery,
     Folder,
     HistoryName,
     KnownRemote,
@@ -121,7 +133,15 @@ from treesnap.remote.records import (
     RemoteState,
     newest_heads,
 )
-from treesnap.remote.registry import Registry, check_remote_name, pushed_history, set_pushed_history
+from treesnap.remote.registry import (
+    Registry,
+    check_remote_name,
+    delivered_history,
+    pushed_history,
+    set_delivered_history,
+    set_pushed_history,
+)
+from treesnap.remote.sealing import InboxSealer
 from treesnap.remote.verify import Verification, VerifiedObjects, repaired
 
 if TYPE_CHECKING:
@@ -205,6 +225,18 @@ class RemoteRepairResult(Record):
     removed: tuple[str, ...]
     """Files among the states that no machine of the remote had written."""
     rebuilt: Rebuilt | None = None
+
+
+class ReceiveResult(Record):
+    """Outcome of receiving what writers delivered."""
+
+    remote: str
+    received: tuple[Received, ...]
+    left: Mapping[str, str]
+    """Deliveries that stay in the inbox, and why."""
+    incomplete: int
+    """How many files are in the inbox beside these: of deliveries that are under way, or were cut
+    off, or of what stays."""
 
 
 class FetchResult(Record):
@@ -826,6 +858,134 @@ class Remotes:
             remote.note(remote.view.number, remote.view.state, info.generation)
             return info, removed
 
+    def invite_writer(self, name: str | None = None) -> tuple[str, Invitation]:
+        """Invites a writer, which delivers snapshots to an encrypted remote and can do nothing
+        else there; durable after return. Returns its id, and what it is given: a secret.
+
+        Raises Refused and Busy.
+        """
+        with self._connected(name, "invite a writer to a remote") as remote:
+            invited = remote.connection.invite()
+            remote.note(remote.view.number, remote.view.state)
+            return invited
+
+    def writers(self, name: str | None = None) -> tuple[str, ...]:
+        """Returns the ids of the writers that were invited. Raises Refused."""
+        with self._connected(name, "look at the writers of a remote", only_reads=True) as remote:
+            return tuple(remote.connection.writers())
+
+    def remove_writer(self, name: str | None, beginning: str) -> str:
+        """Lets what a writer delivers count no more; durable after return. Returns its id.
+
+        What was received of it stays. Raises NotFound, InvalidArgument, Busy and Refused.
+        """
+        with self._connected(name, "remove a writer of a remote") as remote:
+            removed = remote.connection.remove_writer(beginning)
+            remote.note(remote.view.number, remote.view.state)
+            return removed
+
+    def deliver(
+        self,
+        url: str,
+        invitation: Invitation,
+        refs: Sequence[str] = (),
+        *,
+        every_kind: bool = False,
+        whole: bool = False,
+    ) -> Delivered:
+        """Writes snapshots of the root to the inbox of a remote, as an invited writer; durable.
+
+        Reads nothing there. They count once a machine with the keys has received them. Without
+        ``refs`` all that was not delivered before and a person asked for, with ``every_kind``
+        others too. What was delivered is not sent again, unless ``whole``. Raises NotFound, Busy,
+        Corrupt, Refused, RemoteFailed.
+        """
+        directory = directory_of(url)
+        url = url if directory is None else os.path.abspath(directory)
+        remote_id = invitation.remote_id
+        with opened(self._context, "deliver", recover=False) as session, _history_lock(session):
+            before = delivered_history(session.root, remote_id)
+            chosen = {resolve_in(session, ref).id for ref in refs}
+            known = set() if whole else {SnapshotId(item.hex()) for item in before.snapshots}
+            payloads = _lacking(session, known, chosen, 0, every_kind=every_kind)
+            ids = tuple(map(snapshot_id, payloads))
+            sealer = InboxSealer(invitation)
+            begins = beginning_of(sealer.writer_id, before.history).hex()
+            if not payloads:
+                return Delivered(sealer.writer_id.hex(), begins, ids, Uploaded())
+            set_delivered_history(session.root, remote_id, before)
+            parents = {decode_snapshot(item).parent for item in payloads} & known
+            here = {item.id: item for item in session.store.snapshots.names(session.root.id)}
+            delivery = Delivery(before.history, _name_of(session.root), tuple(payloads), ())
+            session.monitor.begin(Phase.PUSH, None, None)
+            blobs = self._opener(url)
+            try:
+                with _while_they_exist(session, ids):
+                    stored = send(
+                        blobs,
+                        sealer,
+                        LocalObjects(session.store),
+                        delivery,
+                        len(before.snapshots),
+                        [
+                            session.store.snapshots.payload(session.root.id, here[item])
+                            for item in parents
+                            if item in here
+                        ],
+                        session.monitor.advance,
+                    )
+            finally:
+                blobs.close()
+            done = dict.fromkeys((*before.snapshots, *map(bytes.fromhex, ids)))
+            set_delivered_history(session.root, remote_id, before._replace(snapshots=tuple(done)))
+            return Delivered(sealer.writer_id.hex(), begins, ids, stored)
+
+    def receive(self, name: str | None = None) -> ReceiveResult:
+        """Stores what writers delivered as histories of a remote, and empties its inbox.
+
+        Each root of a writer gets a history of its own, whose name says which writer. Objects are
+        compared with their ids. What is not whole, or of no writer, stays in the inbox and is named
+        in the result. Visible when it returns. Raises Busy, Refused, RemoteFailed, RemoteLocked.
+        """
+        with self._connected(name, "receive deliveries") as remote:
+            connection, view = remote.connection, remote.view
+            _become_another_if_copied(remote)
+            inbox, received, left = Inbox(connection.files), list[Received](), dict[str, str]()
+            remote.note(view.number, view.state)  # an older list may have writers that were removed
+            for letter in inbox.letters():
+                try:
+                    delivery = inbox.read(letter)
+                    own_id = connection.files.members.own_id
+                    wanted = lacking(letter, delivery, own_id, view.visible.values())
+                    if wanted.snapshots:
+                        objects = inbox.objects(delivery, RemoteObjects(connection.files, view))
+                        stored = push_snapshots(
+                            connection.protocol,
+                            wanted.history,
+                            objects,
+                            wanted.snapshots,
+                            view=view,
+                            jobs=self._jobs,
+                        )
+                        remote.note_pushed(stored.commits)
+                        view = connection.protocol.read(skips_damaged=True)
+                        view.require_whole()
+                except GenerationMissing:
+                    raise
+                except (Corrupt, Missing) as error:
+                    left[str(letter)] = message_of(error)
+                    continue
+                inbox.remove(letter, delivery)
+                received.append(
+                    Received(
+                        letter.writer.hex(),
+                        wanted.history.id.hex(),
+                        wanted.history.name,
+                        tuple(map(snapshot_id, wanted.snapshots)),
+                    )
+                )
+            return ReceiveResult(remote.name, tuple(received), left, inbox.left - len(left))
+
     def collect(self, name: str | None = None) -> Collected:
         """Frees the space of everything on a remote that no snapshot needs.
 
@@ -1403,6 +1563,19 @@ def _refuse_inside(session: Session, directory: str) -> None:
         raise InvalidArgument(f"The directory {quoted(real)} lies in the store")
 
 
+def _name_of(root: Root) -> str:
+    """Returns what people know the history of a root by."""
+    return f"{os.path.basename(os.fsdecode(root.path)) or 'root'}@{platform.node() or 'machine'}"
+
+
+def _become_another_if_copied(remote: _RemoteSession) -> None:
+    """Goes on as another machine where this one, or another one, is a copy."""
+    machine = _registry(remote.session).machine(remote.connection.format.remote_id)
+    members = remote.connection.files.members
+    if remote.view.is_ahead_of(members.own_id, machine.sequence()):
+        machine.renew()
+
+
 def _history_to_push(remote: _RemoteSession) -> PushedHistory:
     """Returns the root's history on a remote: a new one at the first push.
 
@@ -1415,10 +1588,8 @@ def _history_to_push(remote: _RemoteSession) -> PushedHistory:
     root = remote.session.root
     machine = _registry(remote.session).machine(remote.connection.format.remote_id)
     members = remote.connection.files.members
-    is_copied = remote.view.is_ahead_of(members.own_id, machine.sequence())
-    name = f"{os.path.basename(os.fsdecode(root.path)) or 'root'}@{platform.node() or 'machine'}"
-    if is_copied:
-        machine.renew()
+    _become_another_if_copied(remote)
+    name = _name_of(root)
     pushed = remote.own_history()
     if pushed is None:
         return PushedHistory(HistoryName.new(members.own_id, name))

@@ -7,6 +7,7 @@
 
     encrypted file    header | segments
     signed file       header | length, signer, hashes, signature | statement | content or segments
+                      of the inbox, with a public key as its statement
 
     segments: encrypted(content | zeros | content size u64), 64 KiB each but for the last,
               with a tag of 16 bytes after each
@@ -50,6 +51,7 @@ from treesnap.core.codec.envelope import MAGIC, FileKind
 from treesnap.core.model.errors import Corrupt, GenerationMissing, InvalidArgument
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.remote.invitation import Invitation
 from treesnap.remote.keys import (
     KEY_SIZE,
     RANDOM_SIZE,
@@ -59,6 +61,7 @@ from treesnap.remote.keys import (
     TAG_SIZE,
     TOKEN_SIZE,
     GenerationKeys,
+    InboxKeys,
     MasterKeys,
     Random,
     RemoteFile,
@@ -78,8 +81,8 @@ STEP_MIN = 2048
 them, but for headers and tags."""
 
 _VERSION = 2
-_CLEAR, _ENCRYPTED = 0, 1
-"""Modes. 2 is reserved for files of writers that cannot read."""
+_CLEAR, _ENCRYPTED, _DELIVERED = 0, 1, 2
+"""Modes. The last one is of files in the inbox, which their writers cannot read."""
 _HEADER = struct.Struct(f"<8sBBBBI{REMOTE_ID_SIZE}s")
 _SIGNED = struct.Struct(f"<I{SIGNER_ID_SIZE}s{KEY_SIZE}s{KEY_SIZE}s")
 """Length of the statement, who signs, and hashes of statement and content."""
@@ -93,6 +96,7 @@ _GIVEN_NAME = re.compile(r"[a-z]+/[0-9a-f]{16}\Z")
 
 Range = tuple[int, int]
 """First byte and size."""
+_Keys = GenerationKeys | InboxKeys
 KeyOf = Callable[[bytes], bytes | None]
 """Returns the public key of who has an id, or None for a stranger."""
 
@@ -148,6 +152,9 @@ class Sealer(Protocol):
 
     def sign(self, name: str, content: bytes, signer: Signer) -> bytes:
         """Returns a signed file that is not encrypted, for a name like ``state/<16 hex>``."""
+
+    def open_delivered(self, name: str, data: bytes, key_of: KeyOf) -> bytes:
+        """Returns the content of a whole file in the inbox; raises Corrupt."""
 
     def open(self, name: str, data: bytes) -> bytes:
         """Returns the content of a whole file that is not signed; raises Corrupt."""
@@ -236,6 +243,10 @@ class Plain:
         """Returns the content after a head."""
         _valid(_GIVEN_NAME, name)
         return _clear(self._remote_id, 0, name, content, signer)
+
+    def open_delivered(self, name: str, data: bytes, key_of: KeyOf) -> bytes:  # noqa: ARG002 - as the protocol has it
+        """Raises Corrupt: without keys there is no writer that cannot read."""
+        raise damaged(name, "was delivered to a remote that is not encrypted")
 
     def open(self, name: str, data: bytes) -> bytes:  # noqa: ARG002 - as the protocol has it
         """Returns the content."""
@@ -336,10 +347,25 @@ class Encrypted:
         _valid(_GIVEN_NAME, name)
         return _clear(self._remote_id, self.generation, name, content, signer)
 
+    def open_delivered(self, name: str, data: bytes, key_of: KeyOf) -> bytes:
+        """Returns the content of a whole file in the inbox; raises Corrupt.
+
+        What was encrypted for an older generation is refused: a holder of older keys who was shut
+        out can read it, and may have written it.
+        """
+        _require_random_name(name)
+        head = _Head.read(name, data)
+        head.require_signed(name, key_of, self.is_signed)
+        keys = self._newest.delivered(head.statement)
+        if keys is None:
+            raise damaged(name, "does not say which key it was encrypted with")
+        return _opened(name, data, head, keys, _header(keys, self._remote_id, _DELIVERED))
+
     def open(self, name: str, data: bytes) -> bytes:
         """Returns the content of a whole file; raises Corrupt, or GenerationMissing."""
         _require_random_name(name)
-        return self._content(name, data[: _HEADER.size], data)[1]
+        keys = self._keys_of(name, data)
+        return _decrypted(name, data, data[: _HEADER.size], keys, _header(keys, self._remote_id))
 
     def open_signed(self, name: str, data: bytes, key_of: KeyOf) -> Signed:
         """Returns what a whole signed file holds; raises Corrupt, or GenerationMissing."""
@@ -351,9 +377,8 @@ class Encrypted:
         if _GIVEN_NAME.match(name):
             return head.opened_clear(name, data, self._remote_id, generation)
         _require_random_name(name)
-        keys, content = self._content(name, head.data, data)
-        if keys.content_hash(content) != head.content_hash:
-            raise damaged(name, "has another content than its machine signed")
+        keys = self._keys_of(name, data)
+        content = _opened(name, data, head, keys, _header(keys, self._remote_id))
         return Signed(head.statement, content, generation)
 
     def open_damaged(self, name: str, data: bytes) -> tuple[bytes, list[tuple[int, int]] | None]:
@@ -387,27 +412,12 @@ class Encrypted:
                 return stream.getvalue(), bad
         raise _forged(name, 0)
 
-    def _content(self, name: str, head: bytes, data: bytes) -> tuple[GenerationKeys, bytes]:
-        stream_size = _stream_size_in(name, len(data) - len(head))
+    def _keys_of(self, name: str, data: bytes) -> GenerationKeys:
         generation = generation_of(name, data)
         keys = self._generations.get(generation)
         if keys is None:
             raise _missing(name, generation, self._generations)
-        if data[: _HEADER.size] != _header(keys, self._remote_id):
-            raise damaged(name, "is of another remote, or names another algorithm than its keys")
-        segments = _Segments(keys, name, head)
-        last = _segment_count(stream_size) - 1
-        view = memoryview(data)
-        stream = BytesIO()
-        for number in range(last + 1):
-            start = len(head) + number * _STORED_SIZE
-            stored = view[start : start + _STORED_SIZE]
-            part = segments.decrypt(number, stored, is_last=number == last)
-            if part is None:
-                raise _forged(name, number)
-            stream.write(part)
-        stream.truncate(segments.content_size(name, stream))
-        return keys, stream.getvalue()
+        return keys
 
     def sealed_size(self, name: str, content_size: int) -> int:
         """Returns how large the file of a content is that is not signed.
@@ -467,6 +477,33 @@ class Encrypted:
         if bad is None:
             raise damaged(name, "is shorter or longer than it has to be")
         raise _forged(name, bad)
+
+
+class InboxSealer:
+    """Files of one writer in the inbox of a remote: it makes them, and cannot open them."""
+
+    def __init__(self, invitation: Invitation, random: Random = os.urandom) -> None:
+        self._invitation = invitation
+        self._keys = invitation.writer()
+        self._random = random
+
+    @property
+    def writer_id(self) -> bytes:
+        """What names the writer."""
+        return self._keys.signer.id
+
+    def seal(self, prefix: str, content: bytes) -> RemoteFile:
+        """Returns a new file: its name is a prefix and 32 hex digits, which stand for the rest."""
+        given, random = self._invitation, self._random(RANDOM_SIZE)
+        where = given.inbox + _valid(_PREFIX, prefix)
+        name = prefix + self._keys.token(random, content, where).hex()
+        public, keys = self._keys.exchanged(
+            given.inbox, given.generation, given.algorithm, random, content, where
+        )
+        header = _header(keys, given.remote_id, _DELIVERED)
+        content_hash = keys.content_hash(content)
+        head = _Head.signed(name, header, content_hash, self._keys.signer, public)
+        return RemoteFile(name, _encrypted(keys, name, head.data, content))
 
 
 class _Head(NamedTuple):
@@ -553,13 +590,13 @@ def _signed_bytes(before: bytes, name: str) -> bytes:
     return _SIGNED_AS + before + name.encode("ascii")
 
 
-def _header(keys: GenerationKeys, remote_id: bytes) -> bytes:
+def _header(keys: _Keys, remote_id: bytes, mode: int = _ENCRYPTED) -> bytes:
     return _HEADER.pack(
         MAGIC,
         FileKind.ENCRYPTED,
         _VERSION,
         keys.algorithm,
-        _ENCRYPTED,
+        mode,
         keys.generation,
         remote_id,
     )
@@ -582,7 +619,35 @@ def _clear(
     return _Head.signed(name, header, hashed, signer, statement).data + content
 
 
-def _encrypted(keys: GenerationKeys, name: str, head: bytes, content: bytes | memoryview) -> bytes:
+def _opened(name: str, data: bytes, head: _Head, keys: _Keys, header: bytes) -> bytes:
+    """Returns the content of a signed file whose signature was verified; raises Corrupt."""
+    content = _decrypted(name, data, head.data, keys, header)
+    if keys.content_hash(content) != head.content_hash:
+        raise damaged(name, "has another content than its machine signed")
+    return content
+
+
+def _decrypted(name: str, data: bytes, head: bytes, keys: _Keys, header: bytes) -> bytes:
+    """Returns the content of a whole file that begins with a head; raises Corrupt."""
+    stream_size = _stream_size_in(name, len(data) - len(head))
+    if data[: _HEADER.size] != header:
+        raise damaged(name, "is of another remote, or names another algorithm than its keys")
+    segments = _Segments(keys, name, head)
+    last = _segment_count(stream_size) - 1
+    view = memoryview(data)
+    stream = BytesIO()
+    for number in range(last + 1):
+        start = len(head) + number * _STORED_SIZE
+        stored = view[start : start + _STORED_SIZE]
+        part = segments.decrypt(number, stored, is_last=number == last)
+        if part is None:
+            raise _forged(name, number)
+        stream.write(part)
+    stream.truncate(segments.content_size(name, stream))
+    return stream.getvalue()
+
+
+def _encrypted(keys: _Keys, name: str, head: bytes, content: bytes | memoryview) -> bytes:
     segments = _Segments(keys, name, head)
     stream_size = segments.stream_size(len(content))
     last = _segment_count(stream_size) - 1
@@ -596,7 +661,7 @@ def _encrypted(keys: GenerationKeys, name: str, head: bytes, content: bytes | me
 class _Segments:
     """The segments of one file, encrypted with the key of that file."""
 
-    def __init__(self, keys: GenerationKeys, name: str, head: bytes) -> None:
+    def __init__(self, keys: _Keys, name: str, head: bytes) -> None:
         self._associated = head + name.encode("ascii")
         self._file = keys.file(self._associated)
 

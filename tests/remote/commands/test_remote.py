@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from functools import partial
 
 import pytest
 
@@ -828,3 +829,32 @@ def test_what_came_after_a_snapshot_is_pushed(snap, root, disk):
     assert snap("push", "--since", "unknown").code == 5
     assert snap("push", "--json").json["snapshots"] == made[:1]
     assert snap("remote", "show", "--json").json["histories"][0]["newest_id"] == made[2]
+
+
+def test_a_writer_is_invited_delivers_and_is_removed(snap, run_snap, root, disk, tmp_path):
+    snap("remote", "add", "disk", disk, "--encrypt", env=PASSPHRASE)
+    text = snap("remote", "invite", "--writer", env=PASSPHRASE).out.strip()
+    (tmp_path / "sandbox").mkdir()
+    (tmp_path / "sandbox" / "result").write_text("work")
+    env = {"TREESNAP_REMOTE_INVITATION": text, "SNAP_STORE": str(tmp_path / "other")}
+    sandbox = partial(run_snap, cwd=tmp_path / "sandbox", env=env)
+    sandbox("create", "-q")
+
+    done = sandbox("remote", "deliver", disk, "latest", "--json").json
+
+    assert (len(done["snapshots"]), done["objects"] > 0) == (1, True)
+    assert sandbox("remote", "deliver", disk).out == "Everything that you asked for was delivered\n"
+    refused = sandbox("remote", "deliver", disk, env={**env, "TREESNAP_REMOTE_INVITATION": ""})
+    assert (refused.code, "An invitation is needed" in refused.err) == (3, True)
+    (disk / "inbox" / f"{'0' * 16}-{'0' * 8}-{'0' * 8}-{'0' * 32}").write_text("junk")
+    received = snap("remote", "receive", "--json", env=PASSPHRASE)
+    assert (received.code, len(received.json["left"]), received.json["incomplete"]) == (7, 1, 0)
+    (item,) = received.json["received"]
+    assert item["history_id"].startswith(done["history"])
+    assert item["snapshots"] == done["snapshots"]
+    listed = snap("remote", "invite", "--list", env=PASSPHRASE).out.split()
+    assert listed == [done["writer"]]
+    removed = snap("remote", "invite", "disk", "--remove", listed[0][:6], env=PASSPHRASE)
+    assert removed.out == f"Removed the writer {listed[0]}\n"
+    assert snap("remote", "invite", "--writer", "--list", env=PASSPHRASE).code == 2
+    assert snap("remote", "invite", "disk", "--remove", "0", env=PASSPHRASE).code == 5

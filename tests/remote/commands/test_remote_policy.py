@@ -42,11 +42,12 @@ def test_rules_of_a_directory_are_told_in_words(snap, disk):
     every = snap("remote", "policy").out
 
     assert [line.partition(":")[0] for line in every.splitlines() if ": " in line] == [
-        "reader",
         "writer",
+        "reader",
+        "member",
         "collector",
     ]
-    assert "write in packs and commits alone\n" in snap("remote", "policy", "--role", "writer").out
+    assert "write in packs and commits alone\n" in snap("remote", "policy", "--role", "member").out
     assert snap("remote", "policy", "--role", "owner").code == 2
     assert snap("remote", "policy", "none").code == 5
 
@@ -65,13 +66,13 @@ def test_a_document_is_printed_alone(snap, disk):
     registry = Registry(LocalFileSystem(), Layout(str(store.parent)))
     registry.add("bucket", KnownRemote("s3://bucket/me", bytes(15) + b"1", is_encrypted=True))
 
-    outcome = snap("remote", "policy", "bucket", "--role", "writer")
+    outcome = snap("remote", "policy", "bucket", "--role", "member")
 
     assert json.loads(outcome.out)["Statement"][-1]["Action"] == "s3:PutObject"
     assert "versioning" in outcome.err
     every = snap("remote", "policy", "bucket")
-    assert every.out.count('"Version"') == 3
-    assert "writer: also pushes; removes nothing\n" in every.out
+    assert every.out.count('"Version"') == 4
+    assert "member: also pushes; removes nothing\n" in every.out
 
 
 def test_a_directory_that_only_others_write_is_cloned_and_added(

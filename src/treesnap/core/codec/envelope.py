@@ -80,6 +80,8 @@ class FileKind(IntEnum):
     MEMBERS = 27
     MACHINE = 28
     ORIGIN = 29
+    DELIVERY = 30
+    DELIVERED = 31
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:

@@ -125,6 +125,7 @@ class ErrorCode(StrEnum):
     SECRET_IN_USE = "secret-in-use"  # noqa: S105 - the code of an error
     NOTHING_IN_COMMON = "nothing-in-common"
     KEY_NOT_FOUND = "key-not-found"
+    WRITER_NOT_FOUND = "writer-not-found"
     HISTORY_NOT_FOUND = "history-not-found"
     REMOTE_DAMAGED = "remote-damaged"
     REMOTE_FAILED = "remote-failed"

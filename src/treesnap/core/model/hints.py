@@ -149,6 +149,7 @@ HINTS: dict[str, str | None] = {
         "'snap remote list' shows the remotes, 'snap remote add NAME URL' adds one"
     ),
     "key-not-found": "'snap remote key list' shows the key slots",
+    "writer-not-found": "'snap remote invite --list' shows the writers",
     "history-not-found": (
         "'snap remote show NAME' lists the histories, 'snap push NAME' begins one"
     ),

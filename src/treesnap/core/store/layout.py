@@ -35,6 +35,7 @@
 │   ├── export-<16 hex>         a restore to another directory that is under way
 │   ├── hold-<id>-<16 hex>      a snapshot that a process at work goes back to if it fails
 │   ├── pushed-<32 hex>         the root's history on a remote
+│   ├── delivered-<32 hex>      what the root delivered to the inbox of one
 │   ├── plan-<ULID>             a plan; beside it what its steps wrote
 │   ├── plans-lock              held by the process that works on a plan of the root
 │   └── watch/                  of watchers: lock, socket, and a cookie-* of each; locked while

@@ -22,6 +22,7 @@ from treesnap.core.model.quantities import count_text, size_text, time_text
 from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.keys import key
 from treesnap.remote.commands.secret import Source, new_secret_of, remember, remotes_of
+from treesnap.remote.commands.writers import deliver, invite, receive
 
 if TYPE_CHECKING:
     from treesnap.remote import HistoryInfo, RemoteCheck, RemoteInfo, RolePolicy
@@ -344,20 +345,20 @@ def check(invocation: Invocation, *, name: str | None) -> None:
 @remote.command(
     "policy",
     prints_only=True,
-    examples=["snap remote policy backup", "snap remote policy backup --role writer"],
+    examples=["snap remote policy backup", "snap remote policy backup --role member"],
 )
 @remote_argument("name", required=False)
 @click.option(
     "--role",
-    type=click.Choice(["reader", "writer", "collector"]),
+    type=click.Choice(["writer", "reader", "member", "collector"]),
     help="Print the rules for one role alone.",
 )
 @pass_invocation
 def policy(invocation: Invocation, *, name: str | None, role: str | None) -> None:
-    """Print the rules that a bucket needs for machines that read, write or collect.
+    """Print the rules that a bucket needs for machines that deliver, read, push or collect.
 
     For S3 a document for IAM, elsewhere what to set, in words. Nothing is removed with the
-    credentials of a writer. Asks no server.
+    credentials of a writer or a member. Asks no server.
     """
     from treesnap.remote import Role
 
@@ -371,6 +372,9 @@ def policy(invocation: Invocation, *, name: str | None, role: str | None) -> Non
 
 
 remote.add_command(key)
+remote.add_command(invite)
+remote.add_command(deliver)
+remote.add_command(receive)
 
 
 @contextmanager

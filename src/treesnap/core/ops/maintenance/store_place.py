@@ -946,6 +946,7 @@ def _metadata(copier: _Copier, *, is_moved: bool) -> Iterator[str]:
     yield "config.toml"
     caches = {"cache", "cache-recent"} if is_moved else set()
     left = (EXPORT_PREFIX, HOLD_PREFIX) if is_moved else ()
+    prefixes = ("pushed-", "delivered-", PLAN_PREFIX, *left)
     for name in copier.names("roots"):
         inner = os.path.join("roots", name)
         if name.startswith(_COPIES_OF_RECORDS):
@@ -954,7 +955,7 @@ def _metadata(copier: _Copier, *, is_moved: bool) -> Iterator[str]:
             continue
         copier.directory(inner)
         for each in copier.names(inner):
-            if each in _ROOT_FILES | caches or each.startswith(("pushed-", PLAN_PREFIX, *left)):
+            if each in _ROOT_FILES | caches or each.startswith(prefixes):
                 yield os.path.join(inner, each)
     remotes = [name for name in copier.names("remotes") if not name.startswith(".")]
     if remotes:
