@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -136,6 +138,29 @@ def test_a_command_that_fails_leaves_the_summary(snap, binary, command, script, 
     assert (result.code, "Binary file: 4 B -> 4 B" in result.out) == (0, True)
     assert f"'data.bin' is not shown as text: the command of diff.*.bin {why}" in result.err
     assert "--no-textconv" in result.err
+
+
+def test_the_copy_of_a_process_that_was_killed_goes_with_the_next_one(
+    snap, binary, store, command, environment, tmp_path, monkeypatch
+):
+    temporary = tmp_path / "tmp"
+    held = temporary / "treesnap-text-held"
+    held.mkdir(parents=True)
+    snap("config", "diff.*.bin", command("import os; os.kill(os.getppid(), 9)"))
+    words = [sys.executable, "-m", "treesnap", "-C", binary.parent, "--store", store, "diff"]
+    fd = os.open(held, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    variables = environment | {"TMPDIR": str(temporary)}
+    killed = subprocess.run(words, check=False, env=variables)
+    left = {*temporary.iterdir()} - {held}
+
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    snap("config", "diff.*.bin", command(HEX))
+    assert "+0074776f" in snap("diff").out
+    os.close(fd)
+
+    assert (killed.returncode, len(left)) == (-9, 1)
+    assert list(temporary.iterdir()) == [held]
 
 
 def test_a_command_that_cannot_start_is_tried_once(snap, root, binary):

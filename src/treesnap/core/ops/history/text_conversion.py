@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from treesnap.core.ending_signals import signal_name
+from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.durable import opened_file, read_file, write_all
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model import treepath
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 TIME_MAX_S = 20.0
 """How long a command may take for one file."""
 PLACEHOLDER = "{}"
+_PREFIX = "treesnap-text-"
 _SUFFIX = LateRegex(rb"\.[A-Za-z0-9_]{1,16}\Z")
 _READ_SIZE = 1 << 16
 _LAST_LINE_BYTES = 4096
@@ -101,12 +103,10 @@ class _SqlitePrinter:
 
         Raises _ConversionFailed.
         """
-        from tempfile import TemporaryDirectory
-
         if any(content is not None and names_a_file(content) for content in logs.values()):
             raise _ConversionFailed("is not asked: the journal beside it names another file")
         try:
-            with TemporaryDirectory(prefix="treesnap-", ignore_cleanup_errors=True) as directory:
+            with _private_directory(self._fs) as directory:
                 for suffix, content in {b"": data, **logs}.items():
                     if content is not None:
                         self._write(directory, DATABASE + suffix.decode(), content)
@@ -293,17 +293,68 @@ def _converted(content: ChangedContent, command: _Command, size_max: int) -> Cha
 
 def _text_of(data: bytes, name: str, command: _Command, size_max: int) -> bytes:
     """Returns what a command prints of a file."""
-    from tempfile import TemporaryDirectory
-
     fs = LocalFileSystem()
     try:
-        with TemporaryDirectory(prefix="treesnap-", ignore_cleanup_errors=True) as directory:
+        with _private_directory(fs) as directory:
             path = os.path.join(directory, name)
             with opened_file(fs, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
                 write_all(fs, fd, data)
             return _output_of(_words_for(command.words, path), directory, size_max)
     except OSError as error:
         raise _not_started(error) from error
+
+
+@contextmanager
+def _private_directory(fs: LocalFileSystem) -> Iterator[str]:
+    """Yields a directory for a copy, locked while it is used; raises OSError.
+
+    Removes those of processes that were killed: they are not locked any more.
+    """
+    from shutil import rmtree
+    from tempfile import gettempdir, mkdtemp
+
+    with os.scandir(gettempdir()) as entries:
+        left = [entry for entry in entries if entry.name.startswith(_PREFIX)]
+    for entry in left:
+        with suppress(OSError):
+            is_own = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+            fd = _lock(fs, entry.path) if is_own else None
+            if fd is not None:
+                rmtree(entry.path, ignore_errors=True)
+                fs.close(fd)
+    path, fd = "", None
+    while fd is None:
+        path = mkdtemp(prefix=_PREFIX)
+        try:
+            fd = _lock(fs, path)
+        except Unsupported:
+            break  # no process can tell that it is not used, and so none removes it
+    try:
+        yield path
+    finally:
+        rmtree(path, ignore_errors=True)
+        if fd is not None:
+            fs.close(fd)
+
+
+def _lock(fs: LocalFileSystem, path: str) -> int | None:
+    """Returns a locked directory, or None where another process uses or has removed it.
+
+    Raises Unsupported, OSError.
+    """
+    try:
+        fd = fs.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    is_ours = False
+    try:
+        is_free = fs.lock(fd, exclusive=True)
+        with suppress(FileNotFoundError):
+            is_ours = is_free and os.path.samestat(os.stat(path), os.fstat(fd))
+    finally:
+        if not is_ours:
+            fs.close(fd)
+    return fd if is_ours else None
 
 
 def _words_for(words: list[str], path: str) -> list[str]:
