@@ -72,6 +72,10 @@ class HistoryFrame:
 class CellFailed(UsageError):
     """A cell raised; its traceback was shown before, so this is shown as one line."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Returns what IPython shows: of a class that is not its own, the lines of our code."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 @magics_class
 class SnapMagics(Magics):

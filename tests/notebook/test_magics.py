@@ -30,7 +30,9 @@ def test_a_cell_that_raises_is_undone_and_is_an_error(shell, root, handle, capsy
     captured = capsys.readouterr()
     shown = captured.out + captured.err
     assert shown.count("ZeroDivisionError: division by zero") == 1
-    assert "The cell failed; its changes to files were undone" in shown
+    *_, last = shown.strip().splitlines()
+    assert last.startswith("CellFailed: The cell failed; its changes to files were undone")
+    assert "notebook.py" not in shown
     assert "drop rows" in {item.label for item in handle.list()}
 
 
