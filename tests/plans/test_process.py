@@ -83,6 +83,16 @@ def test_how_a_command_ends(place, script, exit_code):
     assert place.shell(script) == exit_code
 
 
+def test_where_no_end_can_be_known_nothing_is_started(place, monkeypatch):
+    """As on a Mac before Python 3.13: a command that is killed at once may have done something."""
+    monkeypatch.delattr(os, "waitid")
+
+    with pytest.raises(OSError, match=r"Python 3\.13"):
+        place.shell("touch made")
+
+    assert not (place.directory / "made").exists()
+
+
 def test_output_of_both_streams_is_passed_on_and_kept(place):
     place.shell("echo one; echo two >&2; printf 'three\\377'")
 

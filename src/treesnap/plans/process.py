@@ -28,7 +28,7 @@ from contextlib import suppress
 from typing import Self
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.children import exit_code_of
+from treesnap.core.fs.children import exit_code_of, require_exit_codes
 from treesnap.core.fs.durable import open_regular, unlink_if_present
 from treesnap.core.fs.os_errors import error_text, translating_os_errors
 from treesnap.core.model.errors import ErrorCode, NotFound, OperationFailed
@@ -102,6 +102,7 @@ def attempt(fs: FileSystem, work: StepWork, listener: Listener, wait_s: float) -
 
 
 def _carry_out(work: StepWork, log_fd: int, output: Pipe) -> Ended:
+    require_exit_codes()
     process = _start(work, log_fd, output.write_fd)
     output.close_write_end()
     ended = Ended(None)

@@ -21,10 +21,18 @@ from contextlib import suppress
 from treesnap.core.fs import processes
 from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.processes import open_file_identity, read_shown
+from treesnap.core.model.type_names import Any
 
 _EXEC_LOOKS_MAX = 100
 _EXEC_PAUSE_S = 0.002
 _ACCESS_MODE = 0o3
+
+
+def require_exit_codes() -> None:
+    """Raises Unsupported where :func:`exit_code_of` can tell none: before a command is started."""
+    if not hasattr(os, "waitid"):
+        message = "On this system, commands of plans need Python 3.13 or later"
+        raise Unsupported(errno.ENOSYS, message)
 
 
 def exit_code_of(process_id: int) -> int | None:
@@ -33,9 +41,8 @@ def exit_code_of(process_id: int) -> int | None:
     Its process id stays reserved. Raises ChildProcessError where this process ignores SIGCHLD, and
     Unsupported where the system does not tell without giving the id away.
     """
-    look = getattr(os, "waitid", None)
-    if look is None:
-        raise Unsupported(errno.ENOSYS, "The end of a command cannot be waited for here")
+    require_exit_codes()
+    look: Any = getattr(os, "waitid", None)
     status = look(os.P_PID, process_id, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if status is None:
         return None
