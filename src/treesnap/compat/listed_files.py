@@ -52,6 +52,8 @@ _ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _ESCAPED = re.compile(r"\\(?=[\\`*_{}\[\]()#+.!~<>|-])")
 _SOFT = frozenset("._-~!?")
 _BETWEEN_WORDS = re.compile(r"[\s,;|\"'`*]+|->|=>|[\u2190-\u21ff]")
+_SIDE_OF_PATCH = re.compile(r"(?<![\w./~-])[ab]/")
+"""What patches of git write before a path."""
 _BRACES = re.compile(r"[^\s`\"'<>|;*?]*\{[^{}\s\"'`*?]*,[^{}\s\"'`*?]*\}[^\s`\"'<>|;*?{}]*")
 _ENDING = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,7}")
 _ABBREVIATIONS = frozenset({"e.g", "i.e"})
@@ -231,7 +233,7 @@ class _ListReader:
 
     def _tokens(self, line: str) -> Iterator[str]:
         """Yields the paths that exist among the runs of whole tokens of a line."""
-        forms = [line, _ESCAPED.sub("", line)]
+        forms = [line, _ESCAPED.sub("", line), _SIDE_OF_PATCH.sub("", line)]
         if "%" in line:
             forms.append(unquote(line, errors="surrogateescape"))
         for text in dict.fromkeys(forms):
