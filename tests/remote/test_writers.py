@@ -21,8 +21,11 @@ from treesnap.core.model.errors import (
     InvalidArgument,
     NotFound,
     Refused,
+    RemoteFailed,
     TreesnapError,
+    WarningCode,
 )
+from treesnap.core.model.events import NullMonitor
 from treesnap.remote import Remotes
 from treesnap.remote.copies import Doubled
 from treesnap.remote.deliveries import Inbox
@@ -52,6 +55,16 @@ def no_secret(_known):
         raise AssertionError("a writer was asked for a secret")
 
     return refuse
+
+
+class Warned(NullMonitor):
+    """Keeps the codes of warnings."""
+
+    def __init__(self) -> None:
+        self.codes: list[WarningCode] = []
+
+    def warn(self, code: WarningCode, message: str) -> None:
+        self.codes.append(code)
 
 
 class Scene:
@@ -296,7 +309,16 @@ def test_a_writer_that_was_removed_or_whose_keys_were_rotated_delivers_no_more(d
         delivered.deliver(name, invitation)
 
     assert len({item.writer for item in delivered.owner.receive().received}) == 1
-    delivered.owner.rotate_keys()
+    warned = Warned()
+    watched = treesnap.open(
+        delivered.base / "desk", delivered.base / "store of desk", monitor=warned
+    )
+    for remotes in (delivered.owner, Remotes(watched, secret_of, delivered.opener)):
+        remotes.rotate_keys()
+    assert warned.codes == []  # there was none left to end
+    delivered.owner.invite_writer()
+    Remotes(watched, secret_of, delivered.opener).rotate_keys()
+    assert warned.codes == [WarningCode.INVITATIONS_ENDED]
     assert delivered.owner.writers() == ()
     delivered.work("green", again=b"more")
     delivered.deliver("green", other)
@@ -396,6 +418,12 @@ def test_junk_in_the_inbox_is_not_fetched(delivered):
     delivered.content["inbox/0"] = b"no name"
     fetched = []
 
+    _, of_other = delivered.owner.invite_writer()
+    known = InboxSealer(of_other)
+    forged = DeliveryName(known.writer_id, 0, 0, bytes(16))
+    huge[str(forged)] = bytes(1 << 20)
+    delivered.content[str(forged)] = bytes(1 << 20)
+
     class Counting(MemoryBlobs):
         def get(self, name: str, size_bytes_max: int = 1 << 28, /) -> bytes:
             fetched.append(name)
@@ -406,8 +434,66 @@ def test_junk_in_the_inbox_is_not_fetched(delivered):
     )
     result = other.receive()
 
-    assert (len(result.received), len(result.left)) == (1, 9)
+    assert (len(result.received), len(result.left)) == (1, 10)
     assert not huge.keys() & set(fetched)
+
+
+@pytest.mark.parametrize("name", ["deliver", "receive"])
+def test_a_server_that_fails_at_any_request_loses_and_doubles_nothing(delivered, name):
+    """What failed is done again; all that was delivered is received, once."""
+    delivered.owner.receive()
+    delivered.work("red", more=os.urandom(3000))
+    for number in range(99):
+        if name == "receive":
+            delivered.deliver("red", delivered.invitation)
+        blobs = FailingBlobs(delivered.content, number)
+        opener = lambda _url, make=False, blobs=blobs: blobs  # noqa: E731 - as in other tests
+        writer = Remotes(delivered.handle("red"), no_secret, opener)
+        owner = Remotes(delivered.handle("desk"), secret_of, opener)
+        try:
+            if name == "deliver":
+                writer.deliver(URL, delivered.invitation)
+            else:
+                owner.receive()
+        except RemoteFailed:
+            delivered.deliver("red", delivered.invitation)
+        else:
+            break
+        delivered.owner.receive()
+        (history,) = delivered.owner.histories()
+        assert history.snapshots == len(delivered.handle("red").list()) == 2 + number
+        assert not [item for item in delivered.inbox() if "-00000000-" in item[30:]]
+        delivered.work("red", more=os.urandom(3000))
+    assert number > 1
+    assert delivered.owner.verify(read_data=True).problems == ()
+
+
+class FailingBlobs(MemoryBlobs):
+    """Fails at one request, before or after it is done, and at all that follow."""
+
+    def __init__(self, content: dict[str, bytes], number: int) -> None:
+        super().__init__(content)
+        self._left = number // 2
+        self._is_done_first = number % 2 == 1
+
+    def _count(self) -> bool:
+        self._left -= 1
+        if self._left < -1 or (self._left == -1 and not self._is_done_first):
+            raise RemoteFailed("the server is gone")
+        return self._left == -1
+
+    def put(self, name, data, /):
+        is_failing = self._count()
+        super().put(name, data)
+        if is_failing:
+            raise RemoteFailed("the answer is lost")
+
+    def delete(self, names, /):
+        is_failing = self._count()
+        found = super().delete(names)
+        if is_failing:
+            raise RemoteFailed("the answer is lost")
+        return found
 
 
 def test_what_is_under_way_is_left_alone(delivered):

@@ -67,6 +67,10 @@ class RemoteCheck(Record):
     """How many machines have pushed there."""
     members: int
     """How many machines may push there."""
+    writers: int
+    """How many writers were invited, which only deliver."""
+    deliveries: int
+    """What they delivered, and was not received yet."""
     unfolded: int
     """Pushes since the last collection, each of which a reader reads by itself."""
     junk: Mapping[str, int]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from treesnap.core.codec.pack import (
-    PACK_SIZE_MAX,
+    Block,
     BlockTable,
     Encoded,
     IndexEntry,
@@ -33,7 +33,7 @@ from treesnap.core.codec.pack import (
 from treesnap.core.codec.reader import Reference, TreeReader, root_references
 from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id
 from treesnap.core.model.entries import ObjectId, ObjectKind
-from treesnap.core.model.errors import Corrupt, UnsupportedFormat
+from treesnap.core.model.errors import Corrupt, InvalidArgument, UnsupportedFormat
 from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Record
@@ -58,7 +58,13 @@ from treesnap.remote.sealing import InboxSealer
 
 _SEALED_MAX = 33 / 32 + 0.01
 """How much larger a file is than its content, but for some KiB."""
+_PART_SIZE_MAX = 128 << 20
+"""A pack that a writer fills has 32 MiB and a block more."""
+OBJECTS_MAX = 1 << 20
+"""Objects of one delivery: to receive it takes up to 300 bytes of memory for each."""
 _OPEN_PACKS_MAX = 3
+_OPEN_BLOCKS_SIZE_MAX = 32 << 20
+"""Bytes of blocks that are kept decompressed, which says nothing of their packs."""
 _NAME_SIZE_MAX = 200
 
 
@@ -117,6 +123,8 @@ def send(
         content, tables = encode_pack(blocks)
         names.append(put(part, content))
         objects = sum(table.object_count for table in tables)
+        if stored.objects + objects > OBJECTS_MAX:
+            raise InvalidArgument(f"A delivery has at most {OBJECTS_MAX} objects: name fewer REFs")
         stored = stored._replace(
             objects=stored.objects + objects,
             packs=part,
@@ -178,7 +186,7 @@ class Inbox:
     def objects(self, delivery: Delivery, others: Objects) -> DeliveredObjects:
         """Returns what is in the packs of a delivery; reads them. Raises Corrupt."""
         return DeliveredObjects(
-            delivery.packs, lambda name: self._content(name, PACK_SIZE_MAX), others
+            delivery.packs, lambda name: self._content(name, _PART_SIZE_MAX), others
         )
 
     def remove(self, letter: DeliveryName, delivery: Delivery) -> None:
@@ -208,38 +216,46 @@ class DeliveredObjects:
     ) -> None:
         self._read = read
         self._others = others
-        self._open: OrderedDict[DeliveryName, dict[int, OpenBlock]] = OrderedDict()
-        self._places: dict[ObjectId, tuple[DeliveryName, IndexEntry]] = {}
+        self._open: OrderedDict[DeliveryName, bytes] = OrderedDict()
+        self._blocks: OrderedDict[Block, OpenBlock] = OrderedDict()
+        self._size = 0
+        self._places: dict[ObjectId, tuple[DeliveryName, BlockTable, IndexEntry]] = {}
         for name in packs:
-            for table in self._tables(name)[1]:
+            for table in scan_blocks(self._content(name), name.id):
                 for entry in table.entries:
-                    self._places.setdefault(entry.id, (name, entry))
+                    self._places.setdefault(entry.id, (name, table, entry))
+                if len(self._places) > OBJECTS_MAX:
+                    raise damaged(str(name), f"is of a delivery of more than {OBJECTS_MAX} objects")
 
-    def _tables(self, name: DeliveryName) -> tuple[bytes, list[BlockTable]]:
-        content = self._read(name)
-        return content, list(scan_blocks(content, name.id))
+    def _content(self, name: DeliveryName) -> bytes:
+        if name not in self._open:
+            self._open[name] = self._read(name)
+            if len(self._open) > _OPEN_PACKS_MAX:
+                self._open.popitem(last=False)
+        self._open.move_to_end(name)
+        return self._open[name]
+
+    def _block(self, name: DeliveryName, table: BlockTable) -> OpenBlock:
+        block = table.block
+        if block not in self._blocks:
+            data = self._content(name)[block.offset : table.end]
+            self._blocks[block] = OpenBlock(table, data)
+            self._size += block.raw_size
+            while self._size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > 1:
+                oldest, _ = self._blocks.popitem(last=False)
+                self._size -= oldest.raw_size
+        self._blocks.move_to_end(block)
+        return self._blocks[block]
 
     def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
         """Returns the verified bytes of an object; raises Corrupt, and Missing."""
         place = self._places.get(object_id)
         if place is None:
             return self._others.get(kind, object_id)
-        name, entry = place
+        name, table, entry = place
         if entry.kind != kind:
             raise damaged(str(name), f"holds object {object_id.hex()} as another kind")
-        if name not in self._open:
-            content, tables = self._tables(name)
-            self._open[name] = {
-                table.block.offset: OpenBlock(table, content[table.block.offset : table.end])
-                for table in tables
-            }
-            if len(self._open) > _OPEN_PACKS_MAX:
-                self._open.popitem(last=False)
-        self._open.move_to_end(name)
-        block = self._open[name].get(entry.block.offset)
-        if block is None:
-            raise damaged(str(name), "was changed meanwhile")
-        return block.find(entry)
+        return self._block(name, table).find(entry)
 
     def prefetch(self, objects: Iterable[ObjectId]) -> None:
         """Reads of the remote what is asked for next and was not delivered."""

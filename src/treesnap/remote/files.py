@@ -13,7 +13,7 @@ from treesnap.remote.copies import Doubled
 from treesnap.remote.keys import damaged, signer_id
 from treesnap.remote.members import Machine, Members
 from treesnap.remote.records import INBOX, DeliveryName, Folder, RemoteName, Span
-from treesnap.remote.sealing import Sealer, Signed, signer_of
+from treesnap.remote.sealing import DELIVERED_HEAD_SIZE, Sealer, Signed, signer_of
 
 _STATES = "state/"
 _SIGNED = (_STATES, f"{Folder.COMMITS}/", f"{Folder.DELETIONS}/")
@@ -242,12 +242,17 @@ class SealedFiles:
     def delivered(
         self, name: DeliveryName, writers: Mapping[bytes, bytes], size_bytes_max: int
     ) -> bytes:
-        """Returns the content of a file in the inbox; raises Corrupt and RemoteFailed."""
+        """Returns the content of a file in the inbox; raises Corrupt and RemoteFailed.
+
+        It is fetched once its first bytes say that the writer in its name signed it.
+        """
 
         def key_of(signer: bytes) -> bytes | None:
             return writers.get(signer) if signer == name.writer else None
 
         try:
+            (start,) = self._blobs.get_ranges(str(name), [(0, DELIVERED_HEAD_SIZE)])
+            self._sealer.require_delivered(str(name), start, key_of)
             data = self._blobs.get(str(name), size_bytes_max)
         except BlobMissing:
             raise damaged(str(name), "is missing") from None

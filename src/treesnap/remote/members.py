@@ -75,6 +75,7 @@ class MemberChain(NamedTuple):
 
     machines: int
     """How many are on the newest one."""
+    writers: int
     faults: tuple[str, ...]
     """What is not as machines make it, in words."""
 
@@ -229,7 +230,7 @@ class Members:
         """
         listed = self._listed()
         faults: list[str] = []
-        machines = 0
+        machines = writers = 0
         previous: bytes | None = bytes(FILE_ID_SIZE) if len(listed) <= _LOOKED_AT_MAX else None
         for number in sorted(listed)[-_LOOKED_AT_MAX:]:
             name = members_name(number)
@@ -254,13 +255,19 @@ class Members:
                         f"The list of machines {name!r} does not follow from the one before: two "
                         "were made at once, one was replaced, or it was made anew"
                     )
-                previous, machines = checksum(data, FILE_ID_SIZE), len(record.keys) // KEY_SIZE
-        return MemberChain(machines, tuple(faults))
+                previous = checksum(data, FILE_ID_SIZE)
+                machines, writers = (len(k) // KEY_SIZE for k in (record.keys, record.writers))
+        return MemberChain(machines, writers, tuple(faults))
 
     def _authentic(self, name: str, data: bytes) -> bytes:
         """Returns a list as it is stored; raises Corrupt where no owner ever signed it."""
         self._decoded(name, data, self._sealer.owners)
         return data
+
+    @property
+    def writer_count(self) -> int:
+        """How many writers are on the list that was read last."""
+        return len(self._writers)
 
     def writers(self) -> dict[bytes, bytes]:
         """Returns the public keys of the writers by their ids, as the newest list has them."""

@@ -42,6 +42,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.events import Phase
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Fields, Record
+from treesnap.core.model.quantities import count_text
 from treesnap.core.model.requests import CaptureRequest
 from treesnap.core.model.results import (
     Privileges,
@@ -536,6 +537,7 @@ class Remotes:
             connection.check_format()
             single = connection.single_files()
             chain = connection.files.members.chain()
+            deliveries = sum(1 for item, _ in connection.files.inbox() if not item.part)
             slots = len(connection.slots()) if format_.is_encrypted else None
             memory_kib = connection.slot_memory_kib() if format_.is_encrypted else ()
             lacking = _count_lacking(remote)
@@ -560,6 +562,8 @@ class Remotes:
             collections=view.state.epoch - 1,
             collected_at_ns=view.state.collected_at_ns or None,
             members=chain.machines,
+            writers=chain.writers,
+            deliveries=deliveries,
             machines=len({head.machine for head in view.counted_heads}),
             unfolded=len(view.commits),
             junk=Counter(name.head.machine.hex() for name in view.damaged),
@@ -837,6 +841,7 @@ class Remotes:
             _alone(remote, "remote key rotate"),
         ):
             rotated = remote.connection.rotate()
+            _warn_of_ended_invitations(remote)
             remote.note(remote.view.number, remote.view.state, rotated.generation)
             return rotated
 
@@ -855,6 +860,7 @@ class Remotes:
             _alone(remote, "remote key change"),
         ):
             info, removed = remote.connection.change(secret)
+            _warn_of_ended_invitations(remote)
             remote.note(remote.view.number, remote.view.state, info.generation)
             return info, removed
 
@@ -1561,6 +1567,16 @@ def _refuse_inside(session: Session, directory: str) -> None:
             )
     if os.path.commonpath([real, store := os.path.realpath(session.store.path)]) == store:
         raise InvalidArgument(f"The directory {quoted(real)} lies in the store")
+
+
+def _warn_of_ended_invitations(remote: _RemoteSession) -> None:
+    count = remote.connection.files.members.writer_count
+    if count:
+        remote.session.monitor.warn(
+            WarningCode.INVITATIONS_ENDED,
+            f"{count_text(count, 'writer')} of {quoted(remote.name)} can deliver no more, and what "
+            "was not received counts no more",
+        )
 
 
 def _name_of(root: Root) -> str:

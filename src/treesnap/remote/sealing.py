@@ -86,6 +86,8 @@ _CLEAR, _ENCRYPTED, _DELIVERED = 0, 1, 2
 _HEADER = struct.Struct(f"<8sBBBBI{REMOTE_ID_SIZE}s")
 _SIGNED = struct.Struct(f"<I{SIGNER_ID_SIZE}s{KEY_SIZE}s{KEY_SIZE}s")
 """Length of the statement, who signs, and hashes of statement and content."""
+DELIVERED_HEAD_SIZE = _HEADER.size + _SIGNED.size + SIGNATURE_SIZE + KEY_SIZE
+"""Bytes of a file in the inbox that say who signed it."""
 _SIGNED_AS = b"treesnap head 2"
 _OBJECT_SIGNED_AS = b"treesnap origin 2"
 _SIZE = struct.Struct("<Q")
@@ -152,6 +154,12 @@ class Sealer(Protocol):
 
     def sign(self, name: str, content: bytes, signer: Signer) -> bytes:
         """Returns a signed file that is not encrypted, for a name like ``state/<16 hex>``."""
+
+    def require_delivered(self, name: str, start: bytes, key_of: KeyOf) -> None:
+        """Raises Corrupt for the first bytes of a file in the inbox that its writer did not sign.
+
+        ``DELIVERED_HEAD_SIZE`` of them are enough.
+        """
 
     def open_delivered(self, name: str, data: bytes, key_of: KeyOf) -> bytes:
         """Returns the content of a whole file in the inbox; raises Corrupt."""
@@ -243,6 +251,10 @@ class Plain:
         """Returns the content after a head."""
         _valid(_GIVEN_NAME, name)
         return _clear(self._remote_id, 0, name, content, signer)
+
+    def require_delivered(self, name: str, start: bytes, key_of: KeyOf) -> None:
+        """Raises Corrupt: without keys there is no writer that cannot read."""
+        self.open_delivered(name, start, key_of)
 
     def open_delivered(self, name: str, data: bytes, key_of: KeyOf) -> bytes:  # noqa: ARG002 - as the protocol has it
         """Raises Corrupt: without keys there is no writer that cannot read."""
@@ -346,6 +358,10 @@ class Encrypted:
         """Returns the content after a head."""
         _valid(_GIVEN_NAME, name)
         return _clear(self._remote_id, self.generation, name, content, signer)
+
+    def require_delivered(self, name: str, start: bytes, key_of: KeyOf) -> None:
+        """Raises Corrupt for the beginning of a file in the inbox that its writer did not sign."""
+        _Head.read(name, start).require_signed(name, key_of, self.is_signed)
 
     def open_delivered(self, name: str, data: bytes, key_of: KeyOf) -> bytes:
         """Returns the content of a whole file in the inbox; raises Corrupt.

@@ -847,6 +847,8 @@ def test_a_writer_is_invited_delivers_and_is_removed(snap, run_snap, root, disk,
     refused = sandbox("remote", "deliver", disk, env={**env, "TREESNAP_REMOTE_INVITATION": ""})
     assert (refused.code, "An invitation is needed" in refused.err) == (3, True)
     (disk / "inbox" / f"{'0' * 16}-{'0' * 8}-{'0' * 8}-{'0' * 32}").write_text("junk")
+    checked = snap("remote", "check", env=PASSPHRASE)
+    assert "1 writer may deliver; 2 deliveries wait in the inbox: 'snap remote rec" in checked.out
     received = snap("remote", "receive", "--json", env=PASSPHRASE)
     assert (received.code, len(received.json["left"]), received.json["incomplete"]) == (7, 1, 0)
     (item,) = received.json["received"]

@@ -84,6 +84,8 @@ def test_what_is_printed_for_programs(snap, disk):
         "lacking": None,
         "machines": 0,
         "members": 1,
+        "writers": 0,
+        "deliveries": 0,
         "may_remove": True,
         "may_replace": True,
         "single_files": 0,

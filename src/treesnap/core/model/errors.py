@@ -178,6 +178,7 @@ class WarningCode(StrEnum):
     STORE_NOT_OBEYED = "store-not-obeyed"
     REMOTE_READABLE = "remote-readable"
     REMOTE_WAITED_FOR = "remote-waited-for"
+    INVITATIONS_ENDED = "invitations-ended"
     ROOT_LARGE = "root-large"
 
 

@@ -243,6 +243,7 @@ WARNING_HINTS: dict[str, str] = {
         "packs say"
     ),
     "remote-snapshot-damaged": "'snap remote verify --repair' on a machine that has it stores it",
+    "invitations-ended": "'snap remote invite --writer' makes a new one for each",
     "remote-waited-for": "Ctrl-C ends the command; --retry-for says how long it waits",
     "repository-shared": (
         "do not commit in it; 'git worktree add' makes a working tree with a branch of its own"

@@ -493,6 +493,10 @@ def _content_lines(found: RemoteCheck) -> Iterator[str]:
         f"{count_text(found.members, 'machine')}, of which {found.machines} have pushed; "
         f"{count_text(found.unfolded, 'push', 'pushes')} since the last collection{when}"
     )
+    if found.writers or found.deliveries:
+        waiting = f"; {count_text(found.deliveries, 'delivery', 'deliveries')} wait in the inbox"
+        ways = ": 'snap remote receive' stores them" if found.deliveries else ""
+        yield f"{count_text(found.writers, 'writer')} may deliver{waiting}{ways}"
     if found.lacking is not None:
         yield (
             f"Lacks {count_text(found.lacking, 'snapshot')} of this root: 'snap push' stores them"
