@@ -328,6 +328,29 @@ class TestWithinOneTick:
         assert self.held(handle) != first
         assert self.held(handle)[1] == b"CONTENT"
 
+    @pytest.mark.parametrize("name", ["file", "directory/file"])
+    def test_a_restore_removes_no_edit_that_nothing_tells(self, handle, root, tmp_path, name):
+        """It comes after the look, just before the file or its directory is taken away."""
+        top = root / name.split("/")[0]
+        kept = tmp_path / "kept"
+        top.rename(kept)
+        handle.create(name="without")
+        kept.rename(top)
+
+        class Edited(RoundedFileSystem):
+            def rename_to_absent(self, source: Any, *names: Any, **options: Any) -> None:
+                if source == os.fsencode(top.name):
+                    (root / name).write_text("CONTENT")
+                super().rename_to_absent(source, *names, **options)
+
+        context = handle.context
+        with pytest.raises(treesnap.Conflict):
+            Handle(
+                context_at(root, context.store_path, clock_ns=context.clock_ns, fs=Edited())
+            ).restore("without")
+
+        assert (root / name).read_text() == "CONTENT"
+
 
 def test_a_file_whose_time_lies_in_the_future_is_not_read_each_time(handle, root):
     os.utime(root / "file", ns=(trees.FUTURE_NS, trees.FUTURE_NS))
