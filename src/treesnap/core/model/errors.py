@@ -177,8 +177,8 @@ class WarningCode(StrEnum):
     REPOSITORY_SHARED = "repository-shared"
     STORE_NOT_OBEYED = "store-not-obeyed"
     REMOTE_READABLE = "remote-readable"
-    REMOTE_WAITED_FOR = "remote-waited-for"
     INVITATIONS_ENDED = "invitations-ended"
+    REMOTE_WAITED_FOR = "remote-waited-for"
     ROOT_LARGE = "root-large"
 
 
