@@ -64,6 +64,8 @@ class Volume:
     """Blocks behind the end of a file are allocated."""
     links: bool = True
     attributes: bool = True
+    respells: bool = True
+    """A rename to another spelling of the same name does something."""
     decomposes: bool = False
     """Names are stored in one form, whatever is written."""
     time_step_ns: int = 1
@@ -71,7 +73,9 @@ class Volume:
 
 VOLUMES = {
     "APFS": Volume(without_case_or_form, swaps=True, excludes=True, clones=True, holes=True),
-    "case-sensitive APFS": Volume(without_form, swaps=True, excludes=True, clones=True, holes=True),
+    "case-sensitive APFS": Volume(
+        without_form, swaps=True, excludes=True, clones=True, holes=True, respells=False
+    ),
     "HFS+": Volume(without_case_or_form, excludes=True, decomposes=True, time_step_ns=10**9),
     "exFAT": Volume(
         str.casefold,
@@ -392,6 +396,15 @@ class MacFileSystem(FoldingFileSystem):
         if volume.decomposes and call.method == "rename":
             source, target = call.arguments
             call.arguments = source, self._stored(target)
+        if call.method == "rename" and not volume.respells:
+            # The kernel takes the two for links of one file, and has nothing to do.
+            source, target = (
+                self._there(name, call.options.get(f"{which}_dir_fd"))
+                for name, which in zip(call.arguments, ("source", "target"), strict=True)
+            )
+            directories = {call.options.get(f"{which}_dir_fd") for which in ("source", "target")}
+            if source == target and len(directories) == 1:
+                return None
         if call.method == "change_times":
             name, time_ns = call.arguments
             call.arguments = name, time_ns // volume.time_step_ns * volume.time_step_ns

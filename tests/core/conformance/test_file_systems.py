@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +52,15 @@ class TestPosixFileSystem(FileSystemTests):
     @pytest.fixture
     def fs(self):
         return PosixFileSystem()
+
+
+@pytest.mark.parametrize("flag", [0x2, 0x4, 0x20000, 0x40000, 0x80000, 0x100000])
+def test_a_flag_that_keeps_a_file_where_it_is_protects_it(monkeypatch, flag):
+    """A Mac and the BSDs tell flags with the status of a file."""
+    for found in (flag, 0x1 | 0x20):
+        monkeypatch.setattr(os, "fstat", lambda _, found=found: SimpleNamespace(st_flags=found))
+        assert PosixFileSystem().is_protected(0) == (found == flag)
+    monkeypatch.undo()
 
 
 class TestWrappedFileSystem(FileSystemTests):

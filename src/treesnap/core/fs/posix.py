@@ -28,6 +28,8 @@ _PROTECTED = (
     | stat_module.UF_APPEND
     | stat_module.SF_IMMUTABLE
     | stat_module.SF_APPEND
+    | stat_module.SF_NOUNLINK
+    | 0x80000  # SF_RESTRICTED of a Mac, for which Python has a name from 3.13 on
 )
 _NO_LOCKS = frozenset(
     {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL, errno.EBADF}
