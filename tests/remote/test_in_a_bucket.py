@@ -65,6 +65,22 @@ def test_a_small_push_asks_the_server_six_times(handle, bucket_url, ceph):
     assert ceph.requests() - before == 6
 
 
+def test_a_delivery_asks_the_server_twice(handle, bucket_url, ceph, tmp_path):
+    """A writer has to be allowed nothing but to write: a pack and a letter."""
+    owner = Remotes(treesnap.open(tmp_path / "desk", tmp_path / "other"), secret_of)
+    owner.add("backup", bucket_url)
+    _, invitation = owner.invite_writer()
+    handle.create()
+    before = ceph.requests()
+
+    Remotes(handle).deliver(bucket_url, invitation)
+
+    assert ceph.requests() - before == 2
+    (received,) = owner.receive().received
+    cloned(tmp_path / "again", tmp_path / "third", bucket_url, received.history_id)
+    assert difference(record(tmp_path / "garden"), record(tmp_path / "again")) == []
+
+
 def test_machines_push_while_another_collects(handle, bucket_url, tmp_path):
     """Each machine is a thread with a store of its own; what was acknowledged can be cloned."""
     Remotes(handle, secret_of).add("backup", bucket_url)

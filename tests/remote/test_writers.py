@@ -8,6 +8,7 @@ import os
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,6 +16,9 @@ import treesnap
 from blob_doubles import MemoryBlobs
 from oracle import difference, record
 from sampling import sized
+from treesnap.core.codec.pack import encode_objects, encode_pack
+from treesnap.core.codec.snapshot import decode_snapshot, encode_snapshot
+from treesnap.core.model.entries import ObjectKind
 from treesnap.core.model.errors import (
     Corrupt,
     ErrorCode,
@@ -26,12 +30,16 @@ from treesnap.core.model.errors import (
     WarningCode,
 )
 from treesnap.core.model.events import NullMonitor
+from treesnap.core.model.ids import object_id
+from treesnap.core.ops.access import opened
 from treesnap.remote import Remotes
 from treesnap.remote.copies import Doubled
 from treesnap.remote.deliveries import Inbox
 from treesnap.remote.files import SealedFiles
 from treesnap.remote.invitation import Invitation
 from treesnap.remote.keys import Algorithm, MasterKeys, Secret, key_signer
+from treesnap.remote.objects import needed_objects
+from treesnap.remote.push_source import LocalObjects
 from treesnap.remote.records import (
     DELIVERY,
     REMOTE_STATE,
@@ -466,6 +474,60 @@ def test_a_server_that_fails_at_any_request_loses_and_doubles_nothing(delivered,
         delivered.work("red", more=os.urandom(3000))
     assert number > 1
     assert delivered.owner.verify(read_data=True).problems == ()
+
+
+@pytest.mark.parametrize("seed", range(sized(4, 300)))
+def test_what_a_hostile_writer_makes_up_stops_no_other_delivery(delivered, seed):
+    """Its files are authentic; what is in them is another tree, record or pack than any is."""
+    random = Random(seed)
+    _, invitation = delivered.owner.invite_writer()
+    sealer = InboxSealer(invitation)
+
+    def spoiled(data: bytes) -> bytes:
+        changed = bytearray(data)
+        for _ in range(random.choice([0, 1, 1, 2, 9])):
+            changed[random.randrange(len(changed))] = random.randrange(256)
+        return bytes(changed[: random.choice([len(data), len(data), len(data) - 1, 3])])
+
+    def put(part: int, content: bytes) -> DeliveryName:
+        file = sealer.seal(DeliveryName(sealer.writer_id, 0, part).prefix, content)
+        delivered.content[file.name] = file.data
+        return DeliveryName.parse(file.name)
+
+    handle = delivered.handle("red")
+    with opened(handle.context, "look") as session:
+        log, source = session.store.snapshots, LocalObjects(session.store)
+        (name,) = log.names(session.root.id)
+        payload = log.payload(session.root.id, name)
+        needed = [*needed_objects(source, [payload], source.seen())]
+        objects = [(item.kind, source.get(item.kind, item.id)) for item in needed]
+    bad = [(kind, spoiled(data) if random.random() < 0.3 else data) for kind, data in objects]
+    root = next(data for kind, data in bad if kind is ObjectKind.TREE)
+    record_ = decode_snapshot(payload)
+    root_id = object_id(ObjectKind.TREE, root)
+    own = encode_snapshot(record_._replace(root=record_.root._replace(content=root_id)))
+    blocks = [encode_objects([(kind, object_id(kind, data), data)]) for kind, data in bad if data]
+    packs = [
+        put(1, content) for content in (encode_pack(blocks)[0], spoiled(encode_pack(blocks)[0]))
+    ]
+    letter = Delivery(
+        random.randbytes(16),
+        random.choice(["", "desk@desk", "\x1b[2J\n", "x" * 10_000, "../.."]),
+        (random.choice([own, payload, spoiled(own)]),) * random.choice([0, 1, 2]),
+        tuple(random.sample(packs, random.randrange(3))),
+    )
+    sealed = DELIVERY.seal(letter)
+    put(0, random.choice([sealed, sealed, sealed, spoiled(sealed), b""]))
+
+    result = delivered.owner.receive()
+
+    honest = delivered.invitation.writer().signer.id.hex()
+    assert [len(item.snapshots) for item in result.received if item.writer == honest] == [1]
+    assert delivered.owner.verify(read_data=True).problems == ()
+    for history in delivered.owner.histories():
+        place = delivered.base / f"again {history.id}"
+        given = treesnap.open(place, delivered.base / f"store of {history.id}")
+        Remotes(given, secret_of, delivered.opener).clone(URL, history.id)
 
 
 class FailingBlobs(MemoryBlobs):

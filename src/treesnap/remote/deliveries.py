@@ -45,8 +45,8 @@ from treesnap.remote.objects import Objects, Seen, complete_trees, needed_object
 from treesnap.remote.protocol import Missing, Uploaded
 from treesnap.remote.push import PushSource, encoded_anew, packs_of
 from treesnap.remote.records import (
-    COMMIT_SIZE_MAX,
     DELIVERY,
+    DELIVERY_SIZE_MAX,
     FILE_ID_SIZE,
     MACHINE_ID_SIZE,
     CommitEntry,
@@ -172,7 +172,7 @@ class Inbox:
 
         Nothing is fetched that does not say that it is of one of these.
         """
-        content = self._content(letter, COMMIT_SIZE_MAX)
+        content = self._content(letter, DELIVERY_SIZE_MAX)
         try:
             delivery = DELIVERY.unseal(content, str(letter))
             for payload in delivery.snapshots:

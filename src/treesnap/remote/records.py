@@ -43,6 +43,8 @@ NUMBER_MAX = (1 << 64) - 1
 SEQUENCE_MAX = (1 << 32) - 1
 KEY_SIZE = 32
 COMMIT_SIZE_MAX = 64 << 20
+DELIVERY_SIZE_MAX = COMMIT_SIZE_MAX // 2
+"""What is delivered has to fit into one commit when it is received."""
 MEMBERS_SIZE_MAX = 1 << 20
 STATEMENT_SIZE_MAX = 60 << 10
 """A reader decides by the beginning of a signed file whether the rest is worth anything."""
@@ -639,7 +641,7 @@ ORIGIN_STATEMENT: Format[OriginStatement] = Format.of(
     FileKind.ORIGIN, _ORIGIN_STATEMENT, COMMIT_SIZE_MAX
 )
 ORIGIN: Format[CommitOrigin] = Format.of(FileKind.ORIGIN, _ORIGIN, COMMIT_SIZE_MAX)
-DELIVERY: Format[Delivery] = Format.of(FileKind.DELIVERY, _DELIVERY, COMMIT_SIZE_MAX)
+DELIVERY: Format[Delivery] = Format.of(FileKind.DELIVERY, _DELIVERY, DELIVERY_SIZE_MAX)
 DELIVERED: Format[DeliveredHistory] = Format.of(FileKind.DELIVERED, _DELIVERED)
 CATALOG = Format(FileKind.CATALOG, *single("catalog", commits=_CATALOG), FILE_SIZE_MAX)
 REMOTE_INDEX: Format[RemoteIndexPart] = Format.of(FileKind.REMOTE_INDEX, _INDEX, FILE_SIZE_MAX)
