@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -424,13 +426,27 @@ def test_nothing_has_changed_since_the_capture_before_in_every_round(tmp_path):
     assert contender.captures == 5
 
 
-def test_the_readme_names_the_time_that_the_suite_measured():
-    """Every other number of README.md is printed by a session that a test types."""
+def test_each_number_of_the_readme_has_a_script():
+    """Those in its blocks are typed by ``test_pages``; the tables are printed by their script."""
     page = (PROJECT / "docs" / "benchmarks" / "index.md").read_text(encoding="utf-8")
     row = next(line for line in page.splitlines() if line.startswith("| roll those 10 files back"))
     measured_s = int(row.split("|")[2].removesuffix(" ms ")) / 1000
-
+    facts = json.loads((PROJECT / "benchmarks" / "results.json").read_text())["facts"]
+    git, restic = (facts["versions"][name].rpartition(".")[0] for name in ("git", "restic"))
+    system = facts["system"].replace(" GNU/Linux", "")
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```|^\|.*?$|\]\([^)]*\)", "", readme, flags=re.DOTALL | re.MULTILINE)
 
-    assert f"Rolling back 10 files of the Linux source takes {measured_s:.1f} s" in readme
+    for sentence in (
+        f"Python {project['requires-python'].removeprefix('>=')} or later",
+        f"Rolling back 10 files of the Linux source takes {measured_s:.1f} s",
+        f"git {git}, restic {restic} ({system})",
+        "restic 0.17 added `restore --delete`",  # what its authors say
+        "apt install python3-venv",
+        f"[{project['license']}",
+    ):
+        assert sentence in prose
+        prose = prose.replace(sentence, "")
+    assert re.findall(r"\d+", prose) == []
     assert "`tox -e bench`" in readme
