@@ -349,3 +349,15 @@ def test_a_person_who_leaves_the_pager_ends_the_command(environment, root, made)
 def test_colours_can_be_asked_for_in_a_pipe(snap, made):
     assert "\x1b[32m+2\x1b[0m" in snap("log", "--color", "always").out
     assert "\x1b" not in snap("log").out
+
+
+def test_a_root_without_snapshots_says_so(snap, root, tmp_path):
+    (tmp_path / "other").mkdir()
+    snap("-C", str(tmp_path / "other"), "create")
+
+    assert snap("log").err.startswith(f"No snapshots of {root} in ")
+    for words in (["diff"], ["restore", "@2h"], ["show", "f00"]):
+        assert "hint: 'snap create' takes the first one" in snap(*words).err
+    snap("create")
+    assert snap("log", "--grep", "x").err.startswith("No such snapshots of ")
+    assert "takes the first one" not in snap("restore", "@2h").err

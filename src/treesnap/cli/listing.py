@@ -51,8 +51,13 @@ class Selection:
 
     def none_found(self) -> str:
         """Returns the words for an empty list: whether there may be other snapshots."""
-        is_narrow = any(condition is not None for condition in self._filter)
-        return "No such snapshots" if is_narrow else "No snapshots"
+        return none_found(self._filter)
+
+
+def none_found(conditions: Iterable[object]) -> str:
+    """Returns the words for an empty list under conditions, of which some are None."""
+    is_narrow = any(condition is not None for condition in conditions)
+    return "No such snapshots" if is_narrow else "No snapshots"
 
 
 def snapshot_lines(

@@ -92,7 +92,7 @@ def mark(context: Context, ref: str, request: CaptureRequest) -> Snapshot:
                 check_name(session, request.name)
             marked = _published(session, resolve_in(session, ref), metadata_of(request), rules)
     except StoreMissing as error:
-        raise unknown(ref) from error
+        raise unknown(ref, has_any=False) from error
     maintain(context, marked.sequence)
     return marked
 

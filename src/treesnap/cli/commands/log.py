@@ -10,6 +10,7 @@ import click
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.hints import ways_back_lines
 from treesnap.cli.invocation import Invocation
+from treesnap.cli.listing import none_found
 from treesnap.cli.options import (
     kind_option,
     limit_option,
@@ -103,6 +104,11 @@ def log(
         )
         terminal = invocation.output.terminal(handle.context.clock_ns())
         widths = _Widths()
+        newest = list(islice(entries, 1))
+        if path is None and not newest:
+            words = none_found((since, kind, session, grep))
+            invocation.output.note(f"{words} of {handle.root} in {handle.store_path}")
+        entries = chain(newest, entries)
         if terminal.columns is not None:
             first = list(islice(entries, _MEASURED))
             widths = _measured(first, terminal)

@@ -6,6 +6,8 @@ a program may show them.
 
 from __future__ import annotations
 
+NO_SNAPSHOTS = "'snap create' takes the first one"
+"""Of ``snapshot-not-found``, where a root has none at all."""
 HINTS: dict[str, str | None] = {
     "store-unavailable": "name another place with --store DIR or $SNAP_STORE",
     "state-unavailable": "name another place with $XDG_STATE_HOME",

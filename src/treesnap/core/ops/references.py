@@ -215,7 +215,7 @@ def _counted_back(
     if is_anything_partial:
         what = "these paths" if any(paths) else "the whole root"
         raise NotFound(f"This root has no snapshot {ref!r} of {what}; 'newest' is of other paths")
-    raise unknown(ref)
+    raise unknown(ref, has_any=_has_any(session))
 
 
 def _at_moment(session: Session, ref: str, wanted: Filter, paths: Sequence[bytes]) -> Snapshot:
@@ -229,7 +229,20 @@ def _at_moment(session: Session, ref: str, wanted: Filter, paths: Sequence[bytes
             and wanted.fits(snapshot)
         ):
             return snapshot
-    raise NotFound(f"This root has no snapshot from {time_text(moment_ns)} or before")
+    error = NotFound(f"This root has no snapshot from {time_text(moment_ns)} or before")
+    if not _has_any(session):
+        error.add_note(_advice())
+    raise error
+
+
+def _advice() -> str:
+    from treesnap.core.model.hints import NO_SNAPSHOTS  # only an error needs it
+
+    return NO_SNAPSHOTS
+
+
+def _has_any(session: Session) -> bool:
+    return session.store.snapshots.listing(session.root.id).newest is not None
 
 
 def position(session: Session) -> Snapshot | None:
@@ -262,11 +275,9 @@ def _elsewhere(session: Session, names: list[SnapshotName], ref: str) -> Snapsho
 
 def by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
     """Returns the one name whose id begins with a reference; raises NotFound, InvalidArgument."""
-    if not _ABBREVIATION.compiled.match(ref):
-        raise unknown(ref)
     matches = [name for name in names if name.id.startswith(ref)]
-    if not matches:
-        raise unknown(ref)
+    if not (matches and _ABBREVIATION.compiled.match(ref)):
+        raise unknown(ref, has_any=bool(names))
     if len(matches) > 1:
         raise InvalidArgument(
             f"The reference {ref!r} fits {len(matches)} snapshots", code=ErrorCode.AMBIGUOUS_REF
@@ -274,9 +285,12 @@ def by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
     return matches[0]
 
 
-def unknown(ref: str) -> NotFound:
+def unknown(ref: str, *, has_any: bool = True) -> NotFound:
     """Returns the error for a reference that names nothing; a time without its sign is advised."""
     error = NotFound(f"This root has no snapshot {ref!r}")
+    if not has_any:
+        error.add_note(_advice())
+        return error
     with suppress(InvalidArgument):
         parse_moment(ref, 0)
         error.add_note(f"a time begins with @: '{_MOMENT}{ref}'")

@@ -111,7 +111,7 @@ def resolve(
                 session, ref, wanted=Filter(session=of_session), paths=paths, anywhere=True
             )
     except StoreMissing as error:
-        raise unknown(ref) from error
+        raise unknown(ref, has_any=False) from error
 
 
 def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
@@ -164,7 +164,7 @@ def delete(context: Context, refs: Sequence[str]) -> SnapshotList:
                 )
             return SnapshotList(chosen.values(), damaged_ids, sorted(newer))
     except StoreMissing as error:
-        raise unknown(refs[0] if refs else "") from error
+        raise unknown(refs[0] if refs else "", has_any=False) from error
 
 
 @contextmanager
@@ -268,7 +268,7 @@ def _with_state(
                 state = session.store.snapshots.change_state(snapshot.id, change)
             return snapshot._replace(state=state)
     except StoreMissing as error:
-        raise unknown(ref) from error
+        raise unknown(ref, has_any=False) from error
 
 
 def count_rollback(session: Session, snapshot: Snapshot, reason: str | None) -> None:
