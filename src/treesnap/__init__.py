@@ -118,10 +118,6 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        problem = unsupported()
-        if problem is not None:
-            raise ImportError(problem, name="treesnap")
-
         for home in _HOMES:
             found = vars(import_module(f"treesnap.{home}"))
             if name in found:

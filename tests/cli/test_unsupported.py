@@ -14,6 +14,7 @@ PROGRAMS = {
     "command": (START, 2),
     "hook": (f"sys.argv[1:] = ['hook', 'claude']; {START}", 1),
     "library": ("import treesnap; treesnap.open", 1),
+    "notebook": ("import treesnap.notebook", 1),
 }
 """With their exit codes: hosts of agents take 2 of a hook for a refusal of what they do."""
 

@@ -37,6 +37,7 @@ EXEMPT = {
 }
 _DOTTED = re.compile(r"\b[a-z_]+\.\w+")
 INHERITED = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+INHERITED["SNAP_UNPROVEN_SYSTEM"] = "1"
 IMPORTS = """
 import importlib, pkgutil, sys, treesnap
 def walk(package):
@@ -56,10 +57,16 @@ walk(treesnap)
 """
 
 
-def run_elsewhere(system: str, program: str) -> subprocess.CompletedProcess[str]:
-    """Runs a text where treesnap sees another system."""
+def run_elsewhere(
+    system: str, program: str, *, is_tried: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Runs a text where treesnap sees another system, of which its user says that it is tried."""
     return subprocess.run(
-        [sys.executable, HOOK, system, program], capture_output=True, text=True, check=False
+        [sys.executable, HOOK, system, program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"SNAP_UNPROVEN_SYSTEM": "1" if is_tried else "0"},
     )
 
 
@@ -187,7 +194,7 @@ def test_a_system_without_a_run_yet_is_refused_unless_its_user_says_so(system):
     program = "import os, treesnap as t; print(t.unsupported()); "
     program += "os.environ['SNAP_UNPROVEN_SYSTEM'] = '1'; print(t.unsupported())"
 
-    told = run_elsewhere(system, program).stdout.splitlines()
+    told = run_elsewhere(system, program, is_tried=False).stdout.splitlines()
 
     assert told[0].endswith(
         " and not on macOS yet" if system == "darwin" else " and not on FreeBSD yet"
