@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import takewhile
 
 import click
 import pytest
@@ -185,7 +186,7 @@ def test_every_example_of_the_help_is_accepted_by_the_parser():
         assert isinstance(command, SnapCommand)
         for example in command.examples:
             words = [word.strip("'\"") for word in re.findall(r"'[^']*'|\"[^\"]*\"|\S+", example)]
-            words = words[: words.index(">")] if ">" in words else words
+            words = list(takewhile(lambda word: word not in {">", "|"}, words))
             with command_line.make_context("snap", words[1:], resilient_parsing=True):
                 position = words.index(names[0]) + len(names) - 1
             assert words[position] == names[-1]
