@@ -350,6 +350,26 @@ def test_a_member_that_only_appends_pushes_and_replaces_nothing(handle, server, 
     assert refused.value.code == ErrorCode.REMOTE_DENIED
 
 
+def test_a_writer_that_only_appends_replaces_nothing(handle, server, tmp_path):
+    owner = acting(handle, server, Role.COLLECTOR)
+    owner.add("backup", URL)
+    _, invitation = owner.invite_writer()
+    given = treesnap.open(handle.root, tmp_path / "sandbox")
+    given.create()
+    opener = server.opener(Role.WRITER, appends_only=True)
+    writer = Remotes(given, secret_of, opener)
+
+    assert refused_of(lambda: writer.deliver(URL, invitation)) == ErrorCode.REMOTE_DENIED
+    assert len(writer.deliver(URL, invitation, append_only=True).snapshots) == 1
+
+    before = dict(server.content)
+    for name in before:
+        with pytest.raises(RemoteFailed):
+            opener(URL).put(name, b"something else")
+    assert server.content == before
+    assert len(owner.receive().received) == 1
+
+
 def test_the_rules_of_a_remote_that_is_only_appended_to_say_so(handle, server):
     owner = acting(handle, server, Role.COLLECTOR)
     owner.add("backup", URL, append_only=True)

@@ -88,8 +88,8 @@ def role_policies(
 ) -> tuple[RolePolicy, ...]:
     """Returns the rules for roles at an address. Asks no server; raises InvalidArgument.
 
-    With ``appends_only`` a writer cannot replace anything, which machines have to know: they are
-    those that added the remote so.
+    With ``appends_only`` a writer or a member cannot replace anything, which machines have to know:
+    they are those that added the remote so.
     """
     from treesnap.remote.blobs.bucket import parse_bucket_url
 
@@ -136,12 +136,10 @@ def _document(place: BucketUrl, role: Role, *, appends_only: bool) -> dict[str, 
     lists: dict[str, object] = {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": bucket}
     if below:
         lists["Condition"] = {"StringLike": {"s3:prefix": f"{below}*"}}
-    if role is Role.WRITER:
-        return {"Version": "2012-10-17", "Statement": [allow("PutObject", WRITTEN[role])]}
-    statements = [lists, allow("GetObject", [""])]
+    statements = [] if role is Role.WRITER else [lists, allow("GetObject", [""])]
     if WRITTEN[role]:
         puts = allow("PutObject", WRITTEN[role])
-        if appends_only and role is Role.MEMBER:
+        if appends_only and role in (Role.WRITER, Role.MEMBER):
             puts["Condition"] = {"Null": {"s3:if-none-match": "false"}}
         statements.append(puts)
     if REMOVED[role]:
@@ -161,7 +159,12 @@ def _literal(prefix: str) -> str:
 
 
 _OF_S3: Mapping[Role, tuple[str, ...]] = {
-    Role.WRITER: (),
+    Role.WRITER: (
+        (
+            "A writer can replace a file of the inbox whose name it knows: rules for a remote that "
+            "was added with --append-only forbid that, as an option of the command that delivers"
+        ),
+    ),
     Role.READER: (),
     Role.MEMBER: (
         (

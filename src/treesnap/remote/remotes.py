@@ -69,7 +69,7 @@ from treesnap.core.ops.user_settings import is_safe_remote
 from treesnap.core.store.lock import held
 from treesnap.core.store.maintenance.retention import Decision, Policy, decide
 from treesnap.core.store.roots import Root, load_history, registered_roots
-from treesnap.remote.blobs.wrappers import RoomKept
+from treesnap.remote.blobs.wrappers import CreateOnly, RoomKept
 from treesnap.remote.cache import FileCache
 from treesnap.remote.check import RemoteCheck, faults_of, try_out
 from treesnap.remote.collector import Collected, Collector, Rebuilt
@@ -898,13 +898,15 @@ class Remotes:
         *,
         every_kind: bool = False,
         whole: bool = False,
+        append_only: bool = False,
     ) -> Delivered:
         """Writes snapshots of the root to the inbox of a remote, as an invited writer; durable.
 
         Reads nothing there. They count once a machine with the keys has received them. Without
         ``refs`` all that was not delivered before and a person asked for, with ``every_kind``
-        others too. What was delivered is not sent again, unless ``whole``. Raises NotFound, Busy,
-        Corrupt, Refused, RemoteFailed.
+        others too. What was delivered is not sent again, unless ``whole``. With ``append_only``
+        the rights may forbid to replace files. Raises NotFound, Busy, Corrupt, Refused,
+        RemoteFailed.
         """
         directory = directory_of(url)
         url = url if directory is None else os.path.abspath(directory)
@@ -925,6 +927,8 @@ class Remotes:
             delivery = Delivery(before.history, _name_of(session.root), tuple(payloads), ())
             session.monitor.begin(Phase.PUSH, None, None)
             blobs = self._opener(url)
+            if append_only:
+                blobs = CreateOnly(blobs)
             try:
                 with _while_they_exist(session, ids):
                     stored = send(

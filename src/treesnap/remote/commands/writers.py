@@ -73,9 +73,18 @@ def invite(
 @click.argument("refs", metavar="[REF]...", nargs=-1)
 @click.option("--all", "every_kind", is_flag=True, help="Also snapshots that no person asked for.")
 @click.option("--whole", is_flag=True, help="Also what was delivered before.")
+@click.option(
+    "--append-only", is_flag=True, help="Replace nothing there: rights need not allow it."
+)
 @pass_invocation
 def deliver(
-    invocation: Invocation, *, url: str, refs: Sequence[str], every_kind: bool, whole: bool
+    invocation: Invocation,
+    *,
+    url: str,
+    refs: Sequence[str],
+    every_kind: bool,
+    whole: bool,
+    append_only: bool,
 ) -> None:
     """Deliver snapshots of the root to a remote, with the invitation of a writer.
 
@@ -93,7 +102,9 @@ def deliver(
     invitation = Invitation.from_text(text)
     with invocation.open() as handle:
         ids = [invocation.resolve(handle, ref) for ref in refs]
-        done = remotes_of(handle).deliver(url, invitation, ids, every_kind=every_kind, whole=whole)
+        done = remotes_of(handle).deliver(
+            url, invitation, ids, every_kind=every_kind, whole=whole, append_only=append_only
+        )
     count, size = count_text(len(done.snapshots), "snapshot"), size_text(done.stored.size_bytes)
     line = (
         f"Delivered {count}, {size}, for the history {done.history}"
