@@ -34,6 +34,14 @@ _WORK = {
     WorkKind.STEP: "step",
     WorkKind.MAINTENANCE: "automatic maintenance",
 }
+_LACKING = {
+    "companions": "no watcher answers commands: each starts its own Python, and walks the tree",
+    "helpers": "one process reads and writes large trees",
+    "mounts": "file systems in a tree are found by their device numbers alone, and none is mounted",
+    "notices": "nothing can watch: each command walks the tree",
+    "processes": "files that programs have open are not known",
+}
+"""What it means that the system has no such thing."""
 _CAPABILITIES = {
     "folds_case": "names that differ in case alone are one name",
     "folds_accents": "names that differ in the form of accents alone are one name",
@@ -355,7 +363,8 @@ def _doctor_lines(result: DoctorResult, program: str) -> Iterator[str]:
             yield f"  {told:>13}  {text}"
     missing = [name for name, is_there in result.system.items() if not is_there]
     if missing:
-        yield f"Not to be had on this system: {', '.join(missing)}"
+        yield "Not to be had on this system:"
+        yield from (f"  {name:>13}  {_LACKING[name]}" for name in missing)
     yield f"Directories are looked at in {result.implementation}"
 
 
