@@ -161,8 +161,8 @@ def _literal(prefix: str) -> str:
 _OF_S3: Mapping[Role, tuple[str, ...]] = {
     Role.WRITER: (
         (
-            "A writer can replace a file of the inbox whose name it knows: rules for a remote that "
-            "was added with --append-only forbid that, as an option of the command that delivers"
+            "A writer can replace a file of the inbox whose name it knows: add the remote with "
+            "--append-only, whose rules forbid that, and deliver with --append-only"
         ),
     ),
     Role.READER: (),

@@ -905,8 +905,8 @@ class Remotes:
         Reads nothing there. They count once a machine with the keys has received them. Without
         ``refs`` all that was not delivered before and a person asked for, with ``every_kind``
         others too. What was delivered is not sent again, unless ``whole``. With ``append_only``
-        the rights may forbid to replace files. Raises NotFound, Busy, Corrupt, Refused,
-        RemoteFailed.
+        it replaces nothing there, so that its credentials need not allow that. Raises NotFound,
+        Busy, Corrupt, Refused, RemoteFailed.
         """
         directory = directory_of(url)
         url = url if directory is None else os.path.abspath(directory)

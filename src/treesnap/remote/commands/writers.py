@@ -74,7 +74,7 @@ def invite(
 @click.option("--all", "every_kind", is_flag=True, help="Also snapshots that no person asked for.")
 @click.option("--whole", is_flag=True, help="Also what was delivered before.")
 @click.option(
-    "--append-only", is_flag=True, help="Replace nothing there: rights need not allow it."
+    "--append-only", is_flag=True, help="Replace nothing there: credentials need not allow it."
 )
 @pass_invocation
 def deliver(
