@@ -2,7 +2,7 @@
 
     python release/dry_run.py [--python python3.11 python3.12 ...] [--directory DIR]
 
-Needs git, a compiler, and a network for pip. Builds from the committed files alone: the sdist, the
+Needs git, a compiler, and a network for pip. Builds from the newest commit alone: the sdist, the
 wheel with the module in C (needs ``TREESNAP_NATIVE=require`` to succeed) and the pure wheel. Both
 builds have to have the same bytes. Then checks their metadata, and for each Python installs the
 wheels and the sdist, each in an environment of its own, and runs the example of the README with
@@ -50,15 +50,15 @@ def environment(python: str, place: Path, *packages: str | Path) -> Path:
     return place / "bin"
 
 
-def built(place: Path, python: Path) -> dict[str, str]:
-    """Builds all files of a release in a new checkout; returns their names and checksums."""
+def built(place: Path, python: Path, commit: str) -> dict[str, str]:
+    """Builds all files of a release from a commit; returns their names and checksums."""
     sources, made = place / "sources", place / "dist"
     sources.mkdir(parents=True)
     archive = place / "sources.tar"
-    run("git", "archive", "-o", archive, "HEAD", directory=PROJECT)
+    run("git", "archive", "-o", archive, commit, directory=PROJECT)
     with tarfile.open(archive) as opened:
         opened.extractall(sources, filter="data")
-    seconds = run("git", "log", "-1", "--format=%ct", directory=PROJECT).strip()
+    seconds = run("git", "log", "-1", "--format=%ct", commit, directory=PROJECT).strip()
     for kind, native in (("--sdist", "no"), ("--wheel", "require"), ("--wheel", "no")):
         run(
             *(python, "-m", "build", "-q", kind, "--outdir", made, sources),
@@ -87,7 +87,9 @@ def main() -> None:
     options = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="release-", dir=options.directory))
     tools = environment(sys.executable, place / "tools", "build", "twine")
-    first, second = (built(place / name, tools / "python") for name in ("first", "second"))
+    commit = run("git", "rev-parse", "HEAD", directory=PROJECT).strip()  # it may move meanwhile
+    print(f"commit {commit}", flush=True)
+    first, second = (built(place / name, tools / "python", commit) for name in ("first", "second"))
     for name, checksum in first.items():
         print(f"{checksum}  {name}", flush=True)
     if first != second:
