@@ -22,6 +22,7 @@ from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.collector import PARTIAL_EPOCHS, Collector
 from treesnap.remote.copies import Doubled
 from treesnap.remote.files import SealedFiles
+from treesnap.remote.histories import without_deleted
 from treesnap.remote.keys import GenerationKeys, MasterKeys
 from treesnap.remote.objects import RemoteObjects, Seen, needed_objects
 from treesnap.remote.protocol import Push, Remote
@@ -34,6 +35,7 @@ from treesnap.remote.records import (
     Folder,
     Head,
     HistoryName,
+    Marks,
     RemoteCommit,
     RemoteName,
     RemoteState,
@@ -259,6 +261,7 @@ def test_beside_what_no_member_signed_collections_go_on(blobs, objects):
     push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
     (commit,) = opened(blobs).names(Folder.COMMITS)
     forged = [commit._replace(machine=b"stranger"), commit._replace(id=b"i" * 16)]
+    forged += [name._replace(number=number) for name in forged for number in (9, (1 << 64) - 1)]
     for name in forged:
         blobs.content[str(name)] = blobs.content[str(commit)]
 
@@ -598,3 +601,62 @@ def test_a_block_that_lacks_what_the_index_says_is_not_taken(blobs, objects, job
     assert {each for block in found for each in block.ids} == objects.by_id.keys()
     for block in found:
         assert block.whole is None or set(block.whole.table.ids) == block.ids
+
+
+# ---------------------------------------------------------------- rebuilds beside other machines
+
+
+def test_a_rebuild_leaves_garbage_to_the_machine_that_may_be_deleting_it(blobs, objects):
+    kept, gone = (new_snapshot(objects, Random(n), n) for n in (1, 2))
+    for snapshot in (kept, gone):
+        push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    *_, entry = opened(blobs).read().visible.values()
+    deletion = Deletion(entry.name, (bytes.fromhex(snapshot_id(gone)),))
+    opened(blobs).files.put(Folder.DELETIONS, 1, DELETION.seal(deletion))
+    before = dict(blobs.content)
+    assert Collector(opened(blobs)).collect() is not None
+    garbage = {name for name in before if name.startswith("packs/")} - blobs.content.keys()
+    blobs.content |= {name: before[name] for name in garbage}  # not deleted yet
+
+    assert Collector(opened(blobs)).rebuild(Marks()).found == 0
+
+    assert garbage
+    assert garbage.isdisjoint(map(str, opened(blobs).read().sizes))
+    for name in garbage:
+        del blobs.content[name]
+    require_collected(blobs, kept)
+
+
+def test_a_deletion_counts_for_what_a_rebuild_made_of_the_same_commit(blobs, objects):
+    """Its file is on its way, and lands after the rebuild; a machine deletes what it saw of it."""
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    (commit,) = opened(blobs).names(Folder.COMMITS)
+    data = blobs.content.pop(str(commit))
+    assert Collector(opened(blobs)).rebuild(Marks()).found == 1
+    blobs.content[str(commit)] = data
+    entries = [entry.snapshots for entry in opened(blobs).read().visible.values()]
+    assert entries == [(snapshot,), (snapshot,)]
+
+    deletion = Deletion(commit, (bytes.fromhex(snapshot_id(snapshot)),))
+    opened(blobs).files.put(Folder.DELETIONS, 1, DELETION.seal(deletion))
+
+    deletions = opened(blobs).read_deletions()
+    left = without_deleted(opened(blobs).read(), deletions)
+    assert [entry.snapshots for entry in left] == [(), ()]
+    require_collected(blobs)
+    assert opened(blobs).names(Folder.DELETIONS) == []
+
+
+def test_a_rebuild_brings_nothing_back_that_was_removed(blobs, objects):
+    """By a collection that was killed: the deletion may be swept already."""
+    snapshot = new_snapshot(objects, Random(1), 1)
+    push_snapshots(opened(blobs), HISTORY, objects, [snapshot])
+    (commit,) = opened(blobs).names(Folder.COMMITS)
+    (pack,) = opened(blobs).names(Folder.PACKS)
+    assert opened(blobs).create_state(1, RemoteState(epoch=2, removed=(commit.key,)))
+
+    assert Collector(opened(blobs)).rebuild(Marks()).found == 0
+
+    assert pack in opened(blobs).read().sizes
+    require_collected(blobs)

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
+from types import MappingProxyType
 
 from treesnap.core.codec.compress import LEVEL_REWRITE
 from treesnap.core.codec.index import encode_index
@@ -34,6 +35,7 @@ from treesnap.remote.records import (
     Deletion,
     Folder,
     Marks,
+    NotSigned,
     RemoteIndexPart,
     RemoteName,
     RemoteState,
@@ -135,7 +137,7 @@ class Collector:
         sizes = last.sizes
         if self._publish(last, final, last.visible, frozenset(sizes) - dead, ()) is None:
             return None
-        self.sweep()
+        self.sweep(last.damaged)
         written = sum(size for part in copies for _, size in part.sizes())
         return Collected(len(dead), sum(sizes[name] for name in dead) - written)
 
@@ -290,15 +292,21 @@ class Collector:
         """Writes index, catalog and state anew, of all that packs and commits say.
 
         What no commit shows comes back where it is whole: what was pushed, and also what was
-        deleted and not collected yet. Nothing is removed. If no state can be read, the new one has
+        deleted and not collected yet. What is garbage for ever by what can be read stays that, for
+        any machine may be deleting it. Nothing is removed. If no state can be read, the new one has
         a higher number than any that ``known`` marks have, and is of an epoch after all. Reads all
         packs that nothing readable lists. Raises Busy, Corrupt, RemoteFailed.
         """
         states = [file_number(name) or 0 for name in self._files.list("state/")]
         view = self._remote.read(skips_damaged=True)
-        view = replace(view, index=(*view.index, *self._remote.unlisted_packs(view)))
+        floors = {
+            folder: 0 if not view.has_state or _lacks(view, folder) else view.state.floor
+            for folder in _PARTS
+        }
+        unlisted = self._remote.unlisted_packs(view, floors[Folder.INDEX])
+        view = replace(view, index=(*view.index, *unlisted))
         names = {folder: self._remote.names(folder) for folder in Folder}
-        found = self._unseen(view, names[Folder.COMMITS])
+        found = self._unseen(view, names[Folder.COMMITS], floors[Folder.CATALOG])
         counted = [entry.name for entry in found.values()]
         number, state = view.number, view.state
         if view.has_state:
@@ -322,8 +330,12 @@ class Collector:
             sum(len(entry.snapshots) for entry in found.values()),
         )
 
-    def _unseen(self, view: View, commits: Iterable[RemoteName]) -> dict[bytes, CommitEntry]:
-        """Returns what packs hold of commits that are not visible, as far as it is whole."""
+    def _unseen(
+        self, view: View, commits: Iterable[RemoteName], floor: int
+    ) -> dict[bytes, CommitEntry]:
+        """Returns what packs hold of commits that are not visible and not below a floor, as far as
+        it is whole.
+        """
         objects = RemoteObjects(self._files, view)
         origins = {
             entry.id
@@ -333,9 +345,9 @@ class Collector:
         }
         gone: dict[tuple[int, bytes, int], set[bytes]] = defaultdict(set)
         for deletion in self._remote.read_deletions(skips_damaged=True).listed.values():
-            gone[_numbers(deletion.commit)].update(deletion.snapshots)
-        seen = {_numbers(entry.name) for entry in view.visible.values()}
-        listed = {_numbers(name): name for name in commits}
+            gone[deletion.commit.numbers].update(deletion.snapshots)
+        seen = {entry.name.numbers for entry in view.visible.values()}
+        listed = {name.numbers: name for name in commits}
         whole: set[ObjectId] = set()
         found: dict[bytes, CommitEntry] = {}
         for _, identity, data in _read(objects, origins):
@@ -346,7 +358,7 @@ class Collector:
             numbers = epoch, machine, sequence
             new = RemoteName(Folder.COMMITS, epoch, identity[:FILE_ID_SIZE], machine, sequence)
             name = listed.get(numbers, new)
-            if numbers in seen or name.key in view.state.removed:
+            if epoch < floor or numbers in seen or name.key in view.state.removed:
                 continue
             left = tuple(
                 item
@@ -357,8 +369,12 @@ class Collector:
                 found[name.key] = CommitEntry(name, history, left, (), identity)
         return found
 
-    def sweep(self) -> None:
-        """Deletes what is garbage for ever. Any machine may do so at any time."""
+    def sweep(self, damaged: Mapping[RemoteName, Corrupt] = MappingProxyType({})) -> None:
+        """Deletes what is garbage for ever. Any machine may do so at any time.
+
+        Of ``damaged`` commits too, what no member signed, of an epoch that there was not yet: the
+        floor would never come to it.
+        """
         listed = {folder: self._remote.names(folder) for folder in Folder}
         states = [name for name in self._files.list("state/") if file_number(name) is not None]
         deletions = self._remote.read_deletions(skips_damaged=True).listed
@@ -384,19 +400,24 @@ class Collector:
                 for name in listed[folder]
                 if name.number <= view.number and name not in named
             ),
-            *(name for name, item in deletions.items() if _is_carried_out(item, view)),
+            *_carried_out(deletions, view),
+            *(
+                name
+                for name, error in damaged.items()
+                if isinstance(error, NotSigned) and name.number > state.epoch
+            ),
         ]
         older = [name for name in states if name < state_name(view.number)]
         self._files.delete([*map(str, garbage), *older])
 
 
+def _lacks(view: View, folder: Folder) -> bool:
+    return any(name.startswith(f"{folder}/") for name in view.lacks)
+
+
 def _is_plausible(number: int) -> bool:
     """Tells whether a number may be one that machines came to by counting."""
     return number <= NUMBER_MAX // 2
-
-
-def _numbers(commit: RemoteName) -> tuple[int, bytes, int]:
-    return commit.number, commit.machine, commit.sequence
 
 
 def _is_whole(payload: bytes, objects: RemoteObjects, whole: set[ObjectId]) -> bool:
@@ -428,16 +449,17 @@ class _Usage(NamedTuple):
 
 def _live(view: View, deletions: Iterable[Deletion]) -> dict[bytes, CommitEntry]:
     """Returns the commits that stay, without the snapshots that were deleted."""
-    gone: dict[bytes, set[bytes]] = defaultdict(set)
+    gone: dict[tuple[int, bytes, int], set[bytes]] = defaultdict(set)
     for item in deletions:
-        gone[item.commit.key].update(item.snapshots)
+        gone[item.commit.numbers].update(item.snapshots)
     live = {}
     for key, entry in view.visible.items():
         if entry.kept:
             if entry.name.number + PARTIAL_EPOCHS > view.state.epoch:
                 live[key] = entry
             continue
-        left = tuple(item for item in entry.snapshots if _id_bytes(item) not in gone[key])
+        deleted = gone[entry.name.numbers]
+        left = tuple(item for item in entry.snapshots if _id_bytes(item) not in deleted)
         if left:
             live[key] = entry._replace(snapshots=left)
     return live
@@ -447,13 +469,20 @@ def _id_bytes(payload: bytes) -> bytes:
     return bytes.fromhex(snapshot_id(payload))
 
 
-def _is_carried_out(deletion: Deletion, view: View) -> bool:
-    """Tells whether nothing can ever show the deleted snapshots again."""
-    commit = deletion.commit
-    entry = view.catalog.get(commit.key)
-    if entry is not None:
-        return not {_id_bytes(item) for item in entry.snapshots} & set(deletion.snapshots)
-    return commit.key in view.state.removed or commit.number < view.state.floor
+def _carried_out(deletions: Mapping[RemoteName, Deletion], view: View) -> Iterator[RemoteName]:
+    """Yields the deletions of which nothing can ever show the snapshots again."""
+    shown: dict[tuple[int, bytes, int], set[bytes]] = defaultdict(set)
+    for entry in view.catalog.values() if deletions else ():
+        shown[entry.name.numbers].update(map(_id_bytes, entry.snapshots))
+    for name, deletion in deletions.items():
+        commit = deletion.commit
+        is_settled = (
+            commit.key in view.catalog
+            or commit.key in view.state.removed
+            or commit.number < view.state.floor
+        )
+        if is_settled and shown[commit.numbers].isdisjoint(deletion.snapshots):
+            yield name
 
 
 def _read(

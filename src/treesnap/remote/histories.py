@@ -108,13 +108,14 @@ class RemoteHistory:
 
 def without_deleted(view: View, deletions: Deletions) -> list[CommitEntry]:
     """Returns the commits that count, without the snapshots that were deleted."""
-    gone: dict[bytes, set[bytes]] = defaultdict(set)
+    gone: dict[tuple[int, bytes, int], set[bytes]] = defaultdict(set)
     for deletion in deletions.listed.values():
-        gone[deletion.commit.key].update(deletion.snapshots)
+        gone[deletion.commit.numbers].update(deletion.snapshots)
     kept = []
-    for key, commit in view.visible.items():
+    for commit in view.visible.values():
+        deleted = gone[commit.name.numbers]
         left = (
-            item for item in commit.snapshots if bytes.fromhex(snapshot_id(item)) not in gone[key]
+            item for item in commit.snapshots if bytes.fromhex(snapshot_id(item)) not in deleted
         )
         kept.append(commit._replace(snapshots=tuple(left)))
     return kept

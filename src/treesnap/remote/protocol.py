@@ -59,6 +59,12 @@ from the packs again. Only what a part of the catalog said is not visible meanwh
 object from any pack that has it. A collection lets go of a pack that is missing when all that
 snapshots need of it lies elsewhere; until then writers may rely on it.
 
+**Rebuild.** Catalog, index and state are written anew of what packs say, beside all that can be
+read. Nothing is removed or condemned, and what is whole and was not removed comes back. While index
+and catalog can be read, what is garbage by them is none of it: a sweep may be deleting that. A
+commit that is made of packs has the numbers of the one that was lost, or is on its way, and a
+deletion counts for both.
+
 **Sweep.** A pack below the floor that the index does not name is garbage for ever, so any machine
 may delete it at any time: a commit lists packs of its own epoch alone, and commits below the
 floor do not count. It is the same for parts that the state does not name, commits that are in
@@ -703,14 +709,15 @@ class Remote:
             index_parts=tuple(parts[Folder.INDEX]), catalog_parts=tuple(parts[Folder.CATALOG])
         )
 
-    def unlisted_packs(self, view: View) -> tuple[IndexedPacks, ...]:
-        """Returns what is in the packs that nothing readable lists; reads all of each.
+    def unlisted_packs(self, view: View, floor: int = 0) -> tuple[IndexedPacks, ...]:
+        """Returns what is in the packs that nothing readable lists, from an epoch on; reads all of
+        each.
 
         Of a pack that is damaged, it is what lies in whole blocks.
         """
         found = []
         for name in self.names(Folder.PACKS):
-            if name not in view.sizes:
+            if name.number >= floor and name not in view.sizes:
                 content, tables = self._whole_blocks(name)
                 if tables:
                     found.append(IndexedPacks.of_pack(name, tables, len(content)))

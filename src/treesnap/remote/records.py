@@ -119,6 +119,11 @@ class RemoteName(NamedTuple):
         return checksum(str(self).encode("ascii"), FILE_ID_SIZE)
 
     @property
+    def numbers(self) -> tuple[int, bytes, int]:
+        """What a commit, and the one that a rebuild made of its packs, have in common."""
+        return self.number, self.machine, self.sequence
+
+    @property
     def packs(self) -> str:
         """How the names of the packs of a commit begin."""
         return self._replace(folder=Folder.PACKS).prefix

@@ -55,8 +55,13 @@ BROKEN_RULES = {
     "collects as if damaged commits held nothing",
     "takes a damaged state for one that no member signed",
     "passes a state that no member signed before it is there",
+    # what who writes a copy owes
+    "writes the copy of a state first",
     # what a repair owes
     "repairs what no pack lists alone",
+    "rebuilds what is not whole",
+    "deletes from one commit of a number",
+    "removes what a rebuild does not show",
     # what a sweep owes
     "sweeps packs of the current epoch",
     "sweeps by a state that lost",
@@ -135,6 +140,8 @@ class Pack(NamedTuple):
 
 DAMAGED = "damaged"
 """What a server has in the place of a file that cannot be read."""
+COPY = "-c"
+"""What the name of the copy of a state ends with."""
 JUNK = "junk"
 """What a thief put in the place of a state: no member signed it, and it was never one."""
 
@@ -241,6 +248,11 @@ def number_in(name: str) -> int:
     return int(name.split("/")[1][:16], 16)
 
 
+def is_catalog(part: str) -> bool:
+    """Tells whether a part is one of the catalog, rather than of the index."""
+    return "-catalog-" in part
+
+
 class World:
     """A server, and what its users were told."""
 
@@ -329,23 +341,35 @@ class World:
             self.names.remove(name)
             self.lost[name] = self.files.pop(name).objects
 
-    def damage(self, random: Random, kind: str = "commits/") -> None:
-        """Lets the server damage a file; a deletion that cannot be read deletes nothing."""
+    def damage(self, random: Random, kind: str = "commits/") -> str:
+        """Lets the server damage a file; returns its name.
+
+        A deletion that cannot be read deletes nothing. What a part of the catalog did not show may
+        come back, for it is not known any more.
+        """
         names = [name for name in self.names if name.startswith(kind) and self.is_whole(name)]
-        if names:
-            name = random.choice(names)
-            self.damaged[name] = held = self.files[name]
-            self.files[name] = DAMAGED
-            if isinstance(held, Deletion):
-                self.gone -= {(held.commit, item) for item in held.snapshots}
+        if not names:
+            return ""
+        name = random.choice(names)
+        both = (name.removesuffix(COPY), name.removesuffix(COPY) + COPY)
+        for each in both if random.random() < 0.5 else (name,):
+            if each in names:
+                self.damaged[each] = self.files[each]
+                self.files[each] = DAMAGED
+        held = self.damaged[name]
+        if isinstance(held, Deletion):
+            self.gone -= {(held.commit, item) for item in held.snapshots}
+        if is_catalog(name):
+            self.gone.clear()
+        return name
 
     def is_whole(self, name: str) -> bool:
         """Tells whether a file is what its writer made."""
         return self.files[name] not in (DAMAGED, JUNK)
 
     def mend(self) -> None:
-        """Puts the states back that were damaged, from what a machine has kept."""
-        for name in [name for name in self.damaged if name.startswith("state/")]:
+        """Puts states and parts back that were damaged, from what a machine has kept."""
+        for name in [name for name in self.damaged if name.startswith(("state/", "index/"))]:
             held = self.damaged.pop(name)
             if self.files.get(name) is DAMAGED:
                 self.files[name] = held
@@ -362,7 +386,7 @@ class World:
         states = {
             number_in(name): self.damaged[name] if held is DAMAGED else held
             for name, held in self.files.items()
-            if name.startswith("state/") and held is not JUNK
+            if name.startswith("state/") and not name.endswith(COPY) and held is not JUNK
         }
         if not states:
             raise Lost("there is no state")
@@ -372,7 +396,7 @@ class World:
             for name, value in self.files.items()
             if name.startswith("commits/")
         ]
-        return seen(self, number, state, commits, self.files)
+        return seen(self, number, state, commits, {**self.files, **self.damaged})
 
     def check(self) -> None:
         """Raises Lost when something is not there that must be."""
@@ -384,14 +408,16 @@ class World:
         for name, held in view.packs.items():
             if name in self.files or name in self.lost:
                 there |= held
+        deleted = {snapshot for _, snapshot in self.deleted}
+        shown = {snapshot for held in view.visible.values() for snapshot in held.roots}
         for commit, snapshots in view.visible.items():
             for snapshot, root in snapshots.roots.items():
-                if (commit, snapshot) not in self.deleted and not closure(root) <= there:
+                if snapshot not in deleted and not closure(root) <= there:
                     raise Lost(f"snapshot {snapshot} of commit {commit} is not whole")
             if not snapshots.kept <= there.union(*self.lost.values()):
                 raise Lost(f"partial commit {commit} is not whole")
-        for commit, snapshot in self.acknowledged - self.deleted:
-            if commit not in view.visible or snapshot not in view.visible[commit].roots:
+        for commit, snapshot in self.acknowledged:
+            if snapshot not in deleted and snapshot not in shown:
                 raise Lost(f"snapshot {snapshot} of commit {commit} was acknowledged")
 
 
@@ -462,6 +488,11 @@ class Machine:
                 return None
         return found
 
+    def get_parts(self, state: State) -> Steps:
+        """Returns the parts that a state names, or None when one is gone or damaged."""
+        parts = yield from self.get_all([*state.catalog, *state.index])
+        return None if parts is None or DAMAGED in parts.values() else parts
+
     # Reading
 
     def read_state(self) -> Steps:
@@ -471,8 +502,12 @@ class Machine:
         it is whole again.
         """
         while True:
-            for name in reversed((yield from self.list("state/"))):
+            names = yield from self.list("state/")
+            for name in reversed([name for name in names if not name.endswith(COPY)]):
                 state = yield Get(name)
+                if state is DAMAGED or state is JUNK:
+                    copy = yield Get(name + COPY)
+                    state = copy if isinstance(copy, State) else state
                 is_unsigned = state is JUNK or (
                     state is DAMAGED
                     and self.breaks("takes a damaged state for one that no member signed")
@@ -492,7 +527,7 @@ class Machine:
         """
         number += 1
         is_rash = self.breaks("passes a state that no member signed before it is there")
-        if is_rash and self.random.random() < 0.3:
+        if is_rash and self.random.random() < 0.5:
             number += 1
         while number in self.junk:
             number += 1
@@ -516,7 +551,7 @@ class Machine:
         names = [] if is_frugal else (yield from self.list("commits/"))
         if not is_early:
             number, state = yield from self.read_state()
-        parts = yield from self.get_all([*state.catalog, *state.index])
+        parts = yield from self.get_parts(state)
         if parts is None:
             return None
         cataloged = {commit for name in state.catalog for commit in parts[name]}
@@ -551,6 +586,8 @@ class Machine:
                 return False
             yield from self.put(name, state)
             return True
+        if self.breaks("writes the copy of a state first"):
+            yield Put(name + COPY, state)
         while True:
             answer = yield Create(name, state)
             if answer is True:
@@ -560,6 +597,7 @@ class Machine:
                 break
             if found is not None or answer is False:
                 return False  # written by another, or already swept
+        yield Put(name + COPY, state)
         newest, _ = yield from self.read_state()
         return newest == number
 
@@ -572,7 +610,7 @@ class Machine:
             ):
                 return True
             parts = yield from self.get_all(state.catalog)
-            if parts is not None:
+            if parts is not None and DAMAGED not in parts.values():
                 if any(commit.id in part for part in parts.values()):
                     return True
                 if commit.epoch < state.floor:
@@ -760,7 +798,7 @@ class Collector(Machine):
         if not (yield from self.create_state(number, closing)):
             return
         commits = early or (yield from self.list_commits(closing))
-        parts = yield from self.get_all([*closing.catalog, *closing.index])
+        parts = yield from self.get_parts(closing)
         if commits is None or parts is None:
             return
         last = seen(self.world, number, closing, commits, parts)
@@ -786,14 +824,14 @@ class Collector(Machine):
         """Returns the commits that stay, without the snapshots that were deleted."""
         gone: dict[int, set[int]] = {}
         for item in deletions.values():
-            gone.setdefault(item.commit, set()).update(item.snapshots)
+            gone.setdefault(self.number_of(item.commit), set()).update(item.snapshots)
         live = {}
         for commit, snapshots in view.visible.items():
             if snapshots.kept:
                 if snapshots.epoch + PARTIAL_EPOCHS > view.state.epoch:
                     live[commit] = snapshots
                 continue
-            rest = snapshots.without(gone.get(commit, ()))
+            rest = snapshots.without(gone.get(self.number_of(commit), ()))
             is_whole = len(rest.roots) == len(snapshots.roots)
             if rest.roots and (
                 is_whole or not self.breaks("removes a commit of which snapshots are left")
@@ -853,7 +891,9 @@ class Collector(Machine):
         names, rest = [], dict(wanted)
         for name in old:
             part = yield Get(name)
-            is_same = part and all(wanted.get(key) == value for key, value in part.items())
+            is_same = isinstance(part, dict) and all(
+                wanted.get(key) == value for key, value in part.items()
+            )
             if is_same and self.random.random() < 0.6:
                 names.append(name)
                 for key in part:
@@ -893,7 +933,7 @@ class Collector(Machine):
         parts = yield from self.list("index/")
         if state is None or number is None or index is None:
             number, state = yield from self.read_state()
-            found = yield from self.get_all([*state.index, *state.catalog])
+            found = yield from self.get_parts(state)
             if found is None:
                 return
             index = {name: held for part in state.index for name, held in found[part].items()}
@@ -927,9 +967,85 @@ class Collector(Machine):
         self, deletion: Deletion, state: State, catalog: Mapping[int, Snapshots]
     ) -> bool:
         """Tells whether nothing can ever show the deleted snapshots again."""
-        if deletion.commit in catalog:
-            return not deletion.snapshots & set(catalog[deletion.commit].roots)
-        return deletion.commit in state.removed or deletion.epoch < state.floor
+        for commit, snapshots in catalog.items():
+            is_same = self.number_of(commit) == self.number_of(deletion.commit)
+            if is_same and deletion.snapshots & set(snapshots.roots):
+                return False
+        is_removed = deletion.commit in state.removed or deletion.epoch < state.floor
+        return deletion.commit in catalog or is_removed
+
+    def number_of(self, commit: int) -> int:
+        """Returns what a commit, and the one that a rebuild made of its packs, have in common."""
+        return commit if self.breaks("deletes from one commit of a number") else abs(commit)
+
+
+class Rebuilder(Collector):
+    """Writes catalog and index anew, of what packs say, where parts of them cannot be read."""
+
+    def steps(self) -> Steps:
+        """Does so once. Removes nothing, and condemns nothing."""
+        names = yield from self.list("commits/")
+        number, state = yield from self.read_state()
+        parts = yield from self.get_all([*state.catalog, *state.index])
+        if parts is None:
+            return
+        lost = {name for name, part in parts.items() if part is DAMAGED}
+        state = replace(
+            state,
+            catalog=tuple(name for name in state.catalog if name not in lost),
+            index=tuple(name for name in state.index if name not in lost),
+        )
+        commits = yield from self.get_all(names)
+        found = yield from self.get_all((yield from self.list("packs/")))
+        deletions = yield from self.read_deletions()
+        if commits is None or found is None:
+            return
+        listed = [commit for commit in commits.values() if commit is not DAMAGED]
+        view = seen(self.world, number, state, listed, parts)
+        named, visible = dict(view.packs), view.visible
+        floors = {
+            kind: 0 if any(is_catalog(name) is kind for name in lost) else state.floor
+            for kind in (True, False)
+        }
+        for name, pack in found.items():
+            if number_in(name) >= floors[False]:
+                named.setdefault(name, pack.objects)
+        there = frozenset().union(*(held for name, held in named.items() if name in found))
+        gone = {snapshot for item in deletions.values() for snapshot in item.snapshots}
+        rest: dict[int, Snapshots] = {}
+        for name, pack in found.items():
+            if name in named and pack.snapshots is not None and number_in(name) >= floors[True]:
+                self.take(pack.snapshots.without(gone), name, view, there, rest)
+        done = yield from self.publish(number, state, view, {**visible, **rest}, named)
+        if done is not None and self.breaks("removes what a rebuild does not show"):
+            shown = {**visible, **rest}
+            for name, pack in found.items():
+                if pack.snapshots not in shown.values() and name not in view.packs:
+                    yield from self.delete(name)
+
+    def take(
+        self,
+        snapshots: Snapshots,
+        pack: str,
+        view: View,
+        there: Objects,
+        rest: dict[int, Snapshots],
+    ) -> None:
+        """Adds what a pack says of its commit to the ``rest``, if that is whole and not visible.
+
+        It is another commit, where its own file is not listed.
+        """
+        commit = int(pack.split("-")[1])
+        is_visible = commit in view.visible or -commit in view.visible
+        is_removed = commit in view.state.removed or -commit in view.state.removed
+        is_whole = closures(snapshots.roots.values()) <= there
+        if (
+            snapshots.roots
+            and not is_visible
+            and not is_removed
+            and (is_whole or self.breaks("rebuilds what is not whole"))
+        ):
+            rest[-commit] = snapshots
 
 
 KINDS: tuple[type[Machine], ...] = (Writer, Deleter, Collector)
