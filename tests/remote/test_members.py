@@ -83,7 +83,7 @@ def test_each_list_follows_from_the_one_before(sealer):
     blobs = MemoryBlobs()
     for number in range(1, 5):
         members(blobs, sealer, number).signer()
-    assert chain_of(blobs, sealer) == (4, ())
+    assert chain_of(blobs, sealer) == (4, 0, ())
     second, third = members_name(1), members_name(2)
     kept = dict(blobs.content)
 
@@ -113,7 +113,7 @@ def test_lists_of_all_owners_are_one_chain():
     assert members(blobs, Encrypted(keys, REMOTE_ID), 1).rotate(newer) == 1
     members(blobs, newer, 2).signer()
 
-    assert chain_of(blobs, newer) == (2, ())
+    assert chain_of(blobs, newer) == (2, 0, ())
 
 
 def test_what_is_no_list_is_a_fault_of_the_chain(sealer):
@@ -123,7 +123,7 @@ def test_what_is_no_list_is_a_fault_of_the_chain(sealer):
         blobs.content[members_name(number)] = junk
     members(blobs, sealer, 2).signer()
 
-    machines, faults = chain_of(blobs, sealer)
+    machines, _, faults = chain_of(blobs, sealer)
 
     assert machines == 2
     assert [members_name(number) in fault for number, fault in zip((1, 7, 9), faults, strict=True)]
