@@ -14,6 +14,7 @@
 
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
+#include <pyconfig.h> /* says whether this Python is a free-threaded one, which has no stable ABI */
 #ifndef Py_GIL_DISABLED
 #define Py_LIMITED_API 0x030b0000
 #endif

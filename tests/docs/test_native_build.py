@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,8 @@ from treesnap.core.fs import native
 pytestmark = pytest.mark.sampled(5)
 
 PROJECT = Path(__file__).parents[2]
+IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+MODULE = f"_native{sysconfig.get_config_var('EXT_SUFFIX') if IS_FREE_THREADED else '.abi3.so'}"
 
 
 @pytest.fixture
@@ -50,8 +55,8 @@ def test_with_a_compiler_the_wheel_has_the_module_for_every_python(build, tmp_pa
     data = build()
 
     ((made, inside),) = data["force_include"].items()
-    assert (inside, data["pure_python"]) == ("treesnap/core/_native.abi3.so", False)
-    assert data["tag"].startswith("cp311-abi3-linux_")
+    assert (inside, data["pure_python"]) == (f"treesnap/core/{MODULE}", False)
+    assert data.get("infer_tag") or data["tag"].startswith("cp311-abi3-linux_")
     spec = importlib.util.spec_from_file_location("treesnap.core._native", made)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -60,7 +65,20 @@ def test_with_a_compiler_the_wheel_has_the_module_for_every_python(build, tmp_pa
 
 def test_beside_editable_sources_it_lies_with_them(build, tmp_path):
     assert build(version="editable") == PURE
-    assert [path.name for path in (tmp_path / "src/treesnap/core").iterdir()] == ["_native.abi3.so"]
+    assert [path.name for path in (tmp_path / "src/treesnap/core").iterdir()] == [MODULE]
+
+
+@pytest.mark.parametrize("is_free_threaded", [False, True])
+def test_the_stable_abi_is_asked_for_where_python_has_one(tmp_path, is_free_threaded):
+    """What kind of Python it is, only a header says that ``Python.h`` includes."""
+    (tmp_path / "pyconfig.h").write_text("#define Py_GIL_DISABLED 1\n" * is_free_threaded)
+    (tmp_path / "Python.h").write_text(
+        "#include <pyconfig.h>\n#ifdef Py_LIMITED_API\nstable_abi\n#endif\n"
+    )
+    words = [os.environ.get("CC", "cc"), "-E", "-P", f"-I{tmp_path}", PROJECT / "native/_native.c"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+
+    assert ("stable_abi" in done.stdout) != is_free_threaded
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
