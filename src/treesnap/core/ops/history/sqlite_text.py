@@ -20,7 +20,8 @@ _JOURNAL_MAGIC = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 DATABASE, TEXT, FAILURE = "file", "text", "failure"
 """Names in the directory of one database: what is printed, and why it is not."""
 TOO_LONG = b"too long"
-_MEMORY_SIZE_MAX = 1 << 30
+_MEMORY_SIZE_MAX = (1 << 30) * (2 if "t" in sys.abiflags else 1)
+"""The allocator of a free-threaded Python reserves 1 GiB at its start, which counts as used."""
 _FILE_SIZE_MAX = 1 << 30
 _PROCESSOR_TIME_MAX_S = 30
 """Ends a process whose reader was killed, and so cannot end it."""
