@@ -144,15 +144,18 @@ def test_the_copy_of_a_process_that_was_killed_goes_with_the_next_one(
     snap, binary, store, command, environment, tmp_path, monkeypatch
 ):
     temporary = tmp_path / "tmp"
-    held = temporary / "treesnap-text-held"
-    held.mkdir(parents=True)
+    temporary.mkdir()
+    kept = [temporary / f"treesnap-text-{name}" for name in ("in_usexx", "projects", "Readings")]
+    for path, mode in zip(kept, (0o700, 0o755, 0o700), strict=True):
+        path.mkdir(mode)
+    held = kept[0]
     snap("config", "diff.*.bin", command("import os; os.kill(os.getppid(), 9)"))
     words = [sys.executable, "-m", "treesnap", "-C", binary.parent, "--store", store, "diff"]
     fd = os.open(held, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     variables = environment | {"TMPDIR": str(temporary)}
     killed = subprocess.run(words, check=False, env=variables)
-    left = {*temporary.iterdir()} - {held}
+    left = {*temporary.iterdir()} - {*kept}
 
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     snap("config", "diff.*.bin", command(HEX))
@@ -160,7 +163,7 @@ def test_the_copy_of_a_process_that_was_killed_goes_with_the_next_one(
     os.close(fd)
 
     assert (killed.returncode, len(left)) == (-9, 1)
-    assert list(temporary.iterdir()) == [held]
+    assert {*temporary.iterdir()} == {*kept}
 
 
 def test_a_command_that_cannot_start_is_tried_once(snap, root, binary):

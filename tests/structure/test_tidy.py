@@ -508,7 +508,7 @@ def test_the_tables_of_homes_name_files_that_exist():
 
 
 def test_tests_and_modules_that_texts_name_exist():
-    """Pages, decisions, docstrings: whoever follows one finds what it says."""
+    """In pages, decisions and docstrings, each name leads to what it says."""
     files = {shown(path) for path in project_files()}
     there = files | {str(directory) for name in files for directory in Path(name).parents}
     modules = {name.removesuffix(".py").replace("/", ".") for name in there}

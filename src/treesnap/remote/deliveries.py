@@ -5,8 +5,8 @@
                                            need and this writer did not deliver before
 
 A writer has an invitation and nothing else: no key of the remote, no view of it. Its packs are
-written first, its letter last. Nothing in the inbox counts, for anybody: readers, pushes and
-collections do not look there. A machine that has the keys *receives* a delivery, which is a push of
+written first, its letter last. Nothing in the inbox counts: readers, pushes and collections do
+not look there. A machine that has the keys *receives* a delivery, which is a push of
 its own: it takes what it lacks out of the packs, each object compared with its id, and gives each
 root of a writer a history of its own, whose name says which writer. Then it removes the delivery.
 One of which something is missing, or is not what the writer signed, stays and is named.

@@ -279,7 +279,7 @@ class Members:
 
         ``change`` is called again where another machine created a list meanwhile.
         """
-        self.signer()  # machines are not to be left out by who never read a list
+        self.signer()  # it has read the list: no machine is left out
         for _ in range(_ENROLS_MAX):
             self.read()
             self._require_newest_keys()

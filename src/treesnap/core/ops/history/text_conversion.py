@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from stat import S_IFDIR
 
 from treesnap.core.ending_signals import signal_name
 from treesnap.core.fs.base import Unsupported
@@ -45,6 +46,8 @@ TIME_MAX_S = 20.0
 """How long a command may take for one file."""
 PLACEHOLDER = "{}"
 _PREFIX = "treesnap-text-"
+_PRIVATE = LateRegex(rf"{_PREFIX}[a-z0-9_]{{8}}\Z")
+"""The names that mkdtemp gives."""
 _SUFFIX = LateRegex(rb"\.[A-Za-z0-9_]{1,16}\Z")
 _READ_SIZE = 1 << 16
 _LAST_LINE_BYTES = 4096
@@ -308,17 +311,19 @@ def _text_of(data: bytes, name: str, command: _Command, size_max: int) -> bytes:
 def _private_directory(fs: LocalFileSystem) -> Iterator[str]:
     """Yields a directory for a copy, locked while it is used; raises OSError.
 
-    Removes those of processes that were killed: they are not locked any more.
+    Removes those of processes that were killed: they are not locked any more. They have the name
+    and the mode that mkdtemp gives, and the user of this process; all else stays.
     """
     from shutil import rmtree
     from tempfile import gettempdir, mkdtemp
 
     with os.scandir(gettempdir()) as entries:
-        left = [entry for entry in entries if entry.name.startswith(_PREFIX)]
+        left = [entry for entry in entries if _PRIVATE.compiled.match(entry.name)]
     for entry in left:
         with suppress(OSError):
-            is_own = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-            fd = _lock(fs, entry.path) if is_own else None
+            status = entry.stat(follow_symlinks=False)
+            is_ours = (status.st_uid, status.st_mode) == (os.geteuid(), S_IFDIR | 0o700)
+            fd = _lock(fs, entry.path) if is_ours else None
             if fd is not None:
                 rmtree(entry.path, ignore_errors=True)
                 fs.close(fd)
