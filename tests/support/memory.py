@@ -12,13 +12,20 @@ from typing import NamedTuple
 _LIMIT_BYTES = 1 << 30
 _MEASURE = f"""
 import json, os, resource, subprocess, sys
-resource.setrlimit(resource.RLIMIT_AS, ({_LIMIT_BYTES}, {_LIMIT_BYTES}))
+limit_bytes = {_LIMIT_BYTES}
+if os.path.exists("/proc/self/statm"):
+    with open("/proc/self/statm") as pages:
+        limit_bytes += int(pages.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
 with open(sys.argv[1], "wb") as errors:
     child = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL, stderr=errors)
     _, status, usage = os.wait4(child.pid, 0)
 print(json.dumps([os.waitstatus_to_exitcode(status), usage.ru_maxrss]))
 """
-"""Starts the command from a small process: a child begins with the peak of its parent."""
+"""Starts the command from a small process: a child begins with the peak of its parent.
+
+What Python reserves as it starts comes on top: 1 GiB where it is free-threaded.
+"""
 
 
 class Ended(NamedTuple):
@@ -30,7 +37,10 @@ class Ended(NamedTuple):
 
 
 def run_measured(args: Sequence[str | Path], errors: Path) -> Ended:
-    """Runs a command with at most 1 GiB of address space; its standard error goes to a file."""
+    """Runs a command in 1 GiB of address space more than Python takes as it starts.
+
+    Its standard error goes to a file.
+    """
     done = subprocess.run(
         [sys.executable, "-S", "-c", _MEASURE, errors, *args],
         stdout=subprocess.PIPE,

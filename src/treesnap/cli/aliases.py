@@ -98,12 +98,12 @@ def hint_for(name: str, group: str, commands: Iterable[str], *, is_top: bool) ->
     return did_you_mean(meant) or f"see '{group} {'help --all' if is_top else '--help'}'"
 
 
-def hint_for_option(command: str, option: str, program: str, known: Iterable[str]) -> str | None:
+def hint_for_option(command: str, option: str, program: str, options: Iterable[str]) -> str | None:
     """Returns what to type instead of an option that a command does not have, or None."""
     hint = OPTION_HINTS.get((command, option))
     if hint is not None:
         return hint.replace("'snap ", f"'{program} ")
-    return did_you_mean(closest(option, known)) or None
+    return did_you_mean(closest(option, options)) or None
 
 
 def did_you_mean(texts: Iterable[str]) -> str:
@@ -112,10 +112,10 @@ def did_you_mean(texts: Iterable[str]) -> str:
     return f"did you mean {' or '.join(quoted)}?" if quoted else ""
 
 
-def closest(name: str, known: Iterable[str]) -> list[str]:
+def closest(name: str, names: Iterable[str]) -> list[str]:
     """Returns the names that a name resembles, and only those that it resembles about as much."""
     from difflib import SequenceMatcher, get_close_matches
 
-    close = get_close_matches(name, list(known), n=SUGGESTED_MAX)
+    close = get_close_matches(name, list(names), n=SUGGESTED_MAX)
     likeness = {match: SequenceMatcher(None, match, name).ratio() for match in close}
     return [match for match in close if likeness[match] > likeness[close[0]] - LIKENESS_MARGIN]

@@ -85,8 +85,8 @@ class Invocation:
         warn = self.output.warn
         store_path = self._store_path()
         root = self._root(store_path, start, markers)
-        wanted = progress and not (self.output.as_json or self.output.quiet)
-        shows_bar = wanted and is_terminal("stderr")
+        wants_progress = progress and not (self.output.as_json or self.output.quiet)
+        shows_bar = wants_progress and is_terminal("stderr")
         ask = _is_to_go_on if is_terminal("stdin") else None
         monitor = ProgressMonitor(warn, ask=ask) if shows_bar else WarningMonitor(warn)
         self.output.hide_progress = monitor.close

@@ -891,11 +891,11 @@ class Handle:
         return hunks(self.context, self._id_of(ref, session, [path]), self.tree_path(path))
 
     def restore_hunks(
-        self, found: FileHunks, numbers: Sequence[int], *, force: bool = False
+        self, hunks: FileHunks, numbers: Sequence[int], *, force: bool = False
     ) -> RestoreResult:
         """Makes some lines of a live file as in a snapshot; its other lines stay as they are.
 
-        ``found`` is what :meth:`hunks` returned, and ``numbers`` are the hunks to restore. Mode,
+        ``hunks`` is what :meth:`hunks` returned, and ``numbers`` are the hunks to restore. Mode,
         owner, extended attributes and hard links stay, too. All or nothing like :meth:`restore`:
         :meth:`undo` goes back. The result's ``snapshot`` is one of the file as it is now. Raises
         Conflict if the content changed since the call of :meth:`hunks`, also with ``force``, which
@@ -903,7 +903,7 @@ class Handle:
         """
         from treesnap.core.ops.hunks import restore_hunks
 
-        return restore_hunks(self.context, found, numbers, force=force)
+        return restore_hunks(self.context, hunks, numbers, force=force)
 
     def revert(
         self,
@@ -1203,8 +1203,8 @@ class AsyncHandle:
         self, a: str | None, b: str, paths: Sequence[PathLike] | None = None
     ) -> AsyncIterator[Change]:
         """Yields what changed from one snapshot to another; see :meth:`Handle.each_change`."""
-        found = await in_thread(self.handle.each_change, a, b, paths)
-        async for change in items_in_thread(found):
+        changes = await in_thread(self.handle.each_change, a, b, paths)
+        async for change in items_in_thread(changes):
             yield change
 
     async def contents(
@@ -1218,7 +1218,7 @@ class AsyncHandle:
         as_text: bool = False,
     ) -> AsyncIterator[ChangedContent]:
         """Yields changes with the bytes of both sides; see :meth:`Handle.contents`."""
-        found = await in_thread(
+        contents = await in_thread(
             self.handle.contents,
             a,
             b,
@@ -1227,7 +1227,7 @@ class AsyncHandle:
             max_size_bytes=max_size_bytes,
             as_text=as_text,
         )
-        async for item in items_in_thread(found):
+        async for item in items_in_thread(contents):
             yield item
 
     async def cat(
@@ -1254,7 +1254,7 @@ class AsyncHandle:
         session: str | None = None,
     ) -> AsyncIterator[FileMatches]:
         """Yields the files in which a pattern matches a line; see :meth:`Handle.grep`."""
-        found = await in_thread(
+        matches = await in_thread(
             self.handle.grep,
             pattern,
             refs,
@@ -1265,7 +1265,7 @@ class AsyncHandle:
             first_only=first_only,
             session=session,
         )
-        async for item in items_in_thread(found):
+        async for item in items_in_thread(matches):
             yield item
 
     async def archive_pieces(

@@ -359,14 +359,14 @@ def _mask() -> set[int]:
     The call that blocks more of them does not always return that: it calls handlers for what has
     arrived already, and these may raise.
     """
-    found: set[int] = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
-    return found
+    blocked: set[int] = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+    return blocked
 
 
 def _is_outermost() -> bool:
     """Returns whether no more than one uninterrupted function runs."""
-    found = _marked(_running(), _whole)
-    return found is None or _marked(found.f_back, _whole) is None
+    frame = _marked(_running(), _whole)
+    return frame is None or _marked(frame.f_back, _whole) is None
 
 
 def _is_main_thread() -> bool:

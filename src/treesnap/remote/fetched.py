@@ -75,5 +75,5 @@ def find_fetched(
             )
         if matches:
             there = session._replace(root=session.store.root(matches[0].path))
-            return resolve_in(there, inner or "latest", wanted=wanted, paths=paths)
+            return resolve_in(there, inner or "latest", criteria=wanted, paths=paths)
     return None

@@ -33,8 +33,8 @@ def show_overview(invocation: Invocation) -> None:
     output = invocation.output
     output.prints_only = True
     with invocation.open(makes_store=True) as handle:
-        known = handle.list()
-        snapshots = known[:_SNAPSHOTS_SHOWN_MAX]
+        listed = handle.list()
+        snapshots = listed[:_SNAPSHOTS_SHOWN_MAX]
         ways = handle.ways_back()
         position = ways.position
         status = handle.status(None if position is None else position.id) if snapshots else None
@@ -45,7 +45,7 @@ def show_overview(invocation: Invocation) -> None:
             yield from _first_lines(invocation, handle)
             return
         yield from _known_lines(handle, status.snapshot or snapshots[0], snapshots, terminal)
-        yield from _change_lines(invocation, status, known, ways, terminal)
+        yield from _change_lines(invocation, status, listed, ways, terminal)
 
     output.result(
         "overview",
@@ -89,14 +89,14 @@ def _known_lines(
 def _change_lines(
     invocation: Invocation,
     status: StatusResult,
-    known: Sequence[Snapshot],
+    listed: Sequence[Snapshot],
     ways: RestorePoints,
     terminal: Terminal,
 ) -> Iterator[str]:
     if status.snapshot is None:
         yield "No snapshot of all of it yet"
         return
-    latest = _latest(known)
+    latest = _latest(listed)
     is_latest = latest is None or latest.id == status.snapshot.id
     recent = _recent(ways, latest)
     since = (
@@ -122,9 +122,9 @@ def _change_lines(
     yield f"To go back: {invocation.command_text('restore', ref)}"
 
 
-def _latest(known: Sequence[Snapshot]) -> Snapshot | None:
+def _latest(listed: Sequence[Snapshot]) -> Snapshot | None:
     """Returns what ``latest`` names, if anything."""
-    whole = (item for item in known if item.record.scope is None)
+    whole = (item for item in listed if item.record.scope is None)
     return next((item for item in whole if item.kind is not SnapshotKind.SAFETY), None)
 
 

@@ -189,13 +189,13 @@ def _show(
 
 def status_fields(root: str, status: WatchStatus | None, *, is_stopped: bool) -> Fields:
     """Returns everything that is known; ``running`` says whether there is a watcher now."""
-    known = status._asdict() if status is not None else dict.fromkeys(WatchStatus._fields)
-    every_ms = known.pop("every_ms")
+    fields = status._asdict() if status is not None else dict.fromkeys(WatchStatus._fields)
+    every_ms = fields.pop("every_ms")
     return {
         "running": status is not None and not is_stopped,
         "stopped": status is not None and is_stopped,
         **path_fields(root, "root"),
-        **known,
+        **fields,
         "every_s": None if every_ms is None else every_ms / 1000,
     }
 

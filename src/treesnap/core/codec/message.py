@@ -189,12 +189,12 @@ class Fields:
 
     def require_version(self, version: int) -> None:
         """Raises Corrupt unless the map says that it has this version; NewerVersion for a newer."""
-        found = self.get("version", int)
-        if found > version:
+        stored = self.get("version", int)
+        if stored > version:
             raise NewerVersion(
-                f"Stored {self._what} has version {found}, and this treesnap reads {version}"
+                f"Stored {self._what} has version {stored}, and this treesnap reads {version}"
             )
-        require(found == version, self._what, f"its version {found} is unknown")
+        require(stored == version, self._what, f"its version {stored} is unknown")
 
     def size(self, name: str) -> int:
         """Returns a field that must be an integer of at least 0."""

@@ -433,8 +433,8 @@ def segments_from(content: FileContent, get: Get, offset: int) -> Iterator[tuple
                 assert segment.id is not None
                 below = _read_list(get, segment.id, content.level)
                 require(below.size_bytes == segment.size, "chunk list", "its size does not fit")
-                for inner, found in segments_from(below, get, offset - start):
-                    yield start + inner, found
+                for inner, part in segments_from(below, get, offset - start):
+                    yield start + inner, part
         start = end
 
 

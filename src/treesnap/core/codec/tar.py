@@ -216,7 +216,9 @@ def _list_value(text: bytes, find_number: FindNumber = _no_number) -> bytes | No
     rows = []
     for line in re.split(rb"[,\n]", text.strip()):
         word, name, letters, *number = (*line.split(b":"), b"", b"")[:4]
-        tags = [tag for tag, known in _LIST_TAGS.items() if known == word.decode("latin-1")]
+        tags = [
+            tag for tag, word_of_tag in _LIST_TAGS.items() if word_of_tag == word.decode("latin-1")
+        ]
         if not tags or re.search(rb"[^rwx-]", letters) or (name and len(tags) < 2):
             return None
         rights = sum(bit for letter, bit in ((b"r", 4), (b"w", 2), (b"x", 1)) if letter in letters)

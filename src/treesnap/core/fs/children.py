@@ -130,13 +130,13 @@ def _changes_program(directory: str) -> bool:
     return _memory_bytes(status) > 0 and (end == 0 or start < end)
 
 
-def _writes(directory: str, wanted: os.stat_result) -> bool:
+def _writes(directory: str, directory_status: os.stat_result) -> bool:
     """Returns whether a process can write to a file; having it open for reading is not enough."""
     with suppress(OSError):
         for name in os.listdir(f"{directory}/fd"):
             with suppress(OSError):
                 _, device, inode = open_file_identity(f"{directory}/fd/{name}")
-                if (device, inode) != (wanted.st_dev, wanted.st_ino):
+                if (device, inode) != (directory_status.st_dev, directory_status.st_ino):
                     continue
                 if _may_write(f"{directory}/fdinfo/{name}"):
                     return True

@@ -41,12 +41,12 @@ def take_limits(client: int) -> None:
     if sys.platform != "linux":
         raise TooLimited
     for limit in _ALL_LIMITS:
-        wanted = resource.prlimit(client, limit)
-        if wanted != resource.getrlimit(limit):
-            if limit in _MEMORY_LIMITS and wanted[0] != resource.RLIM_INFINITY:
+        limits = resource.prlimit(client, limit)
+        if limits != resource.getrlimit(limit):
+            if limit in _MEMORY_LIMITS and limits[0] != resource.RLIM_INFINITY:
                 raise TooLimited
-            resource.setrlimit(limit, wanted)
-        if limit == resource.RLIMIT_NOFILE and wanted[0] < _FILES_MIN:
+            resource.setrlimit(limit, limits)
+        if limit == resource.RLIMIT_NOFILE and limits[0] < _FILES_MIN:
             raise TooLimited
     policy, wanted_policy = os.sched_getscheduler(0), os.sched_getscheduler(client)
     if policy != wanted_policy:
@@ -81,4 +81,4 @@ def _signals_in(mask: str) -> set[int]:
     The C library keeps two of the others for itself, and ``posix_spawn`` lets children ignore them.
     """
     number = int(mask, 16)
-    return {known for known in signal.valid_signals() if number >> known - 1 & 1}
+    return {ending for ending in signal.valid_signals() if number >> ending - 1 & 1}

@@ -351,12 +351,12 @@ class DarwinFileSystem(PosixFileSystem):
         """Flags and the access control list are among them, as far as there are any."""
         with self._opened(place) as fd:
             try:
-                found = _filled(lambda *buffer: self._libc.flistxattr(fd, *buffer, 0))
+                listed = _filled(lambda *buffer: self._libc.flistxattr(fd, *buffer, 0))
             except PermissionError as error:  # of a pipe, before macOS knew attributes of those
                 if not S_ISFIFO(os.fstat(fd).st_mode):
                     raise
                 raise unsupported(EPERM) from error
-            names = [os.fsdecode(name) for name in found.split(b"\0") if name]
+            names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
             names = [name for name in names if not name.startswith(_SYSTEMS_OWN)]
             return names + [name for name in (FLAGS, ACL) if self._own_value(fd, name) is not None]
 
@@ -370,19 +370,19 @@ class DarwinFileSystem(PosixFileSystem):
     def _acl_text(self, fd: int) -> bytes | None:
         """Returns the access control list of an open file; None for one without entries too."""
         libc = self._libc
-        found = libc.acl_get_fd_np(fd, _ACL_EXTENDED)
-        if not found:
+        acl = libc.acl_get_fd_np(fd, _ACL_EXTENDED)
+        if not acl:
             if ctypes.get_errno() in _NO_ACL:
                 return None
             raise _last_error()
         try:
-            address = libc.acl_to_text(found, None)
+            address = libc.acl_to_text(acl, None)
             if not address:
                 raise _last_error()
             text = ctypes.string_at(address)
             libc.acl_free(address)
         finally:
-            libc.acl_free(found)
+            libc.acl_free(acl)
         return text if text.strip().count(b"\n") else None  # the first line begins each list
 
     def _set_acl_text(self, fd: int, text: bytes | None) -> None:
@@ -407,11 +407,11 @@ class DarwinFileSystem(PosixFileSystem):
             self._set_acl_text(fd, value)
             return
         try:
-            wanted = int(value or b"0", 16) & KEPT_FLAGS
+            flags = int(value or b"0", 16) & KEPT_FLAGS
         except ValueError:
             raise OSError(EINVAL, os.strerror(EINVAL), attribute) from None
         others = self._flags(fd) & ~KEPT_FLAGS
-        _checked(self._libc.fchflags(fd, others | wanted), _NO_CALL)
+        _checked(self._libc.fchflags(fd, others | flags), _NO_CALL)
 
     def get_xattr(self, place: Place, attribute: str) -> bytes:
         name = os.fsencode(attribute)

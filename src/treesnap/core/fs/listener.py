@@ -63,7 +63,7 @@ class Listener:
 
     def _found(self) -> tuple[int, int] | None:
         try:
-            found = self._fs.lstat(self._name, dir_fd=self._directory_fd)
+            status = self._fs.lstat(self._name, dir_fd=self._directory_fd)
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino

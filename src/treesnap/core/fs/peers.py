@@ -168,9 +168,9 @@ def _piece(
     if fds_max:  # the kernel closes those for which there is no room
         room += socket.CMSG_SPACE(fds_max * 4)
     data, ancillary, _, _ = connection.recvmsg(size_bytes, room, socket.MSG_CMSG_CLOEXEC)
-    found = {kind: item for _, kind, item in ancillary}
-    sender = int.from_bytes(found.get(socket.SCM_CREDENTIALS, b"")[:4], sys.byteorder)
-    numbers = found.get(socket.SCM_RIGHTS, b"")
+    by_kind = {kind: item for _, kind, item in ancillary}
+    sender = int.from_bytes(by_kind.get(socket.SCM_CREDENTIALS, b"")[:4], sys.byteorder)
+    numbers = by_kind.get(socket.SCM_RIGHTS, b"")
     fds = [int.from_bytes(numbers[at : at + 4], sys.byteorder) for at in range(0, len(numbers), 4)]
     return data, sender, fds
 

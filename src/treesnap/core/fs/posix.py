@@ -204,8 +204,8 @@ class PosixFileSystem:
         return bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
 
     def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
-        found = os.fstat(name) if isinstance(name, int) else os.lstat(name, dir_fd=dir_fd)
-        return bool(getattr(found, "st_flags", 0) & _PROTECTED)
+        status = os.fstat(name) if isinstance(name, int) else os.lstat(name, dir_fd=dir_fd)
+        return bool(getattr(status, "st_flags", 0) & _PROTECTED)
 
     def file_system_id(self, place: Name | int, /) -> int:
         return os.statvfs(place).f_fsid or os.stat(place).st_dev
@@ -214,8 +214,8 @@ class PosixFileSystem:
         return os.fstat(fd).st_dev  # which tells file systems apart, and not two mounts of one
 
     def birth_time_ns(self, name: Name | int) -> int | None:
-        found = os.fstat(name) if isinstance(name, int) else os.lstat(name)
-        born_s: float | None = getattr(found, "st_birthtime", None)  # a Mac and the BSDs have it
+        status = os.fstat(name) if isinstance(name, int) else os.lstat(name)
+        born_s: float | None = getattr(status, "st_birthtime", None)  # a Mac and the BSDs have it
         return round(born_s * 10**9) if born_s is not None else None
 
     def make_directory(self, name: Name, mode: int = 0o700, *, dir_fd: int | None = None) -> None:

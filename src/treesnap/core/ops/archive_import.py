@@ -146,18 +146,18 @@ def _attempt(
         try:
             session.monitor.begin(Phase.SCAN, None, None)
             if isinstance(source, str):
-                found = _captured(session, writer, source, settings)
+                gathered = _captured(session, writer, source, settings)
             else:
                 with source() as file:
-                    found = _unpacked(session, writer, file)
-            return _publish(session, writer, request, found)
+                    gathered = _unpacked(session, writer, file)
+            return _publish(session, writer, request, gathered)
         except StorageFull as error:
             error.needed_bytes = writer.needed_bytes
             raise
 
 
 def _publish(
-    session: Session, writer: Writer, request: CaptureRequest, found: _Imported
+    session: Session, writer: Writer, request: CaptureRequest, gathered: _Imported
 ) -> CreateResult:
     store, root = session.store, session.root
     writer.flush()  # before the lock: that may take long
@@ -169,29 +169,29 @@ def _publish(
         newest = listing.newest
         fields = metadata_of(request)
         record = SnapshotRecord(
-            root=found.root,
-            links=found.links,
+            root=gathered.root,
+            links=gathered.links,
             root_path=os.fsencode(session.context.root),
             created_at_ns=session.context.clock_ns(),
-            totals=found.totals,
+            totals=gathered.totals,
             parent=newest.id if newest is not None else None,
             host=os.uname().nodename,
-            **{**fields, **found.more},
+            **{**fields, **gathered.more},
         )
         _, name = writer.publish(record, root.id, listing.next_sequence)
         snapshot = store.snapshots.load(root.id, name)
-    totals = found.totals
+    totals = gathered.totals
     stats = CreateStats(
         files=totals.files,
         directories=totals.directories,
         others=totals.others,
         size_bytes=totals.size_bytes,
-        files_read=found.files_read,
-        read_bytes=found.read_bytes,
+        files_read=gathered.files_read,
+        read_bytes=gathered.read_bytes,
         objects_added=writer.objects_added,
         added_bytes=writer.added_bytes,
     )
-    return CreateResult(snapshot, unchanged=False, skipped=found.skipped, absent=(), stats=stats)
+    return CreateResult(snapshot, unchanged=False, skipped=gathered.skipped, absent=(), stats=stats)
 
 
 def _refuse_directory(context: Context, directory: str, *, force: bool) -> None:

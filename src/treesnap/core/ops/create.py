@@ -275,8 +275,8 @@ def check_name(session: Session, name: str, replaces: SnapshotId | None = None) 
 
     The caller holds the root's lock.
     """
-    found = find_named(session, name, update=True)
-    if found is not None and found.id != replaces:
+    namesake = find_named(session, name, update=True)
+    if namesake is not None and namesake.id != replaces:
         raise Refused(
             f"A snapshot of this root is named {name!r} already", code=ErrorCode.NAME_TAKEN
         )

@@ -65,15 +65,15 @@ def hunks(context: Context, ref: str, path: bytes) -> FileHunks:
 
 
 def restore_hunks(
-    context: Context, found: FileHunks, numbers: Sequence[int], *, force: bool
+    context: Context, hunks: FileHunks, numbers: Sequence[int], *, force: bool
 ) -> RestoreResult:
     """Restores some hunks; see :meth:`treesnap.Handle.restore_hunks`."""
     chosen = frozenset(numbers)
     if not chosen:
         raise InvalidArgument("numbers must name a hunk at least")
-    if max(chosen) >= len(found.hunks):
+    if max(chosen) >= len(hunks.hunks):
         raise InvalidArgument(
-            f"There is no hunk {max(chosen)}: {quoted(found.path)} has {len(found.hunks)}, from 0"
+            f"There is no hunk {max(chosen)}: {quoted(hunks.path)} has {len(hunks.hunks)}, from 0"
         )
     refuse_dangerous_restore(context, force=force)
     with (
@@ -81,15 +81,15 @@ def restore_hunks(
         locked_root(session, "restore"),
     ):
         refuse_covered(session)
-        scope = _names_of(session, found.path)
+        scope = _names_of(session, hunks.path)
         goal, before = retry_overtaken(
             "the restore",
-            lambda earlier: _publish_goal(session, found, chosen, scope, earlier),
+            lambda earlier: _publish_goal(session, hunks, chosen, scope, earlier),
         )
 
     def approve(state: str) -> None:
         if state != before:
-            raise _changed(found.path)
+            raise _changed(hunks.path)
 
     return restore(context, RestoreRequest(ref=goal.id, force=force, approve=approve))
 
@@ -111,10 +111,10 @@ def _compared(old: Sequence[bytes], live: Sequence[bytes]) -> Iterator[Hunk]:
         )
 
 
-def _with_restored(live: bytes, found: FileHunks, chosen: Collection[int]) -> bytes:
+def _with_restored(live: bytes, hunks: FileHunks, chosen: Collection[int]) -> bytes:
     """Returns the live text with the lines of the snapshot in the place of its own."""
     lines, text, at = split_lines(live), list[bytes](), 0
-    for hunk in found.hunks:
+    for hunk in hunks.hunks:
         if hunk.number in chosen:
             text += lines[at : hunk.live_start]
             text += hunk.snapshot_lines
@@ -124,7 +124,7 @@ def _with_restored(live: bytes, found: FileHunks, chosen: Collection[int]) -> by
 
 def _publish_goal(
     session: Session,
-    found: FileHunks,
+    hunks: FileHunks,
     chosen: Collection[int],
     scope: tuple[bytes, ...],
     earlier: Mapping[bytes, Added],
@@ -138,26 +138,26 @@ def _publish_goal(
         Capture(session, CaptureRequest(scope=scope, fresh=True), earlier=earlier) as capture,
     ):
         state, put = capture.state, capture.writer.put
-        entry = state.entry(found.path)
+        entry = state.entry(hunks.path)
         if entry is None or entry.is_skipped:
-            _live_content(session, found.path)
+            _live_content(session, hunks.path)
             raise Refused(
-                f"{quoted(found.path)} is not captured, so it could not be brought back",
+                f"{quoted(hunks.path)} is not captured, so it could not be brought back",
                 code=ErrorCode.UNREADABLE,
-                path=found.path,
+                path=hunks.path,
             )
         if entry.kind != EntryKind.FILE or entry.size > TEXT_SIZE_MAX:
-            raise _changed(found.path)
+            raise _changed(hunks.path)
         live = b"".join(read_content(entry.file_content, capture.writer.get))
-        if _hash(live) != found.live_hash:
-            raise _changed(found.path)
-        text = _with_restored(live, found, chosen)
+        if _hash(live) != hunks.live_hash:
+            raise _changed(hunks.path)
+        text = _with_restored(live, hunks, chosen)
         content, now_ns = store_bytes(text, put), session.context.clock_ns()
         taken: dict[bytes, Entry | None] = {
             path: entry._replace(
                 name=treepath.split(path)[1], content=content, size=len(text), mtime_ns=now_ns
             )
-            for path in state.groups.get(found.path, (found.path,))
+            for path in state.groups.get(hunks.path, (hunks.path,))
         }
         root, totals = applied(state.root, taken, {}, {}, state.trees, put)
         record = capture.record()
@@ -166,7 +166,7 @@ def _publish_goal(
             totals=totals,
             unstable=(),
             kind=SnapshotKind.AUTOMATIC,
-            label=f"{len(chosen)} of {len(found.hunks)} hunks as in {found.snapshot.id[:12]}",
+            label=f"{len(chosen)} of {len(hunks.hunks)} hunks as in {hunks.snapshot.id[:12]}",
         )
         return capture.publish(goal), state_hash(record)
 

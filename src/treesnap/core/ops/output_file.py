@@ -90,16 +90,16 @@ def _write_at(fs: FileSystem, real: str, content: bytes) -> None:
         _write(place, place.look(), content)
 
 
-def _write(place: OutputPlace, found: os.stat_result | None, content: bytes) -> None:
-    if found is None or S_ISREG(found.st_mode):
+def _write(place: OutputPlace, status: os.stat_result | None, content: bytes) -> None:
+    if status is None or S_ISREG(status.st_mode):
         replace_file(place.fs, place.path, content, temporary=place.directory, durable=False)
     else:
-        _write_into(place, found, content)
+        _write_into(place, status, content)
 
 
-def _write_into(place: OutputPlace, found: os.stat_result, content: bytes) -> None:
+def _write_into(place: OutputPlace, status: os.stat_result, content: bytes) -> None:
     fs = place.fs
-    refuse_owner("target", place.path, found.st_uid)
+    refuse_owner("target", place.path, status.st_uid)
     try:
         fd = fs.open(place.path, _INTO)
     except OSError as error:
@@ -109,7 +109,7 @@ def _write_into(place: OutputPlace, found: os.stat_result, content: bytes) -> No
             f"No process reads {quoted(place.path)}; start one that does first", path=place.path
         ) from error
     try:
-        if not os.path.samestat(fs.fstat(fd), found):
+        if not os.path.samestat(fs.fstat(fd), status):
             raise Conflict(f"Another process replaced {quoted(place.path)}", path=place.path)
         os.set_blocking(fd, True)
         write_all(fs, fd, content)

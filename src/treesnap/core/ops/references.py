@@ -114,7 +114,7 @@ def resolve_in(
     session: Session,
     ref: str,
     *,
-    wanted: Filter | None = None,
+    criteria: Filter | None = None,
     paths: Sequence[bytes] = (),
     anywhere: bool = False,
 ) -> Snapshot:
@@ -130,17 +130,17 @@ def resolve_in(
     root of the store; otherwise the error for it names that root. Of a root out of the context's
     reach nothing is found, and the error is that for an unknown reference.
     """
-    wanted = wanted or Filter()
+    criteria = criteria or Filter()
     if not anywhere:
         refuse_link(session)
     latest = _LATEST.compiled.match(ref)
     if latest is not None:
-        return _counted_back(session, ref, latest, wanted, paths)
+        return _counted_back(session, ref, latest, criteria, paths)
     if ref.startswith(_MOMENT):
-        return _at_moment(session, ref, wanted, paths)
+        return _at_moment(session, ref, criteria, paths)
     step = _STEP.compiled.match(ref)
     if step is not None:
-        return _by_step(session, ref, int(step.group(1)), wanted)
+        return _by_step(session, ref, int(step.group(1)), criteria)
     exact = session.store.snapshots.load_by_id(session.root.id, ref)
     if exact is not None:
         return exact
@@ -151,7 +151,7 @@ def resolve_in(
         return named
     if not any(name.id.startswith(ref) for name in names):
         for find in finders(ref):
-            snapshot: Snapshot | None = find(session, ref, wanted, paths)
+            snapshot: Snapshot | None = find(session, ref, criteria, paths)
             if snapshot is not None:
                 return snapshot
     elsewhere = _elsewhere(session, names, ref)
@@ -194,17 +194,17 @@ def load_by_id(session: Session, identity: SnapshotId) -> Snapshot:
 
 
 def _counted_back(
-    session: Session, ref: str, match: re.Match[str], wanted: Filter, paths: Sequence[bytes]
+    session: Session, ref: str, match: re.Match[str], criteria: Filter, paths: Sequence[bytes]
 ) -> Snapshot:
     word, kind, number, of_session = match.groups()
     back = int(number or 0)
     if kind is not None:
-        wanted = wanted._replace(type=kind)
+        criteria = criteria._replace(type=kind)
     if of_session is not None:
-        wanted = wanted._replace(session=of_session)
+        criteria = criteria._replace(session=of_session)
     is_anything_partial = False
     for snapshot in session.store.snapshots.readable(session.root.id):
-        if snapshot.kind == SnapshotKind.SAFETY or not wanted.fits(snapshot):
+        if snapshot.kind == SnapshotKind.SAFETY or not criteria.fits(snapshot):
             continue
         if word == "latest" and not snapshot.record.covers(paths):
             is_anything_partial = True
@@ -218,7 +218,7 @@ def _counted_back(
     raise unknown(ref, has_any=_has_any(session))
 
 
-def _at_moment(session: Session, ref: str, wanted: Filter, paths: Sequence[bytes]) -> Snapshot:
+def _at_moment(session: Session, ref: str, criteria: Filter, paths: Sequence[bytes]) -> Snapshot:
     moment_ns = parse_moment(ref.removeprefix(_MOMENT), session.context.clock_ns())
     for snapshot in session.store.snapshots.readable(session.root.id):
         record = snapshot.record
@@ -226,7 +226,7 @@ def _at_moment(session: Session, ref: str, wanted: Filter, paths: Sequence[bytes
             record.created_at_ns <= moment_ns
             and record.kind != SnapshotKind.SAFETY
             and record.covers(paths)
-            and wanted.fits(snapshot)
+            and criteria.fits(snapshot)
         ):
             return snapshot
     error = NotFound(f"This root has no snapshot from {time_text(moment_ns)} or before")
@@ -250,9 +250,9 @@ def position(session: Session) -> Snapshot | None:
     return position_in(session.store.snapshots.readable(session.root.id))
 
 
-def _by_step(session: Session, ref: str, step: int, wanted: Filter) -> Snapshot:
+def _by_step(session: Session, ref: str, step: int, criteria: Filter) -> Snapshot:
     for snapshot in session.store.snapshots.readable(session.root.id):
-        if snapshot.record.step == step and wanted.fits(snapshot):
+        if snapshot.record.step == step and criteria.fits(snapshot):
             return snapshot
     raise unknown(ref)
 

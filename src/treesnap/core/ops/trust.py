@@ -83,9 +83,9 @@ def _made_real(fs: FileSystem, path: str) -> os.stat_result:
     """Makes the directory of a store, and those above it that are missing."""
     trusted = _trusted_ids()
 
-    def judge(here: str, found: os.stat_result) -> None:
+    def judge(here: str, status: os.stat_result) -> None:
         is_above = here != path
-        problem = _directory_problem(here, found, trusted) if is_above else _own_problem(found)
+        problem = _directory_problem(here, status, trusted) if is_above else _own_problem(status)
         _refuse_if("store", path, problem)
 
     fd = ensure_real(fs, path, judge, gives_owner=os.geteuid() == _SUPERUSER_ID)
@@ -102,9 +102,9 @@ def ensure_above_root(context: Context) -> None:
     """
     trusted = _trusted_ids()
 
-    def judge(here: str, found: os.stat_result) -> None:
+    def judge(here: str, status: os.stat_result) -> None:
         if os.geteuid() == _SUPERUSER_ID:
-            _refuse_if("root", context.root, _directory_problem(here, found, trusted))
+            _refuse_if("root", context.root, _directory_problem(here, status, trusted))
 
     context.fs.close(ensure_real(context.fs, os.path.dirname(context.root), judge))
 
@@ -219,8 +219,8 @@ def _own_problem(store: os.stat_result) -> str | None:
     return _writable(store) if store.st_mode & WRITABLE_BY_OTHERS else None
 
 
-def _writable(found: os.stat_result) -> str:
-    return f"can be written to by other users: its mode is {S_IMODE(found.st_mode):04o}"
+def _writable(status: os.stat_result) -> str:
+    return f"can be written to by other users: its mode is {S_IMODE(status.st_mode):04o}"
 
 
 def _root_problem(context: Context) -> str | None:
@@ -246,17 +246,17 @@ def _problem_above(lookup: PathLookup) -> str | None:
     return next(filter(None, problems), None)
 
 
-def _directory_problem(path: str, found: os.stat_result, trusted: frozenset[int]) -> str | None:
+def _directory_problem(path: str, status: os.stat_result, trusted: frozenset[int]) -> str | None:
     """Returns who could put another directory in the place of one in a directory, or None."""
-    if not _is_trusted(found, trusted):
-        return f"lies in {quoted(path)}, which belongs to {_user(found.st_uid)}"
-    if S_ISDIR(found.st_mode) and found.st_mode & S_IWOTH and not found.st_mode & S_ISVTX:
+    if not _is_trusted(status, trusted):
+        return f"lies in {quoted(path)}, which belongs to {_user(status.st_uid)}"
+    if S_ISDIR(status.st_mode) and status.st_mode & S_IWOTH and not status.st_mode & S_ISVTX:
         return f"lies in {quoted(path)}, in which every user can rename it"
     return None
 
 
-def _is_trusted(found: os.stat_result, trusted: frozenset[int]) -> bool:
-    return found.st_uid in trusted or _is_of_the_unmapped(found.st_uid)
+def _is_trusted(status: os.stat_result, trusted: frozenset[int]) -> bool:
+    return status.st_uid in trusted or _is_of_the_unmapped(status.st_uid)
 
 
 def _is_of_the_unmapped(owner_id: int) -> bool:

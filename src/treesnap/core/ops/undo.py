@@ -279,9 +279,9 @@ def _restored_after(session: Session, safety: Snapshot) -> Snapshot | None:
     ref = restored_ref(safety)
     if ref is None:
         return None
-    found = session.store.snapshots.listing(session.root.id).beginning(ref)
+    ids = session.store.snapshots.listing(session.root.id).beginning(ref)
     with suppress(NotFound, Corrupt):
-        return session.store.snapshots.load(session.root.id, found[0]) if found else None
+        return session.store.snapshots.load(session.root.id, ids[0]) if ids else None
     return None
 
 

@@ -39,8 +39,8 @@ def registered_path(context: Context, directory: str) -> str | None:
     """Returns where the root is that has a directory of watchers; None if that is not known."""
     layout = Layout(context.store_path)
     root_id = os.path.basename(os.path.dirname(directory))
-    found = (it for it in registered_records(context.fs, layout) if it.id == root_id)
-    record = next(found, None)
+    records = (it for it in registered_records(context.fs, layout) if it.id == root_id)
+    record = next(records, None)
     return os.fsdecode(record.path) if record is not None else None
 
 
@@ -76,7 +76,7 @@ def watched(context: Context, *, force: bool = False) -> Iterator[tuple[Context,
                 path=context.root,
             ) from error
     try:
-        known = context._replace(tree_cache=TreeCache(), record_cache=RecordCache())
-        yield known._replace(watcher=watcher), watcher
+        caching = context._replace(tree_cache=TreeCache(), record_cache=RecordCache())
+        yield caching._replace(watcher=watcher), watcher
     finally:
         watcher.__exit__(None, None, None)

@@ -212,15 +212,15 @@ class ObjectIndex:
         if not packs:
             return
         with self._locked("collection", wait_s):
-            known = [name for name, part in self.parts.items() if part.covered.keys() & packs]
-            names = [name for name in known if self._is_sound(name)]
+            affected = [name for name, part in self.parts.items() if part.covered.keys() & packs]
+            names = [name for name in affected if self._is_sound(name)]
             parts = [self.parts[name] for name in names]
             covered = {
                 pack_id: end for pack_id, end in _covered_by(parts).items() if pack_id not in packs
             }
             if covered:
                 self.write_merged([_without(part, packs) for part in parts], covered)
-            self.remove_parts(known)
+            self.remove_parts(affected)
 
     @contextmanager
     def _locked(self, operation: str, wait_s: float) -> Iterator[None]:

@@ -40,8 +40,8 @@ def _lean_sha256() -> Callable[[bytes], _Hash]:
         module = import_module(name)
     except ImportError:  # another Python
         module = import_module("hashlib")
-    found: Callable[[bytes], _Hash] = module.sha256
-    return found
+    algorithm: Callable[[bytes], _Hash] = module.sha256
+    return algorithm
 
 
 _SHA256 = _lean_sha256()

@@ -348,15 +348,15 @@ class Root:
                 self._remove_copy(_inode_copy(self._layout, record))
             self.record = None
 
-    def repair(self, known: RootRecord | None) -> bool:
+    def repair(self, record_elsewhere: RootRecord | None) -> bool:
         """Rewrites a damaged or missing record, and the copies by which the root is found.
 
-        What the record says by now counts, else ``known``; without either removes it. Returns
-        whether anything had to be done.
+        What the record says by now counts, else ``record_elsewhere``; without either removes it.
+        Returns whether anything had to be done.
         """
         with locked_roots(self._fs, self._layout, self._wait_s):
             stored, _ = _read(self._fs, self.file("root"), self.id)
-            record = stored or known
+            record = stored or record_elsewhere
             if record is None:
                 return unlink_if_present(self._fs, self.file("root"))
             if stored is not None and Root(self._fs, self._layout, stored.path).id == self.id:

@@ -99,12 +99,12 @@ def format_problem(data: bytes) -> str | None:
     """
     import json
 
-    found = json.loads(data)
-    if found["format"] != FORMAT_VERSION:
+    header = json.loads(data)
+    if header["format"] != FORMAT_VERSION:
         return None
     expected = json.loads(_FORMAT_TEXT)
-    wrong = [name for name in expected if name != "id" and found.get(name) != expected[name]]
-    if not store_id(found):
+    wrong = [name for name in expected if name != "id" and header.get(name) != expected[name]]
+    if not store_id(header):
         wrong.append("id")
     return f"The format file has a wrong {', '.join(wrong)}" if wrong else None
 

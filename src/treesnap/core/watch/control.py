@@ -108,11 +108,11 @@ def start(context: Context, options: list[str]) -> WatchStatus:
     with process.stdout as told:
         line = told.readline()
     _raise_told(line, process)
-    found = status(context)
-    if found is None:
+    watching = status(context)
+    if watching is None:
         process.wait()
         raise OperationFailed("The watcher ended as soon as it had started")
-    return found
+    return watching
 
 
 def launched(

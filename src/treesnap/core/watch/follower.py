@@ -225,11 +225,11 @@ class Follower:
 
     def _shorten(self, output_fd: int) -> None:
         """Makes a hole of old output, where that is possible; the command writes on behind it."""
-        found = os.fstat(output_fd)
-        if found.st_blocks * _DISK_BLOCK_BYTES <= _OUTPUT_ROOM_BYTES:
+        status = os.fstat(output_fd)
+        if status.st_blocks * _DISK_BLOCK_BYTES <= _OUTPUT_ROOM_BYTES:
             return
         with suppress(OSError):
-            end = found.st_size - _OUTPUT_BYTES
+            end = status.st_size - _OUTPUT_BYTES
             self._context.fs.punch_hole(output_fd, 0, end - end % _PAGE_BYTES)
 
 

@@ -47,10 +47,10 @@ def read_xattrs(fs: FileSystem, where: Place) -> Xattrs | None:
     return tuple(sorted(pairs)) or None
 
 
-def apply_xattrs(fs: FileSystem, where: Place, wanted: Xattrs | None) -> bool:
+def apply_xattrs(fs: FileSystem, where: Place, attributes: Xattrs | None) -> bool:
     """Makes the extended attributes as wanted; returns whether all were permitted."""
     current = dict(read_xattrs(fs, where) or ())
-    target = dict(wanted or ())
+    target = dict(attributes or ())
     permitted = True
     for name in current.keys() - target.keys():
         permitted &= _attempt(fs, where, name, None)

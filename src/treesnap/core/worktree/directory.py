@@ -45,17 +45,17 @@ def open_root(fs: FileSystem, root: str) -> int:
         ) from None
 
 
-def is_left_by_others(fs: FileSystem, fd: int, found: os.stat_result) -> bool:
+def is_left_by_others(fs: FileSystem, fd: int, status: os.stat_result) -> bool:
     """Returns whether a name in an open directory is another user's, and none of this user's.
 
     Only where the sticky bit says that many may make names there and each keeps its own, as in
     ``/tmp``. Elsewhere a user who may write to a directory may replace all that is in it. Costs
     nothing for what belongs to this user or to root.
     """
-    if found.st_uid in {0, os.geteuid()}:
+    if status.st_uid in {0, os.geteuid()}:
         return False
     own = fs.fstat(fd)
-    return bool(own.st_mode & stat.S_ISVTX) and found.st_uid != own.st_uid
+    return bool(own.st_mode & stat.S_ISVTX) and status.st_uid != own.st_uid
 
 
 def open_directory(

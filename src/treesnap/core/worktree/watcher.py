@@ -408,16 +408,16 @@ class WatchedTree:
         path = os.path.join(self._cookies, name)
         self._fs.rename(self._cookie, path)
         self._cookie = path
-        wanted = os.fsencode(name)
+        cookie = os.fsencode(name)
         has_changed = False
-        while wanted:
+        while cookie:
             reports = self._notifier.take()
             for report in reports:
-                if report.watch == self._cookie_watch and report.name == wanted:
-                    wanted = b""
+                if report.watch == self._cookie_watch and report.name == cookie:
+                    cookie = b""
                 has_changed |= self._take_one(report)
             left_s = max(0.0, deadline - time.monotonic())
-            if wanted and not reports and not self._notifier.wait(left_s):
+            if cookie and not reports and not self._notifier.wait(left_s):
                 raise ReportsLost("the kernel's reports were late")
         return has_changed
 
@@ -466,7 +466,7 @@ class WatchedTree:
 
     def _written_since(self, number: int) -> tuple[int, ...]:
         """Returns the inodes of files that were open for writing and were closed since."""
-        found = set()
+        inodes = set()
         with DirectoryChain(self._fs, self._root_fd) as chain:
             for (node, name), change in reversed(self._changes.items()):
                 if not self._is_untimed or change.number <= number:
@@ -474,8 +474,8 @@ class WatchedTree:
                 directory = node.path() if change.closed > number else None
                 if directory is not None:
                     with suppress(OSError):  # it was moved, which changes its times, or is gone
-                        found.add(self._fs.lstat(name, dir_fd=chain.open(directory)).st_ino)
-        return tuple(sorted(found))
+                        inodes.add(self._fs.lstat(name, dir_fd=chain.open(directory)).st_ino)
+        return tuple(sorted(inodes))
 
     def _is_found(self, chain: DirectoryChain, directory: bytes, name: bytes) -> bool:
         try:
@@ -508,11 +508,11 @@ class WatchedTree:
             if mask & CLOSED:
                 change.closed = self._number
             return True
-        known = directory.children.get(name)
-        is_another = known is None or bool(mask & (CREATED | DELETED | MOVED_FROM | MOVED_TO))
+        child = directory.children.get(name)
+        is_another = child is None or bool(mask & (CREATED | DELETED | MOVED_FROM | MOVED_TO))
         self._note(directory, name, is_whole=is_another)
-        if known is not None and is_another:
-            self._drop(known)
+        if child is not None and is_another:
+            self._drop(child)
         if is_another and not mask & DELETED:
             # When two names are exchanged, one is reported to come before the other goes.
             self._watch_all([(directory, name)])

@@ -134,4 +134,4 @@ class _Followed:
 
     def result(self) -> list[Snapshot]:
         """Returns the snapshot of each line; what was followed to the end is of the oldest one."""
-        return [found or self.snapshot for found in self._found]
+        return [blamed or self.snapshot for blamed in self._found]

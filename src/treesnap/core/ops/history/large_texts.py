@@ -156,9 +156,9 @@ def _texts(text: Stream, outline: _Outline, ranges: Sequence[tuple[int, int]]) -
             if more is None:
                 raise ChangedMeanwhile
             held += more
-        found = held[ends[start] - at : ends[end] - at]
+        lines = held[ends[start] - at : ends[end] - at]
         for number in range(start, end):
-            piece = found[ends[number] - ends[start] : ends[number + 1] - ends[start]]
+            piece = lines[ends[number] - ends[start] : ends[number + 1] - ends[start]]
             if checksum(piece, _DIGEST_SIZE) != outline.digests[number]:
                 raise ChangedMeanwhile
-        yield found
+        yield lines

@@ -30,7 +30,7 @@ from treesnap.core.store.snapshots import SnapshotName
 from treesnap.core.store.store import Store
 
 
-def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> SnapshotList:
+def list_snapshots(context: Context, criteria: Filter, *, all_roots: bool) -> SnapshotList:
     """Returns the snapshots, newest first; an absent store has none.
 
     Those that are damaged are warnings as well; whether they fit what is wanted is not known.
@@ -60,7 +60,7 @@ def list_snapshots(context: Context, wanted: Filter, *, all_roots: bool) -> Snap
     if all_roots:
         snapshots.sort(key=lambda item: item.record.created_at_ns, reverse=True)
     unread = ([name.id for name in names] for names in (damaged, newer))
-    return SnapshotList(filter(wanted.fits, snapshots), *unread)
+    return SnapshotList(filter(criteria.fits, snapshots), *unread)
 
 
 def snapshot_names(context: Context) -> tuple[SnapshotName, ...]:
@@ -108,7 +108,7 @@ def resolve(
     try:
         with opened(context, "look up a snapshot") as session:
             return resolve_in(
-                session, ref, wanted=Filter(session=of_session), paths=paths, anywhere=True
+                session, ref, criteria=Filter(session=of_session), paths=paths, anywhere=True
             )
     except StoreMissing as error:
         raise unknown(ref, has_any=False) from error

@@ -280,10 +280,10 @@ def _entry(
         if now == before:
             return None
         if older is None and now is not None:
-            found = _totals(now, trees)
+            whole = _totals(now, trees)
             change = Change(path, ChangeKind.ADDED, None, now)
-            added = found.files + found.directories + found.others + (1 if path else 0)
-            return LogEntry(snapshot, None, added, 0, 0, found.size_bytes, change)
+            added = whole.files + whole.directories + whole.others + (1 if path else 0)
+            return LogEntry(snapshot, None, added, 0, 0, whole.size_bytes, change)
     if older is None:
         totals = record.totals
         added = totals.files + totals.directories + totals.others

@@ -130,15 +130,15 @@ def _read_batch(
     size_max: int,
     root: str,
 ) -> Iterator[ChangedContent]:
-    wanted = [has_content(change) and not _is_large(change, size_max) for change in batch]
+    is_read = [has_content(change) and not _is_large(change, size_max) for change in batch]
     with opened(context, "compare") as session:
-        old = _side(session, a, context.root, batch, wanted, [change.old for change in batch])
-        new = _side(session, b, root, batch, wanted, [change.new for change in batch])
+        old = _side(session, a, context.root, batch, is_read, [change.old for change in batch])
+        new = _side(session, b, root, batch, is_read, [change.new for change in batch])
     for number, change in enumerate(batch):
-        if has_content(change) and not wanted[number]:
+        if has_content(change) and not is_read[number]:
             yield _of_large(context, a, b, change, size_max, root)
             continue
-        is_lost = wanted[number] and (number not in old or number not in new)
+        is_lost = is_read[number] and (number not in old or number not in new)
         yield ChangedContent(
             change,
             old.get(number) if not is_lost else None,
@@ -193,7 +193,7 @@ def _side(
     ref: str | None,
     root: str,
     batch: Sequence[Change],
-    wanted: Sequence[bool],
+    is_read: Sequence[bool],
     entries: Sequence[Entry | None],
 ) -> dict[int, bytes | None]:
     """Returns one side of each wanted change by its position, without content that is gone
@@ -202,7 +202,7 @@ def _side(
     contents: dict[int, bytes | None] = {}
     files: list[_Wanted] = []
     for number, entry in enumerate(entries):
-        if not wanted[number]:
+        if not is_read[number]:
             continue
         if entry is None:
             contents[number] = None

@@ -97,21 +97,21 @@ def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
         repair.run()
     with opened(context, "verify the store", recover=False) as session:
         again = Checker(session.store, asked.sample, _place(context), read_data=asked.read_data)
-        left = again.run(known=checker)
+        left = again.run(before=checker)
     return _result(checker, left, repair)
 
 
-def _result(found: Checker, left: Checker, repair: Repair | None = None) -> VerifyResult:
+def _result(checked: Checker, left: Checker, repair: Repair | None = None) -> VerifyResult:
     return VerifyResult(
-        problems=tuple(found.problems),
+        problems=tuple(checked.problems),
         left=tuple(left.problems),
         partial=tuple(left.partial),
         repaired=tuple(repair.repaired) if repair is not None else (),
         recovered=tuple(repair.recovered) if repair is not None else (),
         snapshots=left.snapshots,
         objects=len(left.checked),
-        read_bytes=found.read_bytes,
-        content_read=found.reads_data,
+        read_bytes=checked.read_bytes,
+        content_read=checked.reads_data,
         newer=tuple(left.newer),
     )
 

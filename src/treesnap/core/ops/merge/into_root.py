@@ -141,9 +141,9 @@ def adopt(
         fork_root = fork_session.root
         origin = origin_in(session.store, fork_root)
         if origin is None or origin.root_id != session.root.id:
-            known = "" if origin is not None else ", or its snapshot 'forked' was deleted"
+            reason = "" if origin is not None else ", or its snapshot 'forked' was deleted"
             raise Refused(
-                f"{quoted(fork.root)} was not forked from {quoted(context.root)}{known}",
+                f"{quoted(fork.root)} was not forked from {quoted(context.root)}{reason}",
                 code=ErrorCode.NOT_A_FORK,
                 path=fork.root,
             )
@@ -317,10 +317,10 @@ def _change(
             raise InvalidArgument(f"{quoted(ref)} names no snapshot before the dots")
         if last.startswith("."):
             raise InvalidArgument(f"{quoted(ref)} has three dots, and A..B has two")
-        before = resolve_in(session, first, wanted=in_session, paths=paths)
-        after = resolve_in(session, last, wanted=in_session, paths=paths) if last else None
+        before = resolve_in(session, first, criteria=in_session, paths=paths)
+        after = resolve_in(session, last, criteria=in_session, paths=paths) if last else None
         return before, after, None
-    snapshot = resolve_in(session, ref, wanted=in_session, paths=paths)
+    snapshot = resolve_in(session, ref, criteria=in_session, paths=paths)
     extents: list[StepExtent | None] = [find(session, snapshot) for find in functions("extents")]
     for extent in filter(None, extents):
         before, after, group = extent

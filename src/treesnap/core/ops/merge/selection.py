@@ -163,9 +163,9 @@ def _directory_in_sources(
     """Returns a directory as it was where something below it is picked from, or None."""
     for below, pick in picks.items():
         if pick.entry is not None and pick.source is not None and treepath.is_within(below, path):
-            found = trees.find(pick.source.record.root, path)
-            if found is not None and found.is_directory:
-                return found
+            directory = trees.find(pick.source.record.root, path)
+            if directory is not None and directory.is_directory:
+                return directory
     return None
 
 

@@ -248,8 +248,8 @@ def _other_names(
         skipped = seen.result.skipped
         tops = [item.path for item in skipped if item.reason == SkipReason.EXCLUDED]
     groups = seen.result.link_groups
-    known = frozenset(path for *_, path in groups.names)
-    return find_names(session.fs, session.context.root, tops, known, groups.missing(replaced))
+    grouped = frozenset(path for *_, path in groups.names)
+    return find_names(session.fs, session.context.root, tops, grouped, groups.missing(replaced))
 
 
 def refuse_covered(session: Session) -> None:
@@ -559,9 +559,9 @@ def _make_way(
     where the snapshot has something else, which proves that it was not there.
     """
     closed = [item.path for item in skipped if item.reason == SkipReason.UNREADABLE]
-    wanted = [path for path in closed if not _is_left_out(target, path)]
-    if wanted and unlock_paths(context.fs, context.root, wanted):
-        raise _LookAgain(wanted[0])
+    closed_targets = [path for path in closed if not _is_left_out(target, path)]
+    if closed_targets and unlock_paths(context.fs, context.root, closed_targets):
+        raise _LookAgain(closed_targets[0])
     new = frozenset(plan.blocked) - view.revealed.whole
     if new:
         wider = view._replace(revealed=view.revealed.plus(Revealed(whole=new)))
@@ -614,12 +614,12 @@ def _is_as_observed(fs: FileSystem, chain: DirectoryChain, path: bytes, observed
     try:
         fd = chain.open(directory)
         try:
-            found = fs.lstat(name, dir_fd=fd)
+            status = fs.lstat(name, dir_fd=fd)
         except FileNotFoundError:
             return observed.key(path) is None
-        if key_of(found) != observed.key(path):
+        if key_of(status) != observed.key(path):
             return False
-        if not S_ISDIR(found.st_mode):
+        if not S_ISDIR(status.st_mode):
             return True
         return observed.is_unchanged_below(fs, chain.open(path), path, frozenset(), always_proven)
     except OSError as error:

@@ -329,9 +329,9 @@ class Export:
             if self._before_rename is not None:
                 self._before_rename(tree_fd)
 
-    def _is_made(self, name: bytes, found: os.stat_result) -> bool:
+    def _is_made(self, name: bytes, status: os.stat_result) -> bool:
         made = self._made.get(name)
-        return made is not None and os.path.samestat(made, found)
+        return made is not None and os.path.samestat(made, status)
 
     @contextmanager
     def _recorded(
@@ -456,12 +456,12 @@ def _put_below(fs: FileSystem, stage_fd: int, tree: bytes, names: Sequence[bytes
 def _finish_moved(fs: FileSystem, place_fd: int, entry: Entry, inode: int, *, touch: bool) -> None:
     """Sets mode and time of a directory again, which got write permission to be moved."""
     with opened_any(fs, entry.name, place_fd, is_directory=True) as fd:
-        found = fs.fstat(fd)
-        if found.st_ino != inode:
+        status = fs.fstat(fd)
+        if status.st_ino != inode:
             raise conflict(entry.name)
-        if not touch and found.st_mtime_ns != entry.mtime_ns:
+        if not touch and status.st_mtime_ns != entry.mtime_ns:
             fs.change_times(fd, entry.mtime_ns)
-        if stat_module.S_IMODE(found.st_mode) != entry.mode:
+        if stat_module.S_IMODE(status.st_mode) != entry.mode:
             fs.change_mode(fd, entry.mode)
 
 
@@ -592,11 +592,11 @@ def _opened_if_wanted(
         yield None
         return
     try:
-        found = fs.fstat(place_fd)
-        if not is_wanted(name, found):
+        status = fs.fstat(place_fd)
+        if not is_wanted(name, status):
             yield None
             return
-        yield _Opened(place_fd, found.st_uid, stat_module.S_IMODE(found.st_mode))
+        yield _Opened(place_fd, status.st_uid, stat_module.S_IMODE(status.st_mode))
     finally:
         fs.close(place_fd)
 
@@ -625,7 +625,7 @@ def sweep_exports(session: Session, names: Sequence[str]) -> None:
 def _sweep(session: Session, record: LockedRecord[ExportRecord]) -> None:
     context = session.context
     try:
-        found = record.read()
+        export = record.read()
     except UnsupportedFormat:
         return  # a newer version made it, and removes it
     except Corrupt as error:
@@ -635,9 +635,9 @@ def _sweep(session: Session, record: LockedRecord[ExportRecord]) -> None:
                 f"Removed the record of an interrupted restore: {error}",
             )
         return
-    stage_path = found.stage_path
+    stage_path = export.stage_path
     directory = os.path.dirname(stage_path)
-    if found.in_place and not is_fixed(context.fs, os.fsdecode(directory)):
+    if export.in_place and not is_fixed(context.fs, os.fsdecode(directory)):
         return  # not mounted at present
     try:
         refuse_foreign_place("directory", os.fsdecode(stage_path))
@@ -651,9 +651,9 @@ def _sweep(session: Session, record: LockedRecord[ExportRecord]) -> None:
             open_directory(context.fs, directory) as parent_fd,
         ):
             name = os.path.basename(stage_path)
-            if found.fork is not None:
-                _forget_unfinished(session, found.fork, parent_fd, name + _WHOLE)
-            is_removed = _remove_stage(context.fs, parent_fd, name, _any, in_place=found.in_place)
+            if export.fork is not None:
+                _forget_unfinished(session, export.fork, parent_fd, name + _WHOLE)
+            is_removed = _remove_stage(context.fs, parent_fd, name, _any, in_place=export.in_place)
     if is_removed is None:
         return
     record.remove()

@@ -34,24 +34,24 @@ class PathState(Enum):
 
 def path_state(path: bytes, current: State, old: State, new: State, *, touch: bool) -> PathState:
     """Returns the state of a path in the current tree."""
-    found, before, after = current.entry(path), old.entry(path), new.entry(path)
+    present, before, after = current.entry(path), old.entry(path), new.entry(path)
     if current.is_hidden(path):
         return PathState.CHANGED
-    if found is None:
+    if present is None:
         return PathState.DONE if after is None else PathState.OPEN
-    if found.is_skipped:
+    if present.is_skipped:
         unreadable = after is not None and after.mode & 0o400 == 0
         return PathState.DONE if unreadable else PathState.CHANGED
-    is_new = after is not None and Comparison(current, new, touch).holds_same(found, after)
-    is_old = before is not None and Comparison(current, old).holds_same(found, before)
+    is_new = after is not None and Comparison(current, new, touch).holds_same(present, after)
+    is_old = before is not None and Comparison(current, old).holds_same(present, before)
     if not is_new and not is_old:
         return PathState.CHANGED
     possible = [
         (entry, state) for entry, state in ((before, old), (after, new)) if entry is not None
     ]
-    if not _has_metadata_of(found, current, possible, touch=touch):
+    if not _has_metadata_of(present, current, possible, touch=touch):
         return PathState.CHANGED
-    is_done = is_new and after is not None and _is_equal(found, after, touch=touch)
+    is_done = is_new and after is not None and _is_equal(present, after, touch=touch)
     return PathState.DONE if is_done else PathState.OPEN
 
 
@@ -65,83 +65,86 @@ class Comparison(NamedTuple):
     wanted_in: State
     touch: bool = False
 
-    def holds_same(self, found: Entry, wanted: Entry) -> bool:
+    def holds_same(self, present: Entry, intended: Entry) -> bool:
         """Returns whether two entries hold the same, except for their own metadata.
 
         A directory is put and moved whole, with the metadata of all that is below it. So what
         differs there was set by another process.
         """
-        return _has_content_of(found, wanted) and all(
-            self._is_same(mine, theirs) for mine, theirs in self._differences_below(found, wanted)
+        return _has_content_of(present, intended) and all(
+            self._is_same(mine, theirs)
+            for mine, theirs in self._differences_below(present, intended)
         )
 
-    def holds_no_more(self, found: Entry, wanted: Entry) -> bool:
+    def holds_no_more(self, present: Entry, intended: Entry) -> bool:
         """Returns whether all that one entry holds is in another, which may hold more.
 
         Compares metadata too, except permissions that moving and removing give directories.
         """
-        pairs = [(found, wanted), *self._differences_below(found, wanted)]
-        return _has_content_of(found, wanted) and all(
+        pairs = [(present, intended), *self._differences_below(present, intended)]
+        return _has_content_of(present, intended) and all(
             mine is None or self._is_same(_removable(mine, theirs), theirs)
             for mine, theirs in pairs
         )
 
     def _differences_below(
-        self, found: Entry, wanted: Entry
+        self, present: Entry, intended: Entry
     ) -> Iterator[tuple[Entry | None, Entry | None]]:
-        if found.is_directory and wanted.is_directory:
+        if present.is_directory and intended.is_directory:
             walks = self.found_in.trees.walk(), self.wanted_in.trees.walk()
-            for path, mine, theirs in differing(found, wanted, walks[0].entries, walks[1].entries):
+            for path, mine, theirs in differing(
+                present, intended, walks[0].entries, walks[1].entries
+            ):
                 if path:
                     yield mine, theirs
 
-    def _is_same(self, found: Entry | None, wanted: Entry | None) -> bool:
+    def _is_same(self, present: Entry | None, intended: Entry | None) -> bool:
         """Returns whether a path has the content and the metadata of an entry; ignores children.
 
         What one side skipped is unknown, and left alone. But the restore does not make a readable
         file unreadable.
         """
-        if found is None or wanted is None:
-            only = found or wanted
+        if present is None or intended is None:
+            only = present or intended
             return only is None or only.is_skipped
-        if found.is_skipped or wanted.is_skipped:
-            is_unreadable = found.is_skipped and found.skip_reason == SkipReason.UNREADABLE
-            return wanted.is_skipped or not (is_unreadable and wanted.mode & 0o400)
-        if not _has_content_of(found, wanted):
+        if present.is_skipped or intended.is_skipped:
+            is_unreadable = present.is_skipped and present.skip_reason == SkipReason.UNREADABLE
+            return intended.is_skipped or not (is_unreadable and intended.mode & 0o400)
+        if not _has_content_of(present, intended):
             return False
-        modes = {wanted.mode} if may_give_owners() else _without_set_ids(wanted.mode)
-        is_time_known = self.touch or found.is_directory or _has_time_of(found, wanted)
+        modes = {intended.mode} if may_give_owners() else _without_set_ids(intended.mode)
+        is_time_known = self.touch or present.is_directory or _has_time_of(present, intended)
         return (
-            found.mode in modes
+            present.mode in modes
             and is_time_known
-            and _has_owner_of(found, [wanted])
-            and _has_attributes_of(found, self.found_in, [(wanted, self.wanted_in)])
+            and _has_owner_of(present, [intended])
+            and _has_attributes_of(present, self.found_in, [(intended, self.wanted_in)])
         )
 
 
-def _has_content_of(found: Entry, wanted: Entry) -> bool:
+def _has_content_of(present: Entry, intended: Entry) -> bool:
     """Returns whether two entries have the same kind and bytes; ignores children."""
-    return kind_of_change(found, wanted) in (None, ChangeKind.METADATA)
+    return kind_of_change(present, intended) in (None, ChangeKind.METADATA)
 
 
-def _removable(found: Entry, wanted: Entry | None) -> Entry:
+def _removable(present: Entry, intended: Entry | None) -> Entry:
     """Returns an entry without the permissions that moving or removing it may have given."""
-    if wanted is None or not found.is_directory or found.mode != wanted.mode | 0o700:
-        return found
-    return found._replace(mode=wanted.mode)
+    if intended is None or not present.is_directory or present.mode != intended.mode | 0o700:
+        return present
+    return present._replace(mode=intended.mode)
 
 
-def _is_equal(found: Entry, wanted: Entry, *, touch: bool) -> bool:
+def _is_equal(present: Entry, intended: Entry, *, touch: bool) -> bool:
     """Returns whether nothing is left to do about an entry that holds the new state."""
-    if found.is_directory:
-        found = found._replace(content=wanted.content)
-    if touch or found.is_directory or _has_time_of(found, wanted):
-        found = found._replace(mtime_ns=wanted.mtime_ns)
-    return found[1:] == wanted[1:]
+    if present.is_directory:
+        present = present._replace(content=intended.content)
+    if touch or present.is_directory or _has_time_of(present, intended):
+        present = present._replace(mtime_ns=intended.mtime_ns)
+    return present[1:] == intended[1:]
 
 
 def _has_metadata_of(
-    found: Entry, state: State, possible: Sequence[tuple[Entry, State]], *, touch: bool
+    present: Entry, state: State, possible: Sequence[tuple[Entry, State]], *, touch: bool
 ) -> bool:
     """Returns whether each field of the metadata is that of one of the possible entries.
 
@@ -160,11 +163,11 @@ def _has_metadata_of(
             modes.add(entry.mode | 0o200)
         if is_in_place or not may_give_owners():
             modes |= _without_set_ids(entry.mode)
-    if found.mode not in modes:
+    if present.mode not in modes:
         return False
-    if not (touch or found.is_directory or any(_has_time_of(found, one) for one in entries)):
+    if not (touch or present.is_directory or any(_has_time_of(present, one) for one in entries)):
         return False
-    return _has_owner_of(found, entries) and _has_attributes_of(found, state, possible)
+    return _has_owner_of(present, entries) and _has_attributes_of(present, state, possible)
 
 
 def _without_set_ids(mode: int) -> set[int]:
@@ -172,28 +175,30 @@ def _without_set_ids(mode: int) -> set[int]:
     return {mode & ~bits for bits in _SET_IDS}
 
 
-def _has_time_of(found: Entry, wanted: Entry) -> bool:
+def _has_time_of(present: Entry, intended: Entry) -> bool:
     """Returns whether a time is the one that was set, as exact as a file system kept it."""
-    set_ns = wanted.mtime_ns
-    return found.mtime_ns == set_ns or any(
-        found.mtime_ns == set_ns // step_ns * step_ns for step_ns in _TIME_STEPS_NS
+    set_ns = intended.mtime_ns
+    return present.mtime_ns == set_ns or any(
+        present.mtime_ns == set_ns // step_ns * step_ns for step_ns in _TIME_STEPS_NS
     )
 
 
-def _has_owner_of(found: Entry, possible: Iterable[Entry]) -> bool:
+def _has_owner_of(present: Entry, possible: Iterable[Entry]) -> bool:
     """Returns whether owner and group are known.
 
     They are ignored where a restore lacks the privileges to set them.
     """
     return not may_give_owners() or (
-        found.uid in [entry.uid for entry in possible]
-        and found.gid in [entry.gid for entry in possible]
+        present.uid in [entry.uid for entry in possible]
+        and present.gid in [entry.gid for entry in possible]
     )
 
 
-def _has_attributes_of(found: Entry, state: State, possible: Iterable[tuple[Entry, State]]) -> bool:
+def _has_attributes_of(
+    present: Entry, state: State, possible: Iterable[tuple[Entry, State]]
+) -> bool:
     """Returns whether the extended attributes that a restore can set are known."""
-    mine = _attributes(found, state)
+    mine = _attributes(present, state)
     return any(mine == _attributes(entry, other) for entry, other in possible)
 
 

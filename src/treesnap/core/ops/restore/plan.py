@@ -240,7 +240,7 @@ def written_of(skipped: Iterable[Skipped], before: State, after: State) -> Revea
     these paths, or proves that it was absent; what either skipped, the operation did not touch.
     Costs a look at each path that was left out.
     """
-    found: set[bytes] = set()
+    written: set[bytes] = set()
     tops: set[bytes] = set()
     for item in skipped:
         if item.reason != SkipReason.EXCLUDED:
@@ -254,13 +254,13 @@ def written_of(skipped: Iterable[Skipped], before: State, after: State) -> Revea
         walks = before.trees.walk(), after.trees.walk()
         for path, mine, theirs in differing(old, new, walks[0].entries, walks[1].entries):
             if not any(entry is not None and entry.is_skipped for entry in (mine, theirs)):
-                found.add(treepath.join(item.path, path) if path else item.path)
+                written.add(treepath.join(item.path, path) if path else item.path)
     for path in relinked(before, after) if tops else ():
         if path in tops or not tops.isdisjoint(treepath.parents(path)):
             entries = before.entry(path), after.entry(path)
             if all(entry is not None and not entry.is_skipped for entry in entries):
-                found.add(path)
-    return Revealed(paths=frozenset(found))
+                written.add(path)
+    return Revealed(paths=frozenset(written))
 
 
 def goal_of(session: Session, request: RestoreRequest) -> Goal:
@@ -567,7 +567,7 @@ class _Planner:
         """Walks both trees side by side, once: for the steps, and for what changes."""
         plan, others = self._plan, self._others
         current, target = self._current, self._target
-        found: list[Change] = []
+        changes: list[Change] = []
         whole = kept = b"/"
         walks = current.trees.walk(), target.trees.walk()
         for path, old, new in differing(
@@ -601,8 +601,8 @@ class _Planner:
             if self._budget is not None:
                 if old is None:
                     self._budget.hold(path)
-                found.append(change)
-        plan.changes = tuple(found)
+                changes.append(change)
+        plan.changes = tuple(changes)
 
     def _pair(self, path: bytes, old: Entry, new: Entry, *, is_kept: bool) -> None:
         """Records two directories whose content is compared path by path."""
@@ -670,13 +670,13 @@ class _Planner:
     def _with_retained(self, untouched: list[Skipped]) -> list[Skipped]:
         """Returns what is left alone, and the directories that stay because they hold it."""
         retained = self._plan.retained - self._spine
-        found: list[Skipped] = []
+        left_alone: list[Skipped] = []
         for item in untouched:
             above = [path for path in treepath.parents(item.path) if path in retained]
             retained.difference_update(above)
-            found += [Skipped(path, item.reason) for path in sorted(above)]
-            found.append(item)
-        return found
+            left_alone += [Skipped(path, item.reason) for path in sorted(above)]
+            left_alone.append(item)
+        return left_alone
 
     def _relink(self) -> None:
         """Puts all names of each hard-link group of which one is put, or that is new.
@@ -698,14 +698,14 @@ class _Planner:
         def is_shared(path: bytes) -> bool:
             return path in self._current.shared or linked.get(path) != current.get(path)
 
-        wanted = {path for path in {*current, *target} if current.get(path) != target.get(path)}
-        wanted.update(filter(is_shared, plan.metadata))
+        paths = {path for path in {*current, *target} if current.get(path) != target.get(path)}
+        paths.update(filter(is_shared, plan.metadata))
         for path in list(plan.puts):
-            wanted.update(target.get(path, ()))
-        for path in sorted(wanted):
+            paths.update(target.get(path, ()))
+        for path in sorted(paths):
             if path not in plan.puts:
-                wanted.update(target.get(path, ()))
-        for path in sorted(wanted):
+                paths.update(target.get(path, ()))
+        for path in sorted(paths):
             if not self._is_covered(path):
                 old, new = self._current.entry(path), self._target.entry(path)
                 if old is None or new is None or old.is_skipped or new.is_skipped:

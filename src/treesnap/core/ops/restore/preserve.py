@@ -132,11 +132,11 @@ class _ForeignEdits:
         for item in skipped:
             top, _, rest = item.path.partition(b"/")
             path = self._path(top)
-            known = path is not None and any(
+            is_known = path is not None and any(
                 state.entry(treepath.join(path, rest) if rest else path) is not None
                 for state in states
             )
-            if not known and item.reason != SkipReason.SOCKET:
+            if not is_known and item.reason != SkipReason.SOCKET:
                 raise Refused(
                     f"{quoted(rest or top)}, which another process made in {quoted(path or b'.')} "
                     "while it was being replaced, cannot be read. It is in "
@@ -164,9 +164,9 @@ class _ForeignEdits:
         if path is None:
             return entry.name == RESERVE
         return entry.is_skipped or any(
-            Comparison(walked, state, touch).holds_no_more(entry, wanted)
+            Comparison(walked, state, touch).holds_no_more(entry, entry_then)
             for state, touch in ((old, False), (new, self._touch))
-            if (wanted := state.entry(path)) is not None
+            if (entry_then := state.entry(path)) is not None
         )
 
     def _publish(self, strange: list[bytes], old: State) -> None:

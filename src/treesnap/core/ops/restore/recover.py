@@ -336,8 +336,8 @@ class Completion:
         if self._session.store.is_own or was_captured_here(goal):
             return ""
         paths = self._commit.paths
-        _, found = wanted_state(self._session, goal.record, paths, None, privileged=False)
-        if not (found.left_out or found.owners_left_out):
+        _, lacking = wanted_state(self._session, goal.record, paths, None, privileged=False)
+        if not (lacking.left_out or lacking.owners_left_out):
             return ""
         return ", without privileges and owners, because the store is not proven to be yours"
 
@@ -391,13 +391,13 @@ class Completion:
 
     def _carry_out(self, look: Look, *, forward: bool) -> None:
         goal = self._target if forward else self._safety
-        plan, wanted, walked = self._planned(look, goal)
+        plan, goal_state, walked = self._planned(look, goal)
         if plan.blocked:
             # Another process made there what no snapshot has: the directories stay as they are.
             for path in self._commit.paths:
                 if any(treepath.is_within(blocked, path) for blocked in plan.blocked):
                     look.states[path] = PathState.CHANGED
-            plan, wanted, walked = self._planned(look, goal)
+            plan, goal_state, walked = self._planned(look, goal)
         refuse_blocked(plan)
         for path, old, new in self._commit.directories:
             plan.directories[path] = (old, new) if forward else (new or old, old)
@@ -405,7 +405,7 @@ class Completion:
         work = RestoreWork(
             plan=plan,
             current=walked.state,
-            target=wanted,
+            target=goal_state,
             observed=walked.observed,
             rules=self._rules,
             revealed=self._revealed,
@@ -418,16 +418,16 @@ class Completion:
         scope = look.paths(PathState.DONE, PathState.OPEN)
         walked = look.walked if scope == self._commit.paths else self._walk(scope)
         old, new = states_of(self._session, self._commit, scope)
-        wanted = new if goal is self._target else old
+        goal_state = new if goal is self._target else old
         spine = treepath.ancestors(scope)
-        plan = make_plan(walked.state, wanted, spine) if scope else RestorePlan()
+        plan = make_plan(walked.state, goal_state, spine) if scope else RestorePlan()
         is_way_back = self._commit.is_way_back
         hidden = frozenset(plan.blocked) - self._revealed.whole if is_way_back else None
         if hidden:  # the snapshot has something else there, which proves that it is the step's
             self._revealed = self._revealed.plus(Revealed(whole=hidden))
             walked = self._walk(scope)
-            plan = make_plan(walked.state, wanted, spine)
-        return plan, wanted, walked
+            plan = make_plan(walked.state, goal_state, spine)
+        return plan, goal_state, walked
 
 
 def _words(

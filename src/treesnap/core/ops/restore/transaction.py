@@ -291,8 +291,8 @@ class Transaction:
         steps = Steps(self._session, work, commit.paths)
         with opened_real(self._fs, self._root) as root_fd, self._prepared(commit) as prepared:
             places = stage_places(self._fs, root_fd, work.plan.touched)
-            known = {item.path: item for item in journal.subvolumes}
-            new = [item for item in self._subvolumes(work, places) if item.path not in known]
+            recorded = {item.path: item for item in journal.subvolumes}
+            new = [item for item in self._subvolumes(work, places) if item.path not in recorded]
             if new:
                 journal = journal._replace(subvolumes=(*journal.subvolumes, *new))
                 self._write(journal)
@@ -312,13 +312,13 @@ class Transaction:
 
         The staging directory changes the time of the directory that holds it.
         """
-        found = []
+        subvolumes = []
         for path in places.subvolumes:
             before = work.current.entry(path)
             if before is not None:
                 work.plan.directories.setdefault(path, (before, before))
-                found.append(Subvolume(path, before))
-        return tuple(found)
+                subvolumes.append(Subvolume(path, before))
+        return tuple(subvolumes)
 
     @contextmanager
     def _prepared(self, commit: Commit) -> Iterator[_Prepared]:
@@ -432,8 +432,8 @@ class Transaction:
         names its own safety snapshot.
         """
         try:
-            found = self._session.root.read("history", HISTORY)
-            return found == HISTORY.decode(self._open_commit.history)
+            history = self._session.root.read("history", HISTORY)
+            return history == HISTORY.decode(self._open_commit.history)
         except Corrupt:
             return False
 
@@ -702,10 +702,10 @@ class SecondReading:
             request = CaptureRequest(
                 scope=(path,), rules=self._work.rules, revealed=self._work.revealed
             )
-            found = self._read(b"", path, request)
+            entry = self._read(b"", path, request)
         except (TreesnapError, OSError):
             return False
-        return found == self._work.current.entry(path)
+        return entry == self._work.current.entry(path)
 
     def is_same_aside(self, path: bytes, stage: bytes, name: bytes) -> bool:
         """Returns whether what was moved from a path to a staging directory is what the plan saw.
@@ -714,17 +714,17 @@ class SecondReading:
         """
         try:
             request = CaptureRequest(scope=(name,), heeds_ignore_files=False)
-            found = self._read(os.path.join(stage, self._stage_name), name, request)
+            entry = self._read(os.path.join(stage, self._stage_name), name, request)
         except (TreesnapError, OSError):
             return False
-        return _moved(found) == _moved(self._work.current.entry(path))
+        return _moved(entry) == _moved(self._work.current.entry(path))
 
     def _read(self, below: bytes, path: bytes, request: CaptureRequest) -> Entry | None:
         root = path_of_root(self._session.fs, self._root_fd, self._session.context.root)
         top = os.path.join(root, os.fsdecode(below)) if below else root
         objects = MemoryObjects(self._session.store)
-        known = NOTHING_KNOWN._replace(mapped=frozenset())  # all is read in any case
-        settings = scan_settings(self._session.context, request, known, root=top)
+        nothing_known = NOTHING_KNOWN._replace(mapped=frozenset())  # all is read in any case
+        settings = scan_settings(self._session.context, request, nothing_known, root=top)
         result = Scanner(self._session.fs, settings, objects, NullMonitor()).scan()
         return walked_state(result).entry(path)
 

@@ -233,12 +233,12 @@ class CheckpointBlock(Generic[Value]):
             held = HeldCheckpoint(context, made, checkpoint_lock, mount)
             self._begun = _Begun(held, self._guard)
             entered.set(entered.get() | {made.id})
-            found = value(held)
+            block_value = value(held)
             self._guard.deliver()
         except BaseException:
             self._leave()
             raise
-        return found
+        return block_value
 
     @uninterrupted
     def __exit__(

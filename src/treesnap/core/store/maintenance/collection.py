@@ -291,8 +291,8 @@ class _Collection:
         if not packs:
             return
         self._copying = None
-        wanted = sum(pack.needed_count for pack in packs)
-        self._monitor.begin(Phase.REWRITE, wanted, None)
+        object_count = sum(pack.needed_count for pack in packs)
+        self._monitor.begin(Phase.REWRITE, object_count, None)
         with Writer(self._store) as writer:
             writer.copy(self._needed_of(packs), going)
             self._copied_bytes += writer.added_bytes

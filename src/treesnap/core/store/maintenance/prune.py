@@ -75,8 +75,8 @@ def decisions_of(store: Store, root: Root, request: PruneRequest, now_ns: int) -
     concerned = [item for item in snapshots if request.session in (None, item.record.session)]
     decisions = {item.snapshot.id: item for item in decide(concerned, request.policy, now_ns)}
     if request.is_asked and request.session is None:
-        found = decisions.values()
-        if not all(item.is_kept for item in found) and not any(map(is_kept_by_rule, found)):
+        listed = decisions.values()
+        if not all(item.is_kept for item in listed) and not any(map(is_kept_by_rule, listed)):
             raise none_kept()
     if not request.is_asked:
         for identity in kept_checkpoints(root) & decisions.keys():
@@ -106,7 +106,7 @@ def none_kept() -> InvalidArgument:
 def _beyond(
     store: Store,
     snapshots: list[Snapshot],
-    found: dict[SnapshotId, Decision],
+    by_id: dict[SnapshotId, Decision],
     size_bytes_max: int,
 ) -> dict[SnapshotId, Decision]:
     """Returns the snapshots that have no room, as decisions against them.
@@ -119,9 +119,9 @@ def _beyond(
     safe: list[Snapshot] = []
     others: list[Snapshot] = []
     for item in snapshots:
-        may_go = item not in stays and item.id in found and not found[item.id].is_safe
+        may_go = item not in stays and item.id in by_id and not by_id[item.id].is_safe
         (others if may_go else safe).append(item)
-    kept = [item for item in others if found[item.id].is_kept]
+    kept = [item for item in others if by_id[item.id].is_kept]
     return {item.id: Decision(item, ()) for item in without_room(store, safe, kept, size_bytes_max)}
 
 

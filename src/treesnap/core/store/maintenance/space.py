@@ -62,14 +62,14 @@ class _PathWalk:
         store: Store,
         others: SeenObjects,
         depth: int,
-        found: list[PathSpace],
+        paths: list[PathSpace],
         budget: PathBudget,
     ) -> None:
         self._budget = budget
         self._store = store
         self._others = others
         self._depth = depth
-        self._found = found
+        self._paths = paths
         self._trees = TreeReader(store.get, TreeCache(8))
         self._seen = SeenObjects(store.index)
 
@@ -86,7 +86,7 @@ class _PathWalk:
         for reference in self._objects(entry):
             sums = sums.plus(self._of(reference))
         size = self._trees.totals(entry.tree_id).size_bytes if entry.is_directory else entry.size
-        self._found.append(PathSpace(path, entry.is_directory, size, sums.stored, sums.unique))
+        self._paths.append(PathSpace(path, entry.is_directory, size, sums.stored, sums.unique))
         return sums
 
     def _objects(self, entry: Entry) -> Iterator[Reference]:

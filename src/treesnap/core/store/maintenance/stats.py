@@ -215,16 +215,16 @@ class Ownership(Reachability):
     def _is_new(self, reference: Reference) -> bool:
         """Counts the current snapshot among those that need an object."""
         snapshot = len(self._roots) - 1
-        known = self.of.get(reference.id)
-        if known is None:
+        owner_then = self.of.get(reference.id)
+        if owner_then is None:
             self.of[reference.id] = snapshot
             return True
-        if known == snapshot:
+        if owner_then == snapshot:
             return False
         root = self._roots[snapshot]
-        owner = owner_of_root(root) if self.root_of(known) == root else SEVERAL_ROOTS
+        owner = owner_of_root(root) if self.root_of(owner_then) == root else SEVERAL_ROOTS
         self.of[reference.id] = owner
-        return owner != known
+        return owner != owner_then
 
 
 def owner_of_root(root: int) -> int:

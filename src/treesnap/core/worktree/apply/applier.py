@@ -163,15 +163,15 @@ class Applier:
                 self.left.append(step.path)
         self._finish(forward=False)
 
-    def _move(self, step: RestoreStep, fd: int, name: bytes, found: os.stat_result | None) -> None:
+    def _move(self, step: RestoreStep, fd: int, name: bytes, status: os.stat_result | None) -> None:
         """Puts or removes one path, and looks at what was moved aside."""
         if step.action == Action.REMOVE:
-            self._permitted(step, fd, lambda: self._rename_out(step, fd, name, step.staged), found)
+            self._permitted(step, fd, lambda: self._rename_out(step, fd, name, step.staged), status)
             self._preconditions.check_aside(step, is_last=False)
-        elif found is None:
+        elif status is None:
             self._permitted(step, fd, lambda: self._rename_in(step, fd, name), None)
         else:
-            self._permitted(step, fd, lambda: self._replace(step, fd, name), found)
+            self._permitted(step, fd, lambda: self._replace(step, fd, name), status)
             self._preconditions.check_aside(step, is_last=False)
 
     def _rename_out(self, step: RestoreStep, fd: int, name: bytes, staged: bytes) -> None:
@@ -200,7 +200,7 @@ class Applier:
             self._rename_in(step, fd, name)
 
     def _permitted(
-        self, step: RestoreStep, fd: int, move: Callable[[], None], found: os.stat_result | None
+        self, step: RestoreStep, fd: int, move: Callable[[], None], status: os.stat_result | None
     ) -> None:
         """Does a move; gives its owner write permission on the directories first if need be.
 
@@ -213,18 +213,18 @@ class Applier:
             if error.errno not in _DENIED:
                 raise
             try:
-                self._permit(step, fd, found)
+                self._permit(step, fd, status)
             except OSError:
                 raise error from None
             move()
 
-    def _permit(self, step: RestoreStep, fd: int, found: os.stat_result | None) -> None:
+    def _permit(self, step: RestoreStep, fd: int, status: os.stat_result | None) -> None:
         own = self._fs.fstat(fd)
         self._fs.change_mode(fd, stat_module.S_IMODE(own.st_mode) | 0o700)
-        if found is not None and stat_module.S_ISDIR(found.st_mode):
+        if status is not None and stat_module.S_ISDIR(status.st_mode):
             name = treepath.split(step.path)[1]
-            with self._opened_same(step.path, fd, name, found) as moved:
-                self._fs.change_mode(moved, stat_module.S_IMODE(found.st_mode) | 0o700)
+            with self._opened_same(step.path, fd, name, status) as moved:
+                self._fs.change_mode(moved, stat_module.S_IMODE(status.st_mode) | 0o700)
 
     def _undo_put(self, step: RestoreStep) -> None:
         fd, name, status = self._preconditions.look(step)
@@ -258,15 +258,15 @@ class Applier:
         self._give_mode_back(step, fd, name, status)
 
     def _give_mode_back(
-        self, step: RestoreStep, fd: int, name: bytes, found: os.stat_result | None
+        self, step: RestoreStep, fd: int, name: bytes, status: os.stat_result | None
     ) -> None:
         """Gives a directory that was moved away and back the mode that this took from it."""
         before = step.before
-        if before is None or found is None or not stat_module.S_ISDIR(before.mode):
+        if before is None or status is None or not stat_module.S_ISDIR(before.mode):
             return
-        if found.st_ino == before.inode:
+        if status.st_ino == before.inode:
             mode = stat_module.S_IMODE(before.mode)
-            self._give_back(step.path, fd, name, found, mode, before.mtime_ns)
+            self._give_back(step.path, fd, name, status, mode, before.mtime_ns)
 
     def _change_metadata_once(self, number: int) -> None:
         """Changes metadata in place, of a file with several names under the first of them."""
@@ -293,35 +293,35 @@ class Applier:
             raise conflict(step.path)
         self._change_metadata(step, step.old)
 
-    def _change_metadata(self, step: RestoreStep, wanted: Entry | None) -> None:
+    def _change_metadata(self, step: RestoreStep, entry: Entry | None) -> None:
         """Changes metadata in place; does nothing when another file is there by now."""
         fd, name, status = self._preconditions.look(step)
-        assert wanted is not None
+        assert entry is not None
         assert step.before is not None
         inode = self._changed_files[step.before.identity]
         if status is None or status.st_ino != inode:
             return
-        touch = self._touch and wanted is step.new
-        xattrs = self._xattrs(wanted)
+        touch = self._touch and entry is step.new
+        xattrs = self._xattrs(entry)
         try:
             opened = self._fs.open_any(name, dir_fd=fd)
         except Unsupported:  # a link or a device, where only its name leads to it
-            if not apply_by_name(self._fs, (fd, name), wanted, xattrs, touch=touch):
+            if not apply_by_name(self._fs, (fd, name), entry, xattrs, touch=touch):
                 self._degraded.append(step.path)
             return
         try:
             if self._fs.fstat(opened).st_ino != inode:
                 return
-            if wanted.kind == EntryKind.SYMLINK:
-                permitted = apply_owner(self._fs, opened, wanted.uid, wanted.gid)
+            if entry.kind == EntryKind.SYMLINK:
+                permitted = apply_owner(self._fs, opened, entry.uid, entry.gid)
                 permitted &= apply_xattrs(self._fs, opened, xattrs)
                 if not permitted:
                     self._degraded.append(step.path)
                 if not touch:
-                    self._fs.change_times(opened, wanted.mtime_ns)
+                    self._fs.change_times(opened, entry.mtime_ns)
             else:
                 try:
-                    if not apply_metadata(self._fs, opened, wanted, xattrs, touch=touch):
+                    if not apply_metadata(self._fs, opened, entry, xattrs, touch=touch):
                         self._degraded.append(step.path)
                 finally:
                     # An overlay copies a file of a lower layer up when it is changed.
@@ -349,11 +349,11 @@ class Applier:
 
     @contextmanager
     def _opened_same(
-        self, path: bytes, fd: int, name: bytes, found: os.stat_result
+        self, path: bytes, fd: int, name: bytes, status: os.stat_result
     ) -> Iterator[int]:
         """Opens what was found under a name; raises Conflict if something else is there by now."""
         with opened_any(self._fs, name, fd) as opened:
-            if not os.path.samestat(self._fs.fstat(opened), found):
+            if not os.path.samestat(self._fs.fstat(opened), status):
                 raise conflict(path)
             yield opened
 
@@ -362,17 +362,17 @@ class Applier:
         path: bytes,
         fd: int,
         name: bytes,
-        found: os.stat_result,
+        status: os.stat_result,
         mode: int,
         mtime_ns: int,
     ) -> None:
         """Gives a directory its permissions and its time, where they are others."""
-        if (stat_module.S_IMODE(found.st_mode), found.st_mtime_ns) == (mode, mtime_ns):
+        if (stat_module.S_IMODE(status.st_mode), status.st_mtime_ns) == (mode, mtime_ns):
             return
-        with self._opened_same(path, fd, name, found) as moved:
-            if stat_module.S_IMODE(found.st_mode) != mode:
+        with self._opened_same(path, fd, name, status) as moved:
+            if stat_module.S_IMODE(status.st_mode) != mode:
                 self._fs.change_mode(moved, mode)
-            if found.st_mtime_ns != mtime_ns:
+            if status.st_mtime_ns != mtime_ns:
                 self._fs.change_times(moved, mtime_ns)
 
 
@@ -444,7 +444,7 @@ def apply_directory_metadata(
     fs: FileSystem,
     fd: int,
     known: Sequence[Entry],
-    wanted: Entry,
+    target: Entry,
     xattrs: Callable[[Entry], Xattrs],
     *,
     touch: bool = False,
@@ -459,14 +459,14 @@ def apply_directory_metadata(
     stat = fs.fstat(fd)
     mode = stat_module.S_IMODE(stat.st_mode)
     if any(mode in (entry.mode, entry.mode | 0o700) for entry in known):
-        mode = wanted.mode
+        mode = target.mode
     owner = (stat.st_uid, stat.st_gid)
     if any(owner == (entry.uid, entry.gid) for entry in known):
-        owner = (wanted.uid, wanted.gid)
+        owner = (target.uid, target.gid)
     attributes = read_xattrs(fs, fd) or ()
     if any(tuple(attributes) == tuple(xattrs(entry)) for entry in known):
-        attributes = xattrs(wanted)
-    entry = wanted._replace(mode=mode, uid=owner[0], gid=owner[1])
+        attributes = xattrs(target)
+    entry = target._replace(mode=mode, uid=owner[0], gid=owner[1])
     return apply_metadata(fs, fd, entry, attributes, touch=touch)
 
 

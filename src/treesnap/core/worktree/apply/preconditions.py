@@ -195,7 +195,7 @@ class Preconditions:
                 raise collision(one, other)
 
     def refuse_protected(
-        self, step: RestoreStep, fd: int, name: bytes, found: os.stat_result | None
+        self, step: RestoreStep, fd: int, name: bytes, status: os.stat_result | None
     ) -> None:
         """Raises OperationFailed for what is immutable or append-only at a path or below it.
 
@@ -205,8 +205,8 @@ class Preconditions:
         if directory not in self._open_directories:
             refuse_flags(self._fs, fd, directory)
             self._open_directories.add(directory)
-        if found is not None:
-            refuse_flags_below(self._fs, name, step.path, fd, found.st_mode)
+        if status is not None:
+            refuse_flags_below(self._fs, name, step.path, fd, status.st_mode)
 
     def check_aside(self, step: RestoreStep, *, is_last: bool) -> None:
         """Raises Conflict if what was moved aside is not what was seen.

@@ -349,12 +349,12 @@ class Stager:
         if group is None:
             self._make_leaf(dir_fd, entry, path)
             return
-        known = self._links.get(group[0])
-        if known is None:
-            known = b"l%d" % len(self._links)
-            self._make_leaf(self._root_fd, entry._replace(name=known), path)
-            self._links[group[0]] = known
-        self._fs.link(known, entry.name, source_dir_fd=self._root_fd, target_dir_fd=dir_fd)
+        first_name = self._links.get(group[0])
+        if first_name is None:
+            first_name = b"l%d" % len(self._links)
+            self._make_leaf(self._root_fd, entry._replace(name=first_name), path)
+            self._links[group[0]] = first_name
+        self._fs.link(first_name, entry.name, source_dir_fd=self._root_fd, target_dir_fd=dir_fd)
 
     def _make_leaf(self, dir_fd: int, entry: Entry, path: bytes) -> None:
         if entry.kind == EntryKind.FILE:

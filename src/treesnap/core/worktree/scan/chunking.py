@@ -43,9 +43,9 @@ def _chunker() -> FastCDC:
 
     One object serves one thread: the library keeps state in it.
     """
-    known: FastCDC | None = getattr(_own, "chunker", None)
-    if known is not None:
-        return known
+    own: FastCDC | None = getattr(_own, "chunker", None)
+    if own is not None:
+        return own
     from pyfastcdc import FastCDC
 
     chunker = FastCDC(

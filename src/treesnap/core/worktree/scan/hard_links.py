@@ -163,12 +163,12 @@ def find_names(
     fs: FileSystem,
     root: str,
     tops: Iterable[bytes],
-    known: frozenset[bytes],
+    grouped: frozenset[bytes],
     missing: Mapping[tuple[int, int], int],
 ) -> frozenset[bytes]:
     """Returns names of files, by device and inode, at and below some paths of a root.
 
-    ``missing`` says how many names of each there are beside the ``known`` ones, at most. What
+    ``missing`` says how many names of each there are beside the ``grouped`` ones, at most. What
     cannot be looked at has none, nor has what is mounted. Costs a look at each name until all
     are found.
     """
@@ -188,7 +188,7 @@ def find_names(
                     pending += sorted(below - mount_points, reverse=True)
                     continue
                 identity = (stat.st_dev, stat.st_ino)
-                if identity not in left or path in known:
+                if identity not in left or path in grouped:
                     continue
                 other_names.add(path)
                 left[identity] -= 1

@@ -270,7 +270,7 @@ class Matcher:
 
     def __init__(self, patterns: Iterable[bytes]) -> None:
         """Parses the patterns; those that can match nothing are ignored."""
-        parsed = [found for text in patterns if (found := parse_pattern(text)) is not None]
+        parsed = [rule for text in patterns if (rule := parse_pattern(text)) is not None]
         self._includes = [pattern.includes for pattern in parsed]
         self._for_directories = _Table(list(enumerate(parsed)))
         others = [item for item in enumerate(parsed) if not item[1].is_for_directories]

@@ -65,11 +65,11 @@ def row_differences(
     for each directory and an lstat for each name. Raises KeyboardInterrupt, MemoryError; what
     cannot be looked at is reported.
     """
-    found = cache.find(b"")
+    cached = cache.find(b"")
     native = accelerator(fs)
-    if found is None:
+    if cached is None:
         return None
-    root = found[0]
+    root = cached[0]
     if native is None and (root.rules != NO_RULES or exclusions or cache.base.count < ROWS_MIN):
         return None
     if native is not None and root.rules != _rules_in_force(fs, root_fd, exclusions):
@@ -125,12 +125,12 @@ def _looked_natively(
     for path in cache.removed:  # their rows are void, which the module does not know
         yield _WHOLE, path
     for path, kind, packed in sorted(_reported(reports)):
-        found = cache.find(path)
-        if kind == _WHOLE_BELOW or found is None:
+        cached = cache.find(path)
+        if kind == _WHOLE_BELOW or cached is None:
             yield _WHOLE, path
         elif kind == _DIFFERS:
-            yield from _differing(found[0], packed)
-        elif kind == _LOOK and found[0].rules != NO_RULES:
+            yield from _differing(cached[0], packed)
+        elif kind == _LOOK and cached[0].rules != NO_RULES:
             yield _NAMES, path
         else:
             yield from _looked(fs, chain, cache, mapped, path, is_deep=kind == _LOOK_BELOW)
@@ -161,11 +161,11 @@ def _looked(
     pending = [top]
     while pending:
         path = pending.pop()
-        found = cache.find(path)
-        if found is None:
+        cached = cache.find(path)
+        if cached is None:
             yield _WHOLE, path
             continue
-        row = found[0]
+        row = cached[0]
         try:
             listing = list_directory(fs, chain.open(path), path, nothing)
         except OSError:

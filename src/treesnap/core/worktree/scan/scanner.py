@@ -407,23 +407,23 @@ class Scanner:
         Those that were given come first. To those of directories that were entered come the
         noted ones of directories in scope that were not, and are there.
         """
-        request, found, changed = self.settings.request, self._rules, self._changed
+        request, rules, changed = self.settings.request, self._rules, self._changed
         given_count = len(request.rules)
         scope = request.scope if request.scope is not None else (b"",)
         elsewhere = [
             rule
             for rule in self._noted_rules
             if changed is not None
-            and rule not in found
+            and rule not in rules
             and changed.find(rule.directory) is None
             and any(treepath.is_within(rule.directory, path) for path in scope)
             and self._is_there(root, rule.directory, changed)
         ]
         tail = sorted(
-            [*found[given_count:], *elsewhere],
+            [*rules[given_count:], *elsewhere],
             key=lambda rule: treepath.components(rule.directory),
         )
-        return [*found[:given_count], *tail]
+        return [*rules[:given_count], *tail]
 
     def _is_there(self, root: Entry, directory: bytes, changed: PathTree) -> bool:
         """Returns whether a directory is there that was not entered.
@@ -437,8 +437,8 @@ class Scanner:
 
     def totals_below(self, path: bytes, tree_id: ObjectId) -> Totals:
         """Returns the sums over a directory that was not entered."""
-        found = self.cache.find(path) if self.cache is not None else None
-        return found[0].totals if found is not None else self.trees.totals(tree_id)
+        cached = self.cache.find(path) if self.cache is not None else None
+        return cached[0].totals if cached is not None else self.trees.totals(tree_id)
 
     def skipped_below(self, path: bytes) -> Iterator[Skipped]:
         """Yields what was left out below a directory that was not entered.
@@ -449,10 +449,10 @@ class Scanner:
         pending = [path]
         while pending:
             path = pending.pop()
-            found = self.cache.find(path) if self.cache is not None else None
-            if found is None:
+            cached = self.cache.find(path) if self.cache is not None else None
+            if cached is None:
                 raise Corrupt(f"There is no row of {quoted(path)}", path=path)
-            row = found[0]
+            row = cached[0]
             if not row.totals.skipped:
                 continue
             for name, reason in row.skipped:
@@ -621,13 +621,13 @@ class Directory:
     def _capture_names(self, fd: int, hidden: dict[bytes, int]) -> None:
         """Captures every name that is not known to be as it was."""
         seen, self._old = self._known()
-        known = self._old or {}
+        old = self._old or {}
         young = self._walk.young
         for item in self._observations:
             name, mode = item[0], item[1]
             is_known = seen.get(name) == item
             if is_known and not S_ISDIR(mode):
-                self._entries[name] = known[name]
+                self._entries[name] = old[name]
                 continue
             if name in hidden:
                 self._skip(name, SkipReason(hidden[name]))
@@ -641,7 +641,7 @@ class Directory:
         self.subdirectories.reverse()
         self._note_torn_databases(fd)
         for name in self._reused:
-            self._entries[name] = known[name]
+            self._entries[name] = old[name]
         self._note_skipped_below()
 
     def _note_torn_databases(self, fd: int) -> None:

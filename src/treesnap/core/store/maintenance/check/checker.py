@@ -97,12 +97,12 @@ class Checker:
         self.snapshots: int = 0
         self.read_bytes: int = 0
 
-    def run(self, known: Checker | None = None) -> Checker:
-        """Looks at everything; objects that ``known`` found right are not read again."""
-        if known is not None:
-            self._known = known.right
-            self.right |= known.right
-            self.bad_objects |= known.bad_objects
+    def run(self, before: Checker | None = None) -> Checker:
+        """Looks at everything; objects that ``before`` found right are not read again."""
+        if before is not None:
+            self._known = before.right
+            self.right |= before.right
+            self.bad_objects |= before.bad_objects
         self._check_index()
         if self.reads_data:
             self._check_packs()
@@ -195,16 +195,16 @@ class Checker:
 
         Looked for where something is missing or damaged only: that costs a look into each pack.
         """
-        found = set()
+        newer = set()
         for pack_id in self._store.packs.sizes():
             try:
                 self._store.inventory(pack_id)
             except FileNotFoundError:
                 continue
             except NewerVersion:
-                found.add(pack_id)
+                newer.add(pack_id)
                 self._note_newer_pack(pack_id)
-        return frozenset(found)
+        return frozenset(newer)
 
     @property
     def has_newer_objects(self) -> bool:

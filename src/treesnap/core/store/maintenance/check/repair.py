@@ -47,7 +47,7 @@ class Repair:
     def __init__(
         self,
         store: Store,
-        found: Checker,
+        checker: Checker,
         maintaining: Maintaining,
         *,
         monitor: Monitor,
@@ -58,7 +58,7 @@ class Repair:
         self._find_objects = recover_objects
         self._store = store
         store.index.reads_first = True
-        self._found = found
+        self._checker = checker
         self._maintaining = maintaining
         self._quarantine = Quarantine(self._fs, store.layout)
         self.repaired: list[str] = []
@@ -69,15 +69,15 @@ class Repair:
         """Does everything that can be done; what cannot be done is a warning."""
         # Snapshots first: what they say of roots and journals is needed for the others.
         self._try(self._mend_snapshots)
-        for finding in self._found.findings:
+        for finding in self._checker.findings:
             self._try(partial(finding.mend, self._store))
-        if {problem.code for problem in self._found.problems} & {
+        if {problem.code for problem in self._checker.problems} & {
             "bad-index",
             "bad-pack",
             "missing-object",
             "damaged-object",
         }:
-            if self._found.has_newer_objects:
+            if self._checker.has_newer_objects:
                 self._monitor.warn(
                     WarningCode.NOT_REPAIRED,
                     "Packs and index are left as they are: a newer treesnap wrote into some packs",
@@ -109,7 +109,7 @@ class Repair:
         old = [*index.parts, *index.damaged]
         entries: list[IndexEntry] = []
         covered = {}
-        known = index.covered()
+        covered_ends = index.covered()
         busy = self._busy_packs()
         sounds = {pack_id: self._store.sound(pack_id) for pack_id in self._store.packs.sizes()}
         busy |= self._busy_packs()
@@ -117,12 +117,12 @@ class Repair:
         for pack_id, sound in sounds.items():
             end = sound.covered
             if pack_id in busy or sizes.get(pack_id, 0) < end:
-                end = min(known.get(pack_id, 0), end)
+                end = min(covered_ends.get(pack_id, 0), end)
             covered[pack_id] = end
             entries += [
                 entry
                 for entry in sound.indexed
-                if entry.offset < end and entry not in self._found.bad_objects
+                if entry.offset < end and entry not in self._checker.bad_objects
             ]
         self._store.replace_index([sorted(entries)], covered, old)
         return (
@@ -140,7 +140,7 @@ class Repair:
 
         Copies first, as long as that takes, and behind the fence what was appended meanwhile.
         """
-        bad = frozenset(self._found.bad_packs & self._store.packs.sizes().keys())
+        bad = frozenset(self._checker.bad_packs & self._store.packs.sizes().keys())
         if not bad:
             return None
         copied: set[ObjectId] = set()
@@ -184,7 +184,7 @@ class Repair:
         What lost directories need is not known before they are found, so everything is stored
         that the store lacks; the next collection removes what nothing needs.
         """
-        if not self._found.lost:
+        if not self._checker.lost:
             return None
         with Writer(self._store) as writer:
             for kind, content in quarantined_objects(self._store):
@@ -201,7 +201,7 @@ class Repair:
         Also where none was found: what a cache takes for stored may be lost, and the tree of
         another root, which is not there now, may have it.
         """
-        if not self._found.damaged:
+        if not self._checker.damaged:
             return None
         self.recovered += self._find_objects()
         for root_id in self._fs.list_names(self._store.layout.roots):
@@ -225,7 +225,7 @@ class Repair:
     def _mend_snapshots(self) -> str | None:
         """Rewrites the files of snapshots whose records are still in some damaged file."""
         records = dict(self._records())
-        for bad in self._found.bad_snapshots:
+        for bad in self._checker.bad_snapshots:
             self._try(partial(self._mend_locked, bad, records.get(bad.name.id)))
         return None
 
@@ -273,8 +273,8 @@ class Repair:
         The frame around a record may be damaged, one byte of it, or the file be that of another
         snapshot.
         """
-        bad_ids = {bad.name.id for bad in self._found.bad_snapshots}
-        for bad in self._found.bad_snapshots:
+        bad_ids = {bad.name.id for bad in self._checker.bad_snapshots}
+        for bad in self._checker.bad_snapshots:
             path = self._store.snapshots.path(bad.root_id, bad.name)
             try:
                 data = self._remains(path)
