@@ -264,6 +264,30 @@ except ValueError:
 """
 
 
+ANOTHER_THREAD_IS_TOLD = """
+import os, signal, sys, threading, treesnap
+
+def tell():
+    with open(sys.argv[3]) as fifo:
+        fifo.readline()
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=tell, daemon=True).start()
+script = "echo after > file; echo begun > $1; exec sleep 600"
+treesnap.open(sys.argv[1], sys.argv[2]).run(["sh", "-c", script, "sh", sys.argv[3]])
+"""
+
+
+def test_a_signal_that_does_not_end_the_wait_for_the_command_is_noticed(tree):
+    """One that comes just before the call does neither, but no test can time that."""
+    before = record(tree.root)
+
+    result = tree.program(ANOTHER_THREAD_IS_TOLD, str(tree.fifo))
+
+    assert result.returncode == 128 + signal.SIGTERM, result.stderr
+    assert difference(before, record(tree.root)) == []
+
+
 def test_a_limit_on_the_size_of_files_does_not_break_the_way_back(tree):
     """What is there does not fit into a safety snapshot then, as on a full disk."""
     before = record(tree.root)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import errno
 import os
 import select
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from treesnap.core.fs import processes
 from treesnap.core.fs.base import Unsupported
@@ -26,6 +27,8 @@ from treesnap.core.model.type_names import Any
 _EXEC_LOOKS_MAX = 100
 _EXEC_PAUSE_S = 0.002
 _ACCESS_MODE = 0o3
+_LOOK_S = 1.0
+"""How long a signal may go unnoticed while nothing but the end of a child is waited for."""
 
 
 def require_exit_codes() -> None:
@@ -52,18 +55,50 @@ def exit_code_of(process_id: int) -> int | None:
 
 def pause_for(process_id: int, pause_s: float) -> None:
     """Waits for a time, or until a child has ended where the system tells that."""
+    with _descriptor(process_id) as fd:
+        if fd is None:
+            time.sleep(pause_s)
+        else:
+            _wait_for(fd, pause_s)
+
+
+def wait_for_end(child: subprocess.Popen[bytes]) -> int:
+    """Waits for the end of a child; returns its exit code, negative for a signal.
+
+    A handler runs within a second of its signal. During a plain wait it may not run before the
+    end: not for a signal that comes between Python's last look and the call, and not for one that
+    the system gave to another thread.
+    """
+    with _descriptor(child.pid) as fd:
+        while child.poll() is None:
+            if fd is None:
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(_LOOK_S)
+            else:
+                _wait_for(fd, _LOOK_S)
+    code: int = child.returncode
+    return code
+
+
+@contextmanager
+def _descriptor(process_id: int) -> Iterator[int | None]:
+    """Yields a descriptor of a process, or None where there are none, or a sandbox forbids it."""
     opened = getattr(os, "pidfd_open", None)
     try:
-        fd = opened(process_id) if opened is not None else -1
-    except OSError:  # some sandboxes forbid it
-        fd = -1
-    if fd < 0:
-        time.sleep(pause_s)
-        return
+        fd: int | None = opened(process_id) if opened is not None else None
+    except OSError:
+        fd = None
     try:
-        select.select([fd], [], [], pause_s)
+        yield fd
     finally:
-        os.close(fd)
+        if fd is not None:
+            os.close(fd)
+
+
+def _wait_for(process_fd: int, pause_s: float) -> None:
+    poll = select.poll()
+    poll.register(process_fd, select.POLLIN)
+    poll.poll(pause_s * 1000)
 
 
 def marked_processes(variable: str, mark: str, mark_file: os.stat_result | None) -> Iterator[int]:

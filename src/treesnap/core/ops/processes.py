@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.children import marked_processes
+from treesnap.core.fs.children import marked_processes, wait_for_end
 from treesnap.core.fs.local import unnamed_file
 from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model.errors import (
@@ -78,7 +78,7 @@ class Command:
         finally:
             if fd is not None:
                 fs.close(fd)
-        return self._process.wait()
+        return wait_for_end(self._process)
 
     def _started(self, inherited: tuple[int, ...]) -> subprocess.Popen[bytes]:
         words = self._words
