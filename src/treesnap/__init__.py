@@ -109,8 +109,8 @@ def unsupported() -> str | None:
 
         if environ.get("SNAP_UNPROVEN_SYSTEM", "0") not in {"", "0"}:
             return None
-    known = (name for start, name in _NAMES.items() if system.startswith(start))
-    where = f"not on {next(known, system)} yet"
+    names = (name for start, name in _NAMES.items() if system.startswith(start))
+    where = f"not on {next(names, system)} yet"
     return f"treesnap {__version__} runs on Linux, also in WSL on Windows, and {where}"
 
 
@@ -119,9 +119,9 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         for home in _HOMES:
-            found = vars(import_module(f"treesnap.{home}"))
-            if name in found:
-                return found[name]
+            names = vars(import_module(f"treesnap.{home}"))
+            if name in names:
+                return names[name]
     raise AttributeError(f"module 'treesnap' has no attribute {name!r}")
 
 

@@ -303,7 +303,7 @@ def _event_of(points: object, point: Point) -> str:
 
     It has the text and the time that the snapshot before it has.
     """
-    found: list[tuple[int, str]] = []
+    events: list[tuple[int, str]] = []
     for item in points if isinstance(points, list) else ():
         text, time, event_id = (
             item.get(name) if isinstance(item, dict) else None
@@ -317,10 +317,10 @@ def _event_of(points: object, point: Point) -> str:
             continue
         apart_ns = abs(told_ns - point.time_ns)
         if one_line(text) == point.prompt and apart_ns <= _SAME_PROMPT_NS:
-            found.append((apart_ns, event_id))
-    if not found:
+            events.append((apart_ns, event_id))
+    if not events:
         raise HostFailed("it does not list the prompt")
-    return min(found)[1]
+    return min(events)[1]
 
 
 def _fork_session(program: str, point: Point, root: str, environ: Mapping[str, str]) -> str:

@@ -173,9 +173,9 @@ def in_its_root(event: Event, host: Host, fs: FileSystem) -> Event:
     the newest prompt then.
     """
     if host.moves_with_calls and event.phase in (EventPhase.PRE, EventPhase.POST):
-        known = session_status(fs, event.host, event.session)
-        if known is not None and event.directory is not None:
-            event = event._replace(root=known.directory)
+        status = session_status(fs, event.host, event.session)
+        if status is not None and event.directory is not None:
+            event = event._replace(root=status.directory)
     return in_its_worktree(event)
 
 

@@ -137,8 +137,8 @@ def _within(root: bytes, paths: Iterable[bytes]) -> Iterator[bytes]:
     """
     for path in paths:
         directory, name = os.path.split(path)
-        found = {os.path.join(os.path.realpath(directory), name), os.path.realpath(path)}
-        for each in sorted(found):
+        real_paths = {os.path.join(os.path.realpath(directory), name), os.path.realpath(path)}
+        for each in sorted(real_paths):
             if treepath.is_within(each, root.rstrip(b"/")):
                 yield each[len(root.rstrip(b"/")) + 1 :]
 
@@ -202,12 +202,12 @@ def with_steps(marks: Iterable[ToldMark], snapshots: Iterable[Snapshot]) -> list
 
     ``snapshots`` are some of the root, in any order.
     """
-    known = list(marks)
-    told = {(mark.session, mark.phase, mark.at) for mark in known}
-    known += [
+    all_marks = list(marks)
+    told = {(mark.session, mark.phase, mark.at) for mark in all_marks}
+    all_marks += [
         mark for mark in _of_steps(snapshots) if (mark.session, mark.phase, mark.at) not in told
     ]
-    return sorted(known, key=lambda mark: mark.at)  # stable: else as they were told
+    return sorted(all_marks, key=lambda mark: mark.at)  # stable: else as they were told
 
 
 def _of_steps(snapshots: Iterable[Snapshot]) -> Iterator[ToldMark]:

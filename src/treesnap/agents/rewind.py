@@ -149,9 +149,9 @@ def _also(
     then: tuple[RestoreResult, tuple[JudgedPath, ...]],
 ) -> tuple[RestoreResult, tuple[JudgedPath, ...]]:
     """Returns the outcome of two rewinds to one state as that of one."""
-    second, found = then
+    second, conflicts = then
     earlier = {item.path: item for item in judged if item.verdict in _BACK}
-    both = {**earlier, **{item.path: item for item in found}}
+    both = {**earlier, **{item.path: item for item in conflicts}}
     for path, item in earlier.items():
         if both[path].verdict is Verdict.KEPT:  # for it is back already
             both[path] = item
@@ -251,8 +251,8 @@ def _undone(
             spared=history.ids,
         )
         result = restore(context, asked)
-    known = {change.path for change in conflicts}
-    late = tuple(change for change in result.conflicts if change.path not in known)
+    told_before = {change.path for change in conflicts}
+    late = tuple(change for change in result.conflicts if change.path not in told_before)
     kept_count = 0 if request.overwrites else sum(change.new is not None for change in conflicts)
     result = result._replace(
         snapshot=target,

@@ -112,15 +112,15 @@ class RootHistory:
         """
         session, own = self._session, self._session.root.path
         since_ns = target.record.created_at_ns
-        found = []
+        paths = []
         for path in registered_roots(session.fs, session.store.layout):
             if path == own or not treepath.is_within(path, own.rstrip(b"/")):
                 continue
             with suppress(Corrupt):
                 marks = marks_in(session._replace(root=session.store.root(path)))
                 if any(mark.time_ns >= since_ns for mark in marks):
-                    found.append(os.path.relpath(path, own))
-        return found
+                    paths.append(os.path.relpath(path, own))
+        return paths
 
     def _compared(self) -> list[Span]:
         """Returns what lies between the states; leaves out a state that cannot be read any more."""
@@ -153,12 +153,12 @@ class RootHistory:
     def _restored(self) -> list[tuple[Snapshot, Snapshot]]:
         """Returns each safety snapshot of a restore, and what was restored after it."""
         listing = self._session.store.snapshots.listing(self._session.root.id)
-        known = {item.id: item for item in self._snapshots}
+        by_id = {item.id: item for item in self._snapshots}
         pairs = []
         for safety in self._snapshots:
             ref = restored_ref(safety)
             names = listing.beginning(ref) if ref is not None else []
-            pairs += [(safety, known[name.id]) for name in names[:1] if name.id in known]
+            pairs += [(safety, by_id[name.id]) for name in names[:1] if name.id in by_id]
         return pairs
 
     def _versions_in(
@@ -204,11 +204,11 @@ class RootHistory:
                 self._indexes[repository].add(place)
             if paths == [_index_of(repository)]:
                 continue
-            found = [trees.find(state.record.root, repository) for state in (old, new)]
-            entries[repository] = found[0], found[1]
+            both = [trees.find(state.record.root, repository) for state in (old, new)]
+            entries[repository] = both[0], both[1]
             changes[repository] = (
-                _version_of_repository(trees, found[0]),
-                (_version_of_repository(trees, found[1])),
+                _version_of_repository(trees, both[0]),
+                (_version_of_repository(trees, both[1])),
             )
             elsewhere = treepath.join(repository, _WORKTREES)
             if any(treepath.is_within(path, elsewhere) for path in paths):
@@ -237,15 +237,15 @@ class RootHistory:
         for path, changed in places.items():
             if repository_of(path) is not None:
                 continue
-            known, live = (self.trees.find(root, path) for root in roots)
+            captured, live = (self.trees.find(root, path) for root in roots)
             if changed and self._is_excluded(roots[0], path):
-                known = self._entries[changed[0]][path][0]
+                captured = self._entries[changed[0]][path][0]
             for place in changed:
                 before, after = self._entries[place][path]
-                self._add_change(path, place - 1, known, before)
-                known = after
+                self._add_change(path, place - 1, captured, before)
+                captured = after
             if not self._is_excluded(roots[1], path):
-                self._add_change(path, last, known, live)
+                self._add_change(path, last, captured, live)
 
     def _add_change(self, path: bytes, place: int, old: Entry | None, new: Entry | None) -> None:
         """Adds to a span a change of a path that is not seen in it, if there is one."""
@@ -261,8 +261,8 @@ class RootHistory:
 
     def _is_excluded(self, root: Entry, path: bytes) -> bool:
         """Returns whether a state left a path out, or a directory above it."""
-        found = (self.trees.find(root, each) for each in (path, *treepath.parents(path)))
-        return any(entry is not None and entry.is_skipped for entry in found)
+        above = (self.trees.find(root, each) for each in (path, *treepath.parents(path)))
+        return any(entry is not None and entry.is_skipped for entry in above)
 
     def _marks(self) -> list[ToldMark]:
         """Returns what was told of all sessions, without the commands that this one ran.
@@ -315,9 +315,9 @@ class RootHistory:
                 if not attribution.is_restored(path, place):
                     yield self._states[place].sequence, path, attribution.whose(path, place)[0]
 
-    def _require(self, wanted: Sequence[bytes]) -> None:
+    def _require(self, paths: Sequence[bytes]) -> None:
         """Raises NotFound for a path that none of the states holds: it is most likely mistyped."""
-        for path in wanted:
+        for path in paths:
             changed = any(path in span.changes for span in self._spans)
             roots = (self._states[0].record.root, self._states[-1].record.root)
             if not changed and not any(self.trees.find(root, path) for root in roots):
@@ -328,17 +328,17 @@ class RootHistory:
                 )
 
     def picks(
-        self, wanted: Sequence[bytes] = (), widened: Collection[Whose] = ()
+        self, tops: Sequence[bytes] = (), widened: Collection[Whose] = ()
     ) -> tuple[dict[bytes, Pick], tuple[JudgedPath, ...], tuple[Change, ...]]:
         """Returns what paths become, what became of each, and what stays other than the target."""
         attribution = self.attribution(widened)
         picks: dict[bytes, Pick] = {}
-        self._require(wanted)
+        self._require(tops)
         judged: list[JudgedPath] = []
         conflicts: list[Change] = []
         live = self._states[-1].record.root
         for path, judgement in sorted(attribution.judged().items()):
-            if wanted and not any(treepath.is_within(path, top) for top in wanted):
+            if tops and not any(treepath.is_within(path, top) for top in tops):
                 continue
             verdict = judgement.verdict
             is_back = not judgement.is_live
@@ -350,7 +350,7 @@ class RootHistory:
             change = self._difference(path, judgement)
             if change is not None:
                 conflicts.append(change)
-        self._pick_times(picks, wanted, widened)
+        self._pick_times(picks, tops, widened)
         return picks, tuple(judged), tuple(conflicts)
 
     def _pick(
@@ -372,14 +372,14 @@ class RootHistory:
                 picks[index] = Pick(live, None)
 
     def _pick_times(
-        self, picks: dict[bytes, Pick], wanted: Sequence[bytes], widened: Collection[Whose]
+        self, picks: dict[bytes, Pick], tops: Sequence[bytes], widened: Collection[Whose]
     ) -> None:
         """Adds the times of directories, which go back as versions of files do.
 
         They change with the names in a directory, so what is undone there would leave its own.
         """
         for path, judgement in self._attribution(self._times, widened).judged().items():
-            if wanted and not any(treepath.is_within(path, top) for top in wanted):
+            if tops and not any(treepath.is_within(path, top) for top in tops):
                 continue
             pick = picks.get(path)
             root = self._states[-1].record.root
@@ -422,10 +422,10 @@ class _Restored:
 
     def __call__(self, path: bytes) -> Mapping[Version, bool]:
         """Returns the version of a path in each that concerned it, and which were own rewinds."""
-        found: dict[Version, bool] = {}
+        versions: dict[Version, bool] = {}
         for version, is_own in self._versions(path):
-            found[version] = is_own or found.get(version, False)
-        return found
+            versions[version] = is_own or versions.get(version, False)
+        return versions
 
     def _versions(self, path: bytes) -> Iterator[tuple[Version, bool]]:
         for scope, source, is_own in self._sources:

@@ -83,12 +83,12 @@ def session_status(fs: FileSystem, host: str, session: str) -> SessionStatus | N
 
 def session_statuses(fs: FileSystem) -> list[SessionStatus]:
     """Returns what is known of all sessions, the one with the newest event first."""
-    found: list[SessionStatus] = []
+    statuses: list[SessionStatus] = []
     with suppress(TreesnapError, OSError):
         directory = os.path.join(user_state_directory(), _DIRECTORY)
         paths = [os.path.join(directory, name) for name in _names(fs, directory)]
-        found = [status for status in (_read(fs, path) for path in paths) if status is not None]
-    return sorted(found, key=lambda status: status.time_ns, reverse=True)
+        statuses = [status for status in (_read(fs, path) for path in paths) if status is not None]
+    return sorted(statuses, key=lambda status: status.time_ns, reverse=True)
 
 
 def _file_name(host: str, session: str) -> str:

@@ -127,7 +127,7 @@ def _instead(context: Context) -> str:
 
 def _near_roots(context: Context) -> list[str]:
     """Returns the roots above and below this one in which agents have worked, the newest first."""
-    found: list[tuple[int, str]] = []
+    by_time: list[tuple[int, str]] = []
     own = os.fsencode(context.root)
     with suppress(StoreMissing, TreesnapError), opened(context, "look", recover=False) as session:
         for path in registered_roots(session.fs, session.store.layout):
@@ -138,8 +138,8 @@ def _near_roots(context: Context) -> list[str]:
             recent = islice(session.store.snapshots.readable(root.id), LOOK_BACK_MAX)
             step = next(filter(None, map(step_of, recent)), None)
             if step is not None:
-                found.append((step.snapshot.record.created_at_ns, os.fsdecode(path)))
-    return [path for _, path in sorted(found, reverse=True)]
+                by_time.append((step.snapshot.record.created_at_ns, os.fsdecode(path)))
+    return [path for _, path in sorted(by_time, reverse=True)]
 
 
 def newest_by_host(context: Context) -> dict[str, int]:

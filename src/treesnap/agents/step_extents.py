@@ -51,8 +51,12 @@ def extent_of(session: Session, snapshot: Snapshot) -> StepExtent | None:
         states = [item for item in reversed(snapshots) if item.record.scope is None]
         before = next((item for item in states if item.sequence >= first), snapshot)
         after = next((item for item in states if item.sequence >= last), snapshots[0])
-        known = {item.sequence: item.record.step or 0 for item in snapshots}
-        steps = tuple(sorted({known[at] for at in begun if at in known} or {step.number}))
+        steps_by_sequence = {item.sequence: item.record.step or 0 for item in snapshots}
+        steps = tuple(
+            sorted(
+                {steps_by_sequence[at] for at in begun if at in steps_by_sequence} or {step.number}
+            )
+        )
         # As in a rewind: one that still runs, or whose end was lost, may have made the changes.
         open_calls = calls_in(told, snapshots[0].sequence, telling_sessions(snapshots))
         others = {each.session for each in open_calls if each.first < last and first < each.last}

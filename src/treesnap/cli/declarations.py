@@ -260,17 +260,17 @@ def read_plainly(
                 arguments += rest
             continue
         name, sign, value = word.partition("=")
-        found = options.get(name)
-        if found is None:
+        option = options.get(name)
+        if option is None:
             raise NotPlain
-        if found.attributes.get("is_flag"):
+        if option.attributes.get("is_flag"):
             is_plain = not sign
         else:
             value = value if sign else next(rest, "")
             is_plain = bool(value) and not value.startswith("-")
         if not is_plain or (sign and not name.startswith("--")):
             raise NotPlain
-        given.setdefault(found, []).append(value)
+        given.setdefault(option, []).append(value)
     if "" in arguments:
         raise NotPlain
     return PlainWords(given, arguments)

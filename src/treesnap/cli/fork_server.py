@@ -97,8 +97,8 @@ def preload() -> None:
     """Imports and makes what the commands import and make first, so that children share it."""
     unserved = unserved_modules()
     for package in _PACKAGES:
-        found = import_module(f"treesnap.{package}")
-        for module in walk_packages(found.__path__, f"treesnap.{package}."):
+        imported = import_module(f"treesnap.{package}")
+        for module in walk_packages(imported.__path__, f"treesnap.{package}."):
             if module.name not in unserved:
                 import_module(module.name)
     for name in _LIBRARIES:
@@ -131,7 +131,7 @@ class Program:
         self._before = self._looked_up()
 
     def _looked_up(self) -> list[tuple[int, int]]:
-        return [(found.st_ino, found.st_mtime_ns) for found in map(os.stat, self._paths)]
+        return [(status.st_ino, status.st_mtime_ns) for status in map(os.stat, self._paths)]
 
     def has_changed(self) -> bool:
         """Returns whether a part was replaced or removed."""

@@ -141,17 +141,17 @@ def _found_socket(directory: str, start: str) -> str | None:
     """
     before = None
     for _ in range(_LEVELS_MAX):
-        found = os.stat(start)
-        name = socket_name(found.st_dev, found.st_ino)
+        here = os.stat(start)
+        name = socket_name(here.st_dev, here.st_ino)
         try:
             os.lstat(f"{directory}/{name}")
         except FileNotFoundError:
             pass
         else:
             return name
-        if before is not None and os.path.samestat(before, found):
+        if before is not None and os.path.samestat(before, here):
             return None
-        before, start = found, f"{start}/.."
+        before, start = here, f"{start}/.."
     return None
 
 

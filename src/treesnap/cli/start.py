@@ -87,15 +87,15 @@ def store_for_server(words: Sequence[str]) -> str | None:
     command = _command_at(words)
     if command is None or _APART & os.environ.keys():
         return None
-    found = os.environ.get("SNAP_STORE") or _default_store()
+    store = os.environ.get("SNAP_STORE") or _default_store()
     for position, word in enumerate(words):
         if word == "--store" and position + 1 < len(words):
-            found = words[position + 1]
+            store = words[position + 1]
         elif word.startswith("--store="):
-            found = word.removeprefix("--store=")
-    if any(path in word for word in (*words, found or "") for path in _OF_THIS_PROCESS):
+            store = word.removeprefix("--store=")
+    if any(path in word for word in (*words, store or "") for path in _OF_THIS_PROCESS):
         return None
-    return found or None
+    return store or None
 
 
 def _command_at(words: Sequence[str]) -> int | None:

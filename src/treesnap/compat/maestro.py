@@ -488,13 +488,13 @@ def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, Any]:
     return {name: value for name, value in asdict(checkpoint).items() if value is not None}
 
 
-def _status_text(found: StatusResult) -> str:
+def _status_text(status: StatusResult) -> str:
     """Returns the differences from the position, as text."""
-    if found.snapshot is None:
+    if status.snapshot is None:
         return "Nothing was captured yet"
-    head = f"At {found.snapshot.id[:12]} ({printable(found.snapshot.label or 'no description')})"
+    head = f"At {status.snapshot.id[:12]} ({printable(status.snapshot.label or 'no description')})"
     lines = [
-        f"{_STATUS_WORDS[item.change]:<12}{printable(item.path) or '.'}" for item in found.changes
+        f"{_STATUS_WORDS[item.change]:<12}{printable(item.path) or '.'}" for item in status.changes
     ]
     return "\n".join([head, *(lines or ["nothing to capture"])])
 

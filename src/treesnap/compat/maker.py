@@ -141,15 +141,15 @@ def _create(handle: Handle, request: Create, *, with_metadata: bool) -> Created:
     return created
 
 
-def _remove_replaced(handle: Handle, found: Snapshot) -> None:
+def _remove_replaced(handle: Handle, replaced: Snapshot) -> None:
     """Removes the checkpoint that another one has replaced, as far as that is possible.
 
     The newer one has the name, so nothing depends on it: one that is pinned or held stays, and
     so it does after a kill, until a CLEANUP.
     """
     with suppress(TreesnapError, OSError):
-        _remove_metadata(handle, found.name or "", found.id)
-        handle.delete(found.id)
+        _remove_metadata(handle, replaced.name or "", replaced.id)
+        handle.delete(replaced.id)
 
 
 def _create_request(request: Create, replaces: SnapshotId | None = None) -> CaptureRequest:

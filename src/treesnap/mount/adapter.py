@@ -78,8 +78,8 @@ class _Fuse(mfusepy.FUSE):
 
     def lseek(self, _: bytes | None, offset: int, whence: int, info: Any) -> int:
         """Answers SEEK_DATA and SEEK_HOLE, by which programs see where a file has holes."""
-        found: int = self.operations.lseek(offset, whence, info.contents.fh)
-        return found
+        position: int = self.operations.lseek(offset, whence, info.contents.fh)
+        return position
 
 
 class _Operations(mfusepy.Operations):
@@ -159,10 +159,10 @@ class _Operations(mfusepy.Operations):
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         if whence == os.SEEK_HOLE:
             return self._read(file, lambda: view.next_hole(file, offset))
-        found = self._read(file, lambda: view.next_data(file, offset))
-        if found is None:
+        position = self._read(file, lambda: view.next_data(file, offset))
+        if position is None:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
-        return found
+        return position
 
     def _read(self, file: ReadableFile, call: Callable[[], _Result]) -> _Result:
         """Returns what a call returns; what an open file lacks is an error, never an absence."""

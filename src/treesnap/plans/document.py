@@ -134,15 +134,15 @@ class _Reader:
         """Fails a value that breaks a rule, named by its key if it has one."""
         self._fail(node, f"{self._keys.get(id(node), 'this value')} must be {rule}")
 
-    def _table(self, node: yaml.Node, known: set[str]) -> Mapping[str, yaml.Node]:
+    def _table(self, node: yaml.Node, keys: set[str]) -> Mapping[str, yaml.Node]:
         """Returns the values of a mapping by key; refuses unknown and repeated keys."""
         if not isinstance(node, yaml.MappingNode):
-            self._fail_as(node, f"a mapping with {_words(known)}")
+            self._fail_as(node, f"a mapping with {_words(keys)}")
         table: dict[str, yaml.Node] = {}
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else "?"
-            if name not in known:
-                self._fail(key, f"unknown key {name!r}; known are {_words(known)}")
+            if name not in keys:
+                self._fail(key, f"unknown key {name!r}; known are {_words(keys)}")
             if name in table:
                 self._fail(key, f"the key {name!r} appears twice")
             table[name] = value

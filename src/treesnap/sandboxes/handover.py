@@ -117,16 +117,16 @@ class Receiver:
     def _copy(self, blobs: DirectoryBlobs, names: set[str], read: Read) -> dict[str, int]:
         """Copies the files that are not here; returns their sizes, in the order of the copies."""
         format_ = _whole(FORMAT, read(FORMAT))
-        known = _known_format(blobs)
-        if known not in (None, format_):
+        format_there = _known_format(blobs)
+        if format_there not in (None, format_):
             raise Refused(
                 f"The directory {quoted(self.directory)} holds the history of another sandbox",
                 code=ErrorCode.REMOTE_NAME_TAKEN,
                 path=self.directory,
             )
-        kinds = _KINDS if known is None else _ADDED
+        kinds = _KINDS if format_there is None else _ADDED
         here = {info.name for kind in _KINDS for info in blobs.list(f"{kind}/")}
-        if known is not None and any(name.startswith("state/") for name in names - here):
+        if format_there is not None and any(name.startswith("state/") for name in names - here):
             raise Refused(
                 "Garbage was collected where the sandbox hands its history out, so what comes now "
                 f"does not fit to what is in {quoted(self.directory)}; that stays as it is",
@@ -140,7 +140,7 @@ class Receiver:
                     data = _whole(name, read(name))
                     blobs.put(name, data)
                     copied[name] = len(data)
-        if known is None:
+        if format_there is None:
             blobs.put(FORMAT, format_)
             copied[FORMAT] = len(format_)
         return copied

@@ -153,11 +153,15 @@ def list_schedules(invocation: Invocation, *, for_user: bool | None) -> None:
     Columns: id, when, root, store; below, what else it runs. Lines of a crontab are not
     listed: 'crontab -l' shows them.
     """
-    found = [item for scheduler in _schedulers(for_user=for_user) for item in scheduler.schedules()]
-    found = list(dict.fromkeys(found))
-    if not found:
+    schedules = [
+        item for scheduler in _schedulers(for_user=for_user) for item in scheduler.schedules()
+    ]
+    schedules = list(dict.fromkeys(schedules))
+    if not schedules:
         invocation.output.note("No schedules")
-    invocation.output.result("schedule.list", lambda: {"schedules": found}, _list_lines(found))
+    invocation.output.result(
+        "schedule.list", lambda: {"schedules": schedules}, _list_lines(schedules)
+    )
 
 
 @schedule.command(
@@ -240,12 +244,12 @@ def _change_lines(change: ScheduleChange) -> Iterator[str]:
     )
 
 
-def _list_lines(found: Sequence[ScheduledRoot]) -> Iterator[str]:
+def _list_lines(schedules: Sequence[ScheduledRoot]) -> Iterator[str]:
     rows = [
         (item.id, printable(item.when), printable(item.root), printable(item.store))
-        for item in found
+        for item in schedules
     ]
-    for item, row in zip(found, aligned(rows, to_the_right=()), strict=True):
+    for item, row in zip(schedules, aligned(rows, to_the_right=()), strict=True):
         yield row
         extras = {
             "before": item.before,

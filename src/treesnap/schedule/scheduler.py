@@ -141,16 +141,16 @@ class Scheduler:
         Raises NotFound (``schedule-not-found``), Refused (``not-ours``) for one that was changed
         since, OperationFailed.
         """
-        found = [
+        matching = [
             item
             for item in self.schedules()
             if item.root == given or (len(given) >= 4 and item.id.startswith(given))
         ]
-        if not found:
+        if not matching:
             raise NotFound(
                 f"There is no schedule of {quoted(given)}", code=ErrorCode.SCHEDULE_NOT_FOUND
             )
-        return tuple(self._remove(item, dry_run=dry_run) for item in found)
+        return tuple(self._remove(item, dry_run=dry_run) for item in matching)
 
     def _remove(self, item: ScheduledRoot, *, dry_run: bool) -> RemovedSchedule:
         paths = [path for path in self._paths_of(item.id) if self._own(path) is not None]

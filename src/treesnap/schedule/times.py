@@ -117,7 +117,7 @@ def _values(given: str, field: _Field, text: str) -> list[int]:
             raise refuse(f"must be from {field.low} to {field.high}")
         return value
 
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in given.split(","):
         span, slash, step_text = part.partition("/")
         first, dash, last = span.partition("-")
@@ -136,8 +136,8 @@ def _values(given: str, field: _Field, text: str) -> list[int]:
             if not (step_text.isascii() and step_text.isdigit() and 0 < int(step_text) <= 1000):
                 raise refuse(f"has the step {step_text!r}, which is not a number from 1 on")
             step = int(step_text)
-        found.update(range(low, high + 1, step))
-    return sorted(found)
+        numbers.update(range(low, high + 1, step))
+    return sorted(numbers)
 
 
 def _text(values: Sequence[int], count: int) -> str:

@@ -512,11 +512,11 @@ class Timeline(App[None]):
 
     def _find_hunks(self, refs: Sequence[str], path: bytes) -> FileHunks:
         first, *others = refs
-        found = self.handle.hunks(first, path or b".")
-        for ref in others if not found.hunks else ():
+        file = self.handle.hunks(first, path or b".")
+        for ref in others if not file.hunks else ():
             with suppress(NotFound):  # it was added since
                 return self.handle.hunks(ref, path)
-        return found
+        return file
 
     def on_hunks_read(self, message: HunksRead) -> None:
         """Shows the hunks, if they are still asked for."""
@@ -678,14 +678,14 @@ class Timeline(App[None]):
             self.notify("Select a changed path first", severity="warning")
             return
         screen = Choice(f"Snapshots in which {printable(path) or '.'} differs from the one before")
-        found: list[Snapshot] = []
+        makers: list[Snapshot] = []
 
         def look() -> None:
             worker, batch = get_current_worker(), list[tuple[Any, str]]()
             for item in self.handle.log(path or b"."):
                 if worker.is_cancelled:
                     return
-                found.append(item.snapshot)
+                makers.append(item.snapshot)
                 kind = item.change.change if item.change is not None else ChangeKind.MODIFIED
                 batch.append((item.snapshot, LETTERS[kind]))
                 if len(batch) >= FIRST_BATCH:
@@ -695,7 +695,7 @@ class Timeline(App[None]):
 
         def answered(chosen: int | None) -> None:
             self.workers.cancel_group(self, "who")
-            place = self.history.place_of(found[chosen].id) if chosen is not None else None
+            place = self.history.place_of(makers[chosen].id) if chosen is not None else None
             if place is not None:
                 self._rows.select(place)
 

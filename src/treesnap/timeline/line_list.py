@@ -74,8 +74,8 @@ class LineList(ScrollView, can_focus=True):
     def show(self, count: int, selected: int | None = None) -> None:
         """Has so many lines now; selects one of them, by default the same index."""
         self.count = count
-        wanted = self.selected if selected is None else selected
-        self.selected = max(0, min(wanted, count - 1))
+        line = self.selected if selected is None else selected
+        self.selected = max(0, min(line, count - 1))
         self.virtual_size: Size = Size(self._line_width, count)
         if self._selects:
             self._scroll_to_selected()

@@ -362,11 +362,11 @@ class HistoryPage:
         if place is None:
             return Changed("", "", "")
         sides = self._history.sides(place)
-        found = sides.changes(self._handle)
+        each_change = sides.changes(self._handle)
         pieces, classes, shown, added, removed = list[str](), "", 0, 0, 0
         try:
-            changes = list(islice(found, PATHS_MAX))
-            more = sum(1 for _ in found)
+            changes = list(islice(each_change, PATHS_MAX))
+            more = sum(1 for _ in each_change)
             patches = self._patches(self._handle, sides.old_id or "", sides.new_id, changes)
             for change, patch in zip(changes, patches, strict=False):
                 lines = _lines(patch)

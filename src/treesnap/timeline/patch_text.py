@@ -59,8 +59,8 @@ def highlighted(lines: list[str], path: bytes) -> list[Text]:
     if lexer == "default" or len(code) > HIGHLIGHTED_SIZE_MAX:
         return [Text(line) for line in lines]
     text = Syntax(code, lexer, theme="ansi_dark").highlight(code)
-    found = list(text.split("\n", allow_blank=True))[: len(lines)]
-    return found + [Text("") for _ in range(len(lines) - len(found))]
+    styled = list(text.split("\n", allow_blank=True))[: len(lines)]
+    return styled + [Text("") for _ in range(len(lines) - len(styled))]
 
 
 def _harmless(line: bytes) -> str:

@@ -184,8 +184,8 @@ def status(invocation: Invocation, *, hosts: Sequence[str]) -> None:
     failing = [item for item in sessions if item.problem is not None][:_SHOWN_MAX]
     captured = [item.directory for item in sessions if item.problem is None][:_SHOWN_MAX]
     roots = {find_root(directory, store_path) for directory in captured}
-    found = [repository_part(root, store_path) for root in sorted(roots)]
-    parts = [part for part in found if part is not None]
+    reported = [repository_part(root, store_path) for root in sorted(roots)]
+    parts = [part for part in reported if part is not None]
     invocation.output.result(
         "agent.status",
         lambda: {
@@ -251,26 +251,26 @@ def status_line(invocation: Invocation, *, host: str) -> None:
     from treesnap.agents.session_status import session_status
     from treesnap.core.fs.local import LocalFileSystem
 
-    known = None
+    session_now = None
     with suppress(TreesnapError, ValueError, RecursionError):
         fields = json.loads(sys.stdin.buffer.read(_PAYLOAD_SIZE_MAX))
         session = host_named(host).session(Payload(fields if isinstance(fields, dict) else {}))
-        known = session_status(LocalFileSystem(), host, session)
+        session_now = session_status(LocalFileSystem(), host, session)
     invocation.output.result(
         "agent.status-line",
-        lambda: {"session": known},
-        [_short(known)],
+        lambda: {"session": session_now},
+        [_short(session_now)],
     )
 
 
-def _short(known: SessionStatus | None) -> str:
+def _short(status: SessionStatus | None) -> str:
     """Returns a few words about a session."""
-    if known is None or (known.step is None and known.problem is None):
+    if status is None or (status.step is None and status.problem is None):
         return "snap: not captured yet"
-    gaps = count_text(known.gaps, "gap")
-    if known.step is None:
-        return f"snap off: {printable(known.problem or '')[:_PROBLEM_LENGTH_MAX]}"
-    return f"snap {known.step} \N{MIDDLE DOT} {gaps}"
+    gaps = count_text(status.gaps, "gap")
+    if status.step is None:
+        return f"snap off: {printable(status.problem or '')[:_PROBLEM_LENGTH_MAX]}"
+    return f"snap {status.step} \N{MIDDLE DOT} {gaps}"
 
 
 def _failing_line(item: SessionStatus) -> str:
@@ -361,8 +361,8 @@ def _patch(change: FileChange) -> Iterator[bytes]:
     yield from hunks(change.old or b"", change.new or b"")
 
 
-def _status_lines(found: Iterable[HostStatus]) -> Iterator[str]:
-    for item in found:
+def _status_lines(statuses: Iterable[HostStatus]) -> Iterator[str]:
+    for item in statuses:
         version = f" {item.version}" if item.version is not None else ""
         where = f"{version} at {printable(item.program)}" if item.program else ": not found"
         yield f"{item.host:<9} {item.title}{where}"

@@ -271,17 +271,17 @@ def hook_line(host: str, words: Sequence[str], event: str, *, is_strict: bool) -
     """
     contract = CONTRACTS[host]
     form = contract.form
-    found = host_named(host)
+    hooked = host_named(host)
     name, phase = _event(host, event)
     named = [*words, "hook", host]
     named += [name] if form in (Form.SCRIPTS, Form.TRIGGERS) else []
     named += ["--strict"] if is_strict else []
     line = shlex.join(named)
-    blocks = is_strict and phase in found.blocked_phases
+    blocks = is_strict and phase in hooked.blocked_phases
     if not blocks and form is not Form.SCRIPTS and not contract.is_stopped_by_failure:
         return line
     told = Event(host, phase, root="/", session=host)
-    reply = found.block(told, _NO_SNAPSHOT) if blocks else found.go_on(told, warning=_WARNING)
+    reply = hooked.block(told, _NO_SNAPSHOT) if blocks else hooked.go_on(told, warning=_WARNING)
     said = [f"printf '%s\\n' {shlex.quote(reply.stdout.strip())}"] if reply.stdout else []
     said += [f"echo {shlex.quote(reply.stderr.strip())} >&2"] if reply.stderr else []
     said.append(f"exit {reply.exit_code}")

@@ -188,11 +188,11 @@ def has_worktree_hooks(value: Any, host: str) -> bool:
     return any(path[1] in events for path, _ in own_lines(value, host) if len(path) > 1)
 
 
-def holds_exactly(value: Any, host: str, wanted: Sequence[HookEntry]) -> bool:
+def holds_exactly(value: Any, host: str, entries: Sequence[HookEntry]) -> bool:
     """Returns whether settings hold these entries, and no other ones of ours."""
-    lists = [(entry.value, at(value, entry.path)) for entry in wanted]
+    lists = [(entry.value, at(value, entry.path)) for entry in entries]
     are_there = all(isinstance(items, list) and entry in items for entry, items in lists)
-    return are_there and len(list(own_lines(value, host))) == len(wanted)
+    return are_there and len(list(own_lines(value, host))) == len(entries)
 
 
 def parsed(path: str, content: bytes) -> JsonText:
@@ -270,27 +270,27 @@ def _carry_out_step(place: SettingsPlace, step: _Step, notes: dict[str, Note]) -
 
 
 def _written(
-    host: str, found: HostFile, content: bytes, notes: Mapping[str, Note], note: Note
+    host: str, settings: HostFile, content: bytes, notes: Mapping[str, Note], note: Note
 ) -> _Step:
-    old = notes.get(found.path, Note())
+    old = notes.get(settings.path, Note())
     note = note._replace(
         digest=hashlib.sha256(content).hexdigest(),
-        is_new=note.is_new or found.content is None,
-        directories=[*missing_directories(found), *old.directories],
+        is_new=note.is_new or settings.content is None,
+        directories=[*missing_directories(settings), *old.directories],
     )
-    return _Step(FileChange(host, found.path, found.content, content), found, note)
+    return _Step(FileChange(host, settings.path, settings.content, content), settings, note)
 
 
 def _merged(
-    host: str, found: HostFile, wanted: Sequence[HookEntry], note: Note | None
+    host: str, settings: HostFile, hook_entries: Sequence[HookEntry], note: Note | None
 ) -> tuple[bytes, Note]:
     """Returns the settings with the entries, and a note of what was inserted."""
     base = None
-    if found.content is not None:
-        if holds_exactly(parsed(found.path, found.content).value, host, wanted):
-            return found.content, Note()
-        base = _without_hooks(host, found.path, found.content, note)
-    text = parsed(found.path, base or b"")
+    if settings.content is not None:
+        if holds_exactly(parsed(settings.path, settings.content).value, host, hook_entries):
+            return settings.content, Note()
+        base = _without_hooks(host, settings.path, settings.content, note)
+    text = parsed(settings.path, base or b"")
     made: list[Path] = []
 
     def put(path: Path, key: str, value: Any) -> None:
@@ -300,19 +300,21 @@ def _merged(
     for key, value in CONTRACTS[host].members.items():
         if key not in text.value:
             put((), key, value)
-    for entry in wanted:
+    for entry in hook_entries:
         above, last = entry.path[:-1], str(entry.path[-1])
         if above and _HOOKS not in text.value:
             put((), _HOOKS, {})
         owner = at(text.value, above)
         if not isinstance(owner, dict):
-            raise _not_understood(found.path, f"{_HOOKS!r} is not an object")
+            raise _not_understood(settings.path, f"{_HOOKS!r} is not an object")
         if last not in owner:
             put(above, last, [entry.value])
         elif isinstance(owner[last], list):
             text.insert(entry.path, entry.value)
         else:
-            raise _not_understood(found.path, f"{'.'.join(map(str, entry.path))!r} is not a list")
+            raise _not_understood(
+                settings.path, f"{'.'.join(map(str, entry.path))!r} is not a list"
+            )
     return text.text.encode(), Note(inserted=text.inserted, made=made, is_new=base is None)
 
 

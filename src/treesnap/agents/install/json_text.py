@@ -83,28 +83,28 @@ def _root_of(text: str) -> Node:
         raise JsonError(_TOO_DEEP, text, 0) from None
     tokens = _TOKEN.finditer(text)
 
-    def node(found: re.Match[str], begins: int, depth: int) -> Node:
-        start, opening = found.start(), found.group()
+    def node(match: re.Match[str], begins: int, depth: int) -> Node:
+        start, opening = match.start(), match.group()
         content: Any = {} if opening == "{" else []
         if depth > DEPTH_MAX:
             raise JsonError(_TOO_DEEP, text, start)
         if opening not in "{[":
-            return Node(start, found.end(), scalar(found), begins)
-        while (found := next(tokens)).group() not in "}]":
-            begins_inside = found.start()
+            return Node(start, match.end(), scalar(match), begins)
+        while (match := next(tokens)).group() not in "}]":
+            begins_inside = match.start()
             if opening == "[":
-                content.append(node(found, begins_inside, depth + 1))
-            elif (key := scalar(found)) in content:
+                content.append(node(match, begins_inside, depth + 1))
+            elif (key := scalar(match)) in content:
                 raise JsonError(f"the key {key!r} is there twice", text, begins_inside)
             else:
                 content[key] = node(next(tokens), begins_inside, depth + 1)
-        return Node(start, found.end(), content, begins)
+        return Node(start, match.end(), content, begins)
 
-    def scalar(found: re.Match[str]) -> Any:
+    def scalar(match: re.Match[str]) -> Any:
         try:
-            return json.loads(found.group(), parse_constant=int)  # which cannot read one
+            return json.loads(match.group(), parse_constant=int)  # which cannot read one
         except ValueError:  # nor a number of thousands of digits
-            raise JsonError("a value cannot be read", text, found.start()) from None
+            raise JsonError("a value cannot be read", text, match.start()) from None
 
     first = next(tokens)
     return node(first, first.start(), 0)

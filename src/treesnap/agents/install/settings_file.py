@@ -65,7 +65,7 @@ def look(fs: FileSystem, path: str, *, project: str | None = None) -> HostFile:
         return HostFile(real, read_file(fs, real, SIZE_MAX_BYTES), status)
 
 
-def require_replaceable(found: HostFile, base: str) -> None:
+def require_replaceable(file: HostFile, base: str) -> None:
     """Raises OperationFailed or NotFound where a file could not be replaced as it should.
 
     Raises Refused for the superuser where another user could put something else in its place.
@@ -75,8 +75,8 @@ def require_replaceable(found: HostFile, base: str) -> None:
         raise NotFound(
             f"There is no directory {quoted(base)}", code=ErrorCode.ROOT_NOT_FOUND, path=base
         )
-    refuse_foreign_place("file", found.path)
-    path, status = found.path, found.status
+    refuse_foreign_place("file", file.path)
+    path, status = file.path, file.status
     if status is not None and not status.st_mode & 0o222:
         raise _unusable(path, "is read-only")
     if status is not None and status.st_nlink > 1:
@@ -89,38 +89,38 @@ def require_replaceable(found: HostFile, base: str) -> None:
         raise _unusable(path, "cannot be written to")
 
 
-def missing_directories(found: HostFile) -> list[str]:
+def missing_directories(file: HostFile) -> list[str]:
     """Returns the directories that :func:`replace` will make, the deepest first."""
-    return [str(above) for above in Path(found.path).parents if not above.is_dir()]
+    return [str(above) for above in Path(file.path).parents if not above.is_dir()]
 
 
-def replace(fs: FileSystem, found: HostFile, content: bytes, *, executable: bool) -> None:
+def replace(fs: FileSystem, file: HostFile, content: bytes, *, executable: bool) -> None:
     """Puts content into the place of a file, durably; makes the directories above it.
 
     After a crash the file has the old content or the new. Raises Conflict if it is no longer what
     it was when it was looked at. After an error all is as before.
     """
-    missing, directory = missing_directories(found), os.path.dirname(found.path)
+    missing, directory = missing_directories(file), os.path.dirname(file.path)
     with translating_os_errors("change the settings of a host"):
         try:
             _make_directories(fs, missing)
             with opened_real(fs, directory) as fd:
                 fixed = pinned(fs, directory, fd)
-                _publish(fixed, directory, found, content, executable=executable)
+                _publish(fixed, directory, file, content, executable=executable)
         except BaseException:
             with suppress(OSError):
                 remove_directories(fs, missing)
             raise
 
 
-def remove(fs: FileSystem, found: HostFile) -> None:
+def remove(fs: FileSystem, file: HostFile) -> None:
     """Removes a file; raises Conflict if it is no longer what it was when it was looked at."""
     with translating_os_errors("remove the hooks of a host"):
-        directory = os.path.dirname(found.path)
+        directory = os.path.dirname(file.path)
         with opened_real(fs, directory) as fd:
             fixed = pinned(fs, directory, fd)
-            _require_unchanged(fixed, found)
-            fixed.unlink(found.path)
+            _require_unchanged(fixed, file)
+            fixed.unlink(file.path)
             fixed.sync(fd)
 
 
@@ -142,38 +142,38 @@ def remove_directories(fs: FileSystem, made: Iterable[str]) -> list[str]:
 
 
 def _publish(
-    fs: FileSystem, directory: str, found: HostFile, content: bytes, *, executable: bool
+    fs: FileSystem, directory: str, old: HostFile, content: bytes, *, executable: bool
 ) -> None:
     above = fs.lstat(directory)
     file = Temporary(fs, directory)
     try:
         write_all(fs, file.fd, content)
-        if found.status is not None:
-            _give(fs, file.fd, found.status)
-            if fs.fstat(file.fd).st_gid != found.status.st_gid:
+        if old.status is not None:
+            _give(fs, file.fd, old.status)
+            if fs.fstat(file.fd).st_gid != old.status.st_gid:
                 with suppress(PermissionError):  # a group that the user is no longer in
-                    fs.change_owner(file.fd, -1, found.status.st_gid)
-            _copy_attributes(fs, found.path, file.fd)
-            fs.change_mode(file.fd, stat.S_IMODE(found.status.st_mode))
+                    fs.change_owner(file.fd, -1, old.status.st_gid)
+            _copy_attributes(fs, old.path, file.fd)
+            fs.change_mode(file.fd, stat.S_IMODE(old.status.st_mode))
         else:
             _give(fs, file.fd, above)
             fs.change_mode(file.fd, above.st_mode & (0o777 if executable else 0o666))
-        _require_unchanged(fs, found)
+        _require_unchanged(fs, old)
     except BaseException:
         file.discard()
         raise
-    file.publish(found.path, synced=True)
+    file.publish(old.path, synced=True)
     sync_directory(fs, directory)
 
 
-def _require_unchanged(fs: FileSystem, found: HostFile) -> None:
+def _require_unchanged(fs: FileSystem, file: HostFile) -> None:
     try:
-        now: bytes | None = read_file(fs, found.path, SIZE_MAX_BYTES)
+        now: bytes | None = read_file(fs, file.path, SIZE_MAX_BYTES)
     except FileNotFoundError:
         now = None
-    if now != found.content:
-        message = f"Another program changed {quoted(found.path)} at the same time"
-        raise Conflict(message, path=found.path)
+    if now != file.content:
+        message = f"Another program changed {quoted(file.path)} at the same time"
+        raise Conflict(message, path=file.path)
 
 
 def _make_directories(fs: FileSystem, missing: Sequence[str]) -> None:

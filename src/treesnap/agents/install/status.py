@@ -215,8 +215,10 @@ def _installed(host: str, place: SettingsPlace) -> Iterator[InstalledHooks]:
         is_current = contents == expected
     else:
         makes_worktrees = has_worktree_hooks(value, host)
-        wanted = entries(host, wanted_caller, is_strict=is_strict, makes_worktrees=makes_worktrees)
-        is_current = holds_exactly(value, host, wanted)
+        intended = entries(
+            host, wanted_caller, is_strict=is_strict, makes_worktrees=makes_worktrees
+        )
+        is_current = holds_exactly(value, host, intended)
     yield InstalledHooks(place.for_project, path, caller[0], is_strict, is_current, makes_worktrees)
 
 
@@ -296,12 +298,12 @@ def _switches(host: str, places: Sequence[SettingsPlace]) -> Iterator[str]:
                 yield f"{path} switches hooks off: {name}"
 
 
-def _versions(found: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+def _versions(programs: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the versions of programs that tell one within the time."""
     versions: dict[str, str] = {}
     with ExitStack() as stack:
         started: dict[str, HostProcess] = {}
-        for host, program in found.items():
+        for host, program in programs.items():
             with suppress(OSError):
                 process = HostProcess([program, "--version"], environ, timeout_s=TIMEOUT_S)
                 started[host] = process

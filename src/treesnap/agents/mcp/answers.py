@@ -255,21 +255,21 @@ class FoundFields(ToolAnswer):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_record(cls, found: Entry | FoundPath) -> dict[str, Any]:
+    def _of_record(cls, item: Entry | FoundPath) -> dict[str, Any]:
         """Leaves out what its kind lacks."""
-        if isinstance(found, FoundPath):
-            ids = found.snapshot_ids
+        if isinstance(item, FoundPath):
+            ids = item.snapshot_ids
             shown_ids = ids[:SHOWN_IN_ITEM_MAX]
-            return {"path": found.path, "snapshot_ids": shown_ids, "snapshots": len(ids)}
-        kind = EntryKind(found.kind)
-        fields = {"path": found.name, "kind": kind.name.lower()}
-        if found.is_skipped:
-            return {**fields, "reason": found.skip_reason.word}
+            return {"path": item.path, "snapshot_ids": shown_ids, "snapshots": len(ids)}
+        kind = EntryKind(item.kind)
+        fields = {"path": item.name, "kind": kind.name.lower()}
+        if item.is_skipped:
+            return {**fields, "reason": item.skip_reason.word}
         return {
             **fields,
-            "mode": f"{found.mode:04o}",
-            "size_bytes": found.size if kind is EntryKind.FILE else None,
-            "target": found.target if kind is EntryKind.SYMLINK else None,
+            "mode": f"{item.mode:04o}",
+            "size_bytes": item.size if kind is EntryKind.FILE else None,
+            "target": item.target if kind is EntryKind.SYMLINK else None,
         }
 
 
@@ -361,7 +361,7 @@ def _outcome(result: RestoreResult) -> dict[str, Any]:
 
 def foreign_fields(schema: Mapping[str, Any]) -> list[str]:
     """Returns the fields of an output schema that hold what others wrote, each name once."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
 
     def look(part: Any, field: str) -> None:
         if isinstance(part, list):
@@ -369,7 +369,7 @@ def foreign_fields(schema: Mapping[str, Any]) -> list[str]:
                 look(item, field)
         elif isinstance(part, dict):
             if part.get("description") == FOREIGN:
-                found[field] = None
+                names[field] = None
             if "$ref" in part:
                 look(schema["$defs"][part["$ref"].rpartition("/")[2]], field)
             for name, item in part.get("properties", {}).items():
@@ -378,7 +378,7 @@ def foreign_fields(schema: Mapping[str, Any]) -> list[str]:
                 look(part.get(word), field)
 
     look(schema, "")
-    return list(found)
+    return list(names)
 
 
 def listed_schema(schema: Mapping[str, Any], *, is_output: bool = False) -> Any:

@@ -175,16 +175,16 @@ class HistoryServer(MCPServer[Any]):
         """Returns a file of a snapshot."""
         MONITOR.set(CallMonitor())
         try:
-            found = await super().read_resource(uri, context)
+            contents = await super().read_resource(uri, context)
         except ResourceError as error:
             raise self._refusal(_cause(error)) from None
-        assert not isinstance(found, InputRequiredResult)
+        assert not isinstance(contents, InputRequiredResult)
         return [
             ReadResourceContents(
                 item.content,
                 "text/plain" if isinstance(item.content, str) else "application/octet-stream",
             )
-            for item in found
+            for item in contents
         ]
 
     async def get_prompt(

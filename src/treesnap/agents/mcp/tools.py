@@ -295,9 +295,9 @@ class Tools:
             return FoundPage.cut(handle.ls(snapshot_id, above), limit, offset, id=snapshot_id)
         beginning = handle.tree_path(above)
         matches = [
-            found
-            for found in handle.find(pattern, ref=ref or None)
-            if not beginning or found.path == beginning or found.path.startswith(beginning + b"/")
+            match
+            for match in handle.find(pattern, ref=ref or None)
+            if not beginning or match.path == beginning or match.path.startswith(beginning + b"/")
         ]
         return FoundPage.cut(matches, limit, offset)
 

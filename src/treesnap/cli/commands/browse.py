@@ -313,9 +313,9 @@ def find(invocation: Invocation, *, pattern: str, ref: str | None) -> None:
     )
 
 
-def _find_lines(found: Iterable[FoundPath], *, with_ids: bool) -> Iterator[str]:
+def _find_lines(matches: Iterable[FoundPath], *, with_ids: bool) -> Iterator[str]:
     """Yields paths, each with its newest snapshot and how many hold it if wanted."""
-    for item in found:
+    for item in matches:
         path = path_text(item.path)
         ids = item.snapshot_ids
         yield f"{short_id(ids[0])}  {len(ids):>4}  {path}" if with_ids else path

@@ -358,8 +358,8 @@ def _doctor_lines(result: DoctorResult, program: str) -> Iterator[str]:
     if result.capabilities is not None:
         yield "The file system of this directory:"
         for name, text in _CAPABILITIES.items():
-            found = getattr(result.capabilities, name)
-            told = f"{found:,}" if type(found) is int else "yes" if found else "no"
+            value = getattr(result.capabilities, name)
+            told = f"{value:,}" if type(value) is int else "yes" if value else "no"
             yield f"  {told:>13}  {text}"
     missing = [name for name, is_there in result.system.items() if not is_there]
     if missing:

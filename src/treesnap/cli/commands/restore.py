@@ -133,16 +133,16 @@ def _refuse_without_terminal() -> None:
         raise usage_error("--patch asks about each hunk, so it needs a terminal")
 
 
-def _chosen_hunks(found: FileHunks, output: Output) -> list[int]:
+def _chosen_hunks(file: FileHunks, output: Output) -> list[int]:
     """Returns the numbers of the hunks that a person wants; shows each before it asks."""
     from treesnap.cli.output.coloured_patch import coloured_hunks, without_controls
     from treesnap.core.diff.texts import lines_of_hunk
 
-    count, chosen = len(found.hunks), list[int]()
+    count, chosen = len(file.hunks), list[int]()
     output.pass_through(
-        f"{quoted(found.path)}: - is now, + is in {found.snapshot.id[:12]}\n".encode()
+        f"{quoted(file.path)}: - is now, + is in {file.snapshot.id[:12]}\n".encode()
     )
-    for hunk in found.hunks:
+    for hunk in file.hunks:
         pieces = lines_of_hunk(hunk)
         lines = coloured_hunks(pieces) if output.is_coloured else map(without_controls, pieces)
         output.pass_through("".join(lines).encode())

@@ -87,8 +87,8 @@ def forget(invocation: Invocation, *, root_ref: str, force: bool) -> None:
     invocation.output.note(f"To free their space: {invocation.command_text('gc')}")
 
 
-def _lines(found: Iterable[RootInfo]) -> Iterator[str]:
-    for info in found:
+def _lines(roots: Iterable[RootInfo]) -> Iterator[str]:
+    for info in roots:
         newest = "-" if info.newest_at_ns is None else time_text(info.newest_at_ns)
         where = printable(info.path) + _WORDS[info.directory]
         if info.fetched is not None:

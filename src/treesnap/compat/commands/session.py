@@ -166,8 +166,8 @@ def list_checkpoints(
     invocation.output.result("session.list", lambda: log, lines)
 
 
-def _list_lines(found: list[Checkpoint]) -> Iterator[str]:
-    for number, checkpoint in enumerate(found, 1):
+def _list_lines(checkpoints: list[Checkpoint]) -> Iterator[str]:
+    for number, checkpoint in enumerate(checkpoints, 1):
         yield f"{number}. {printable(checkpoint.description)}"
         for line in _facts(checkpoint):
             yield f"   {line}"
