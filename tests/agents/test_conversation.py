@@ -236,9 +236,11 @@ def test_a_host_that_hangs_is_ended_with_what_it_started(place, host, at):
 
     found = place.back(host, f"hangs {at}", child=True)
 
-    is_asked = at == LAST[host]
-    failed, unknown = ConversationOutcome.FAILED, ConversationOutcome.UNKNOWN
-    assert found.outcome is (unknown if is_asked else failed)
+    possible = {ConversationOutcome.FAILED}
+    if at == LAST[host]:
+        was_asked = [f"hangs {at}"] in place.calls()  # on a busy machine its time may end before
+        possible = {ConversationOutcome.UNKNOWN} | (set() if was_asked else possible)
+    assert found.outcome in possible
     assert found.reason == "it did not answer in time"
     wait_until(lambda: not running_from(place.context.root))
 

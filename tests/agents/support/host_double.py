@@ -35,6 +35,7 @@ def misbehave(method: str) -> None:
     if at != method:
         return
     if what == "hangs":
+        note(HOW)
         if DOUBLE.get("child"):
             os.spawnv(os.P_NOWAIT, "/bin/sleep", ["sleep", "1000"])
         time.sleep(1000)
