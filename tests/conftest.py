@@ -211,7 +211,7 @@ def pytest_runtest_makereport(
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says how many tests were left out for what is not here."""
     for name, count in counts_of(terminalreporter.stats.get("skipped", ())).most_common():
-        terminalreporter.write_line(f"{count:6} need {name}: {CAPABILITIES[name]}")
+        terminalreporter.write_line(f"{count:6} need {name}: {CAPABILITIES.get(name, '')}")
 
 
 @pytest.hookimpl(wrapper=True)

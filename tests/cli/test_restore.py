@@ -105,6 +105,7 @@ def test_to_is_relative_to_the_directory_of_c(run_snap, damaged, tmp_path):
     assert contents(tmp_path / "copy") == {"kept": "kept\n"}
 
 
+@pytest.mark.needs("linux")
 def test_to_a_place_where_nothing_can_be_made_names_the_directory(snap, damaged):
     result = snap("restore", "latest", "--to", "/proc/elsewhere", "--json")
 

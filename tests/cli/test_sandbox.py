@@ -73,7 +73,9 @@ def test_without_a_home_a_named_store_works(started, store):
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("home", ["/proc/none", "/dev/null"])
+@pytest.mark.parametrize(
+    "home", [pytest.param("/proc/none", marks=pytest.mark.needs("linux")), "/dev/null"]
+)
 def test_a_home_that_cannot_be_written_is_no_dead_end(started, root, home):
     (root / "a").write_text("a")
 

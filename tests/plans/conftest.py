@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+from capabilities import require
 from plan_bench import STEPS, Bench, noted
 from prepared import Prepared
 from treesnap.plans import Plan
@@ -16,9 +16,8 @@ from treesnap.plans import Plan
 
 @pytest.fixture(scope="session", autouse=True)
 def exit_codes() -> None:
-    """Plans need them while the id of a command stays reserved: on a Mac from Python 3.13 on."""
-    if not hasattr(os, "waitid"):
-        pytest.skip("this Python has no such call")
+    """No plan runs a step without them."""
+    require("exit codes")
 
 
 @pytest.fixture(scope="session")

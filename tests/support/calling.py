@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -122,13 +122,13 @@ def become(
 
 def _code_of(child: int) -> int:
     """Waits for a child; kills one that takes too long."""
-    process_fd = os.pidfd_open(child)
+    too_long = threading.Timer(TIMEOUT_S, os.kill, (child, signal.SIGKILL))
+    too_long.start()
     try:
-        if not select.select([process_fd], [], [], TIMEOUT_S)[0]:
-            os.kill(child, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
-        os.close(process_fd)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        too_long.cancel()
+        too_long.join()  # or the next fork would be one of a process with threads
 
 
 @dataclass(frozen=True, slots=True)

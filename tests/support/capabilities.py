@@ -27,6 +27,7 @@ CAPABILITIES = {
     "clones": "files that share their blocks",
     "companions": "who is at the other end of a socket: watchers and fork servers that answer",
     "devices": "permissions of device nodes, which nothing opens",
+    "exit codes": "how a child ended while its id stays reserved: on a Mac from Python 3.13 on",
     "exact times": "how exact the times of a file system are",
     "exchange": "two names that change places in one step",
     "flags": "immutable and append-only files, by Linux's own call",
@@ -70,7 +71,9 @@ def require(*names: str) -> None:
     """Leaves a test out where something is not there; for fixtures, whose tests have no marker."""
     unknown = set(names) - CAPABILITIES.keys()
     assert not unknown, unknown
-    missing = set() if IS_LINUX else set(names) - volumes.THERE
+    missing = set() if IS_LINUX else set(names) - volumes.THERE - {"exit codes"}
+    if "exit codes" in names and not hasattr(os, "waitid"):
+        missing.add("exit codes")
     if missing:
         pytest.skip(f"needs {', '.join(sorted(missing))}")
 

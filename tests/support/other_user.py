@@ -34,7 +34,9 @@ def replace_by(path: Path, aside: Path, put: Callable[[int, str], None]) -> None
 
     ``put`` gets a descriptor of the directory and the name.
     """
-    fds = [os.open(above, os.O_PATH) for above in (path.parent, aside.parent)]
+    fds = [
+        os.open(above, getattr(os, "O_PATH", os.O_RDONLY)) for above in (path.parent, aside.parent)
+    ]
     with as_the_other():  # below descriptors: pytest lets no other user into its directories
         with suppress(FileNotFoundError):
             os.rename(path.name, aside.name, src_dir_fd=fds[0], dst_dir_fd=fds[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,9 +34,10 @@ def as_nobody(action: Callable[[], object]) -> None:
 
     def run() -> None:
         os.setgroups([])
-        os.setresgid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
-        os.setresuid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # or /proc/self stays closed
+        os.setgid(NOBODY_ID)
+        os.setuid(NOBODY_ID)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # or /proc/self stays closed
         action()
 
     ended = in_child(run)

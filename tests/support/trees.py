@@ -252,12 +252,14 @@ def _build_attributes(top: bytes) -> None:
 def make_socket(path: bytes) -> None:
     """Makes a socket with a path of any length."""
     directory, name = os.path.split(path)
-    fd = os.open(directory, os.O_RDONLY)
+    before = os.open(".", os.O_RDONLY)
     try:
+        os.chdir(directory)
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(f"/proc/self/fd/{fd}/{os.fsdecode(name)}")
+            listener.bind(name)
     finally:
-        os.close(fd)
+        os.fchdir(before)
+        os.close(before)
 
 
 LEFT_OUT = (STILL + b"/socket", STILL + b"/a.scratch", STILL + b"/cache")

@@ -19,6 +19,7 @@ from typing import BinaryIO
 import pytest
 
 import treesnap
+from descriptors import descriptors_of
 from treesnap import Handle
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.fs.record_locks import close_unlocked, has_own_locks
@@ -55,19 +56,6 @@ def is_locked(path: Path) -> bool:
         said = pipe.read()
     os.waitpid(child, 0)
     return said == b"locked"
-
-
-def descriptors(path: Path) -> int:
-    """Returns how many descriptors this process has of a file."""
-    wanted = path.stat()
-    found = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            stat = os.fstat(int(name))
-        except OSError:
-            continue
-        found += (stat.st_dev, stat.st_ino) == (wanted.st_dev, wanted.st_ino)
-    return found
 
 
 @pytest.fixture
@@ -141,7 +129,7 @@ def test_cost_one_descriptor_however_often_a_file_is_captured(handle, file):
     for number in range(5):
         file.write(b"%d" % number)
         found.add(handle.create().root_hash)
-        assert descriptors(Path(file.name)) == 2
+        assert descriptors_of(Path(file.name)) == 2
 
     assert len(found) == 5
 
@@ -151,12 +139,12 @@ def test_that_are_gone_leave_no_descriptor_after_the_next_capture(handle):
     with path.open("r+b") as opened:
         fcntl.lockf(opened, fcntl.LOCK_EX)
         handle.create()
-        assert descriptors(path) == 2
+        assert descriptors_of(path) == 2
         fcntl.lockf(opened, fcntl.LOCK_UN)
 
         handle.create()
 
-        assert descriptors(path) == 1
+        assert descriptors_of(path) == 1
 
 
 @pytest.mark.needs("linux")
@@ -186,7 +174,7 @@ def test_of_other_processes_keep_nothing_open(handle):
 
         handle.create()
 
-        assert descriptors(path) == 0
+        assert descriptors_of(path) == 0
         other.stdin.close()
 
 

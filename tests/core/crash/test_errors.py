@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import errno
 import gc
-import os
 
 import pytest
 
+from descriptors import open_descriptors
 from everywhere import fail_everywhere
 from treesnap.core.fs.base import Unsupported
 from treesnap.core.model.errors import OperationFailed, StorageFull, TreesnapError
@@ -24,10 +24,6 @@ pytestmark = pytest.mark.sampled(5)
 NO_EXCHANGE = Fault(
     methods=frozenset({"exchange"}), errno=errno.EINVAL, error=Unsupported, lasting=True
 )
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def assert_undone_or_done(scene, error: TreesnapError | None, old: str, new: str) -> str:

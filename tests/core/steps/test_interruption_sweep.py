@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 import treesnap
+from descriptors import open_descriptors
 from sampling import SEED, sized
 from treesnap.core import handle, interruption
 from treesnap.core.model.events import CollectingMonitor
@@ -155,7 +156,7 @@ class Sender:
 def problems(scene: Scene, work: Callable[[], None], sender: Sender) -> list[str]:
     """Returns what is not as it has to be after the interruption of a block."""
     scene.begin()
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_descriptors())
     raised: type[BaseException] | None = None
     try:
         with tracing(sender.trace):
@@ -185,7 +186,7 @@ def problems(scene: Scene, work: Callable[[], None], sender: Sender) -> list[str
             pass
     except treesnap.Busy as error:
         found.append(str(error))
-    left = len(os.listdir("/proc/self/fd")) - descriptors
+    left = len(open_descriptors()) - descriptors
     if left > 0:
         found.append(f"{left} descriptors are open")
     return found

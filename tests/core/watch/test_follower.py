@@ -26,6 +26,8 @@ from treesnap.core.ops.watching import watch_directory
 from treesnap.core.watch.follower import PAUSE_MAX_S, PAUSE_MIN_S, Follower, pause_after_s
 from treesnap.testing.doubles import UnsyncedFileSystem
 
+pytestmark = pytest.mark.needs("notices")
+
 DEADLINE_S = 60.0
 NOW_NS = 7_000_000_000
 SAID = "echo $SNAP_SNAPSHOT > {news}"

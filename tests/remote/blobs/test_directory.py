@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from cuts import cuts
+from descriptors import open_descriptors
 from disk import materialise
 from mounting import mounting
 from power import PoweredFileSystem
@@ -170,14 +171,14 @@ def test_a_call_that_fails_while_blobs_are_read_is_told(tmp_path, name):
 @pytest.mark.parametrize("make", [False, True])
 def test_a_call_that_fails_at_the_opening_is_told(tmp_path, number, make):
     place = tmp_path / "remote" if make else make_place(tmp_path / "remote")
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     fault = Fault(number=number, errno=errno.EIO, kinds=KINDS_TOLD)
 
     with pytest.raises(RemoteFailed) as caught:
         opened(place, fault, make=make)[0].put("packs/01", NEW)
 
     assert caught.value.code == ErrorCode.REMOTE_UNREACHABLE
-    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert len(open_descriptors()) <= before + 1
 
 
 @pytest.mark.parametrize("method", ["close", "unlock"])

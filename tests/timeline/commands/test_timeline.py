@@ -77,6 +77,7 @@ def test_without_the_extra_it_says_how_to_install_it(snap, captured, monkeypatch
     assert "type: pip install 'treesnap[ui]'\n" in result.err
 
 
+@pytest.mark.needs("linux")
 def test_what_is_no_file_is_written_to_and_stays(snap, captured, tmp_path):
     """A rename by root would make an ordinary file of /dev/null, for every program."""
     pipe = tmp_path / "pipe"

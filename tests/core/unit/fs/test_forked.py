@@ -16,6 +16,8 @@ from helping import die, fork_in_turn, refuse
 from treesnap.core.fs import forked
 from treesnap.core.fs.forked import Helper, Work, helper_count, share_out
 
+pytestmark = pytest.mark.needs("helpers")
+
 TIMEOUT_S = 60
 
 

@@ -7,6 +7,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+from descriptors import open_descriptors
 from treesnap.core.fs.local import LocalFileSystem
 
 INTERRUPTIONS = 300
@@ -34,7 +35,7 @@ def test_hundreds_of_interruptions_leave_no_descriptor(tmp_path: Path):
     path = tmp_path / "file"
     path.write_text("content")
     fs = LocalFileSystem()
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     old_handler = signal.signal(signal.SIGALRM, _raise)
     try:
         for _ in range(INTERRUPTIONS):
@@ -44,4 +45,4 @@ def test_hundreds_of_interruptions_leave_no_descriptor(tmp_path: Path):
     finally:
         signal.signal(signal.SIGALRM, old_handler)
 
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before

@@ -24,6 +24,8 @@ from treesnap.core.fs.peers import (
     send,
 )
 
+pytestmark = pytest.mark.needs("companions")
+
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:

@@ -46,6 +46,7 @@ def test_helpers_are_useful_beside_a_ticker(ticker):
     assert helper_count() == alone
 
 
+@pytest.mark.needs("helpers")
 def test_a_fork_happens_without_the_thread_which_goes_on_in_the_parent(ticker, ticked):
     ticker.start()
 
@@ -63,6 +64,7 @@ def test_a_fork_happens_without_the_thread_which_goes_on_in_the_parent(ticker, t
     assert ticked.acquire(timeout=60)
 
 
+@pytest.mark.needs("helpers")
 def test_a_fork_waits_for_the_call_under_way():
     begun, may_end, ended = threading.Event(), threading.Event(), []
 

@@ -154,6 +154,7 @@ def test_what_concerns_the_directory_itself_has_no_name(tmp_path, watch, read):
     assert read(1) == [(number, InotifyConstants.IN_ATTRIB | IS_DIRECTORY, b"")]
 
 
+@pytest.mark.needs("linux")
 def test_an_overflow_is_reported(tmp_path, watch, queue):
     """More files are made than reports fit. Its own report comes last, of no watch."""
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
@@ -225,6 +226,7 @@ def test_a_directory_has_one_watch_wherever_it_is(tmp_path, watch, queue, read):
     assert read(2) == [(number, CREATED | IS_DIRECTORY, b"new"), (number, IGNORED, b"")]
 
 
+@pytest.mark.needs("linux")
 def test_a_watch_of_an_open_directory_follows_it(tmp_path, watch, read):
     (tmp_path / "a").mkdir()
     fd = os.open(tmp_path / "a", os.O_RDONLY)

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from descriptors import open_descriptors
 from treesnap.core.model.errors import Busy
 from treesnap.core.store.lock import held
 from treesnap.testing.children import in_child
@@ -52,9 +53,9 @@ def test_the_lock_is_free_after_a_look_at_it_failed(path):
     with pytest.raises(OSError, match="Input/output"), take(FaultyFileSystem(looks), path):
         pass
 
-    descriptors = os.listdir("/proc/self/fd")
+    descriptors = open_descriptors()
     with take(FaultyFileSystem(), path):
-        assert len(os.listdir("/proc/self/fd")) == len(descriptors) + 1
+        assert len(open_descriptors()) == len(descriptors) + 1
 
 
 def test_the_lock_ends_with_its_holder(fs, path):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from blocks import ONE_OBJECT_SIZE, chunk_blocks, one_block
+from descriptors import open_descriptors
 from treesnap.core.codec.envelope import HEADER_SIZE, FileKind, header
 from treesnap.core.codec.pack import (
     PACK_SIZE_TARGET,
@@ -246,12 +247,12 @@ def test_reading_keeps_few_packs_open(fs, store, layout):
         appender = PackAppender.create(fs, layout)
         entries += add(appender, b"%d" % number)
         appender.close()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
 
     for entry in entries:
         store.packs.read(entry)
 
-    assert len(os.listdir("/proc/self/fd")) - before <= 64
+    assert len(open_descriptors()) - before <= 64
 
 
 class TestResume:
@@ -317,12 +318,12 @@ class TestResume:
 
     def test_that_fails_leaves_no_file_open(self, layout, pack):
         fs = FaultyFileSystem(Fault(number=2, methods=frozenset({"read_at"}), errno=errno.ENOMEM))
-        before = os.listdir("/proc/self/fd")
+        before = open_descriptors()
 
         with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
             PackAppender.resume(fs, layout, pack[0], 0)
 
-        assert os.listdir("/proc/self/fd") == before
+        assert open_descriptors() == before
 
     def test_is_refused_for_a_full_pack(self, fs, layout, pack):
         pack_id, _ = pack

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocks import ONE_OBJECT_SIZE, block_of
+from descriptors import descriptors_of
 from treesnap.core.codec.message import pack
 from treesnap.core.codec.pack import HEAD_SIZE, ROW_SIZE, BlockTable, decode_table
 from treesnap.core.codec.reader import checked_block
@@ -344,15 +345,9 @@ def test_a_pack_that_cannot_be_read_is_not_gone_on_with_and_not_left_open(
         writer.flush()
 
     assert failing.writing_fs.hits_of(fault) == 1
-    assert not is_open(pack_path)
+    assert descriptors_of(pack_path) == 0
     assert os.path.getsize(pack_path) == size
     assert open_store().get(CHUNK, two) == b"two"
-
-
-def is_open(path: str) -> bool:
-    """Returns whether this process has a file open."""
-    with os.scandir("/proc/self/fd") as entries:
-        return path in {os.path.realpath(entry.path) for entry in entries}
 
 
 class TestPublish:

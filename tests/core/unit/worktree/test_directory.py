@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import pytest
 
+from descriptors import open_descriptors
 from treesnap.core.worktree.directory import DirectoryChain
 from treesnap.testing.doubles import RecordingFileSystem
 
@@ -63,12 +65,12 @@ def test_an_absent_directory_is_not_found_and_the_chain_goes_on(chain, root):
 
 
 def test_forgetting_closes_everything(chain, root):
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     chain.open(b"a/b/c")
 
     chain.forget()
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
 
 
 def test_going_down_and_up_again_costs_a_few_opens_for_each_level(chain, fs, root):
@@ -77,7 +79,8 @@ def test_going_down_and_up_again_costs_a_few_opens_for_each_level(chain, fs, roo
         names: list[bytes] = []
         fd = chain.open_names(names)
         for _ in range(levels):
-            os.makedirs(f"/proc/self/fd/{fd}/d", exist_ok=True)
+            with suppress(FileExistsError):
+                os.mkdir("d", dir_fd=fd)
             names.append(b"d")
             fd = chain.open_names(names)
         while names:
