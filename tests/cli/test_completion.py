@@ -163,6 +163,33 @@ def test_words_in_bash_are_quoted_and_begin_where_bash_replaces(words, snap, his
     assert words("snap find x --ref=v", shell="bash") == ["v1"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("", r"x\$\(id\)\`id\`\\\""),
+        ('"', r"x\$(id)\`id\`\\\""),
+        ("'", r"x$(id)`id`\""),
+    ],
+)
+def test_name_is_no_command_in_bash_whatever_quotes_are_open(words, snap, root, typed, offered):
+    name = r"x$(id)`id`\""
+    (root / name).touch()
+    snap("create", "--name", name)
+    (root / name).unlink()
+
+    assert words(f"snap show {typed}x", shell="bash") == [offered]
+    assert words(f"snap cat latest {typed}x", shell="bash") == [offered]
+
+
+def test_name_that_cannot_stand_between_the_quotes_is_not_offered(words, snap, root):
+    (root / "file").touch()
+    snap("create", "--name", "of bash's history!!")
+
+    assert words('snap show "of', shell="bash") == []
+    assert words("snap show 'of", shell="bash") == []
+    assert words("snap show of", shell="bash") == [r"of\ bash\'s\ history\!\!"]
+
+
 def test_name_that_could_act_on_a_terminal_is_not_offered(words, snap, root, history):
     (root / "bad\nname").touch()
     (root / "bad\tname").touch()
@@ -320,6 +347,17 @@ def test_bash_completes(session, tmp_path, history):
     assert "src/gone" in session(bash, "snap cat v1 src/g\t", "src/gone ")
     assert "step:1" in session(bash, "snap show --session build-7 st\t", "step:1")
     session(bash, "snap cat latest src/w\t", "src/with\\ space ")
+
+
+def test_bash_runs_no_name_of_a_snapshot_or_file(session, tmp_path, root, snap):
+    (root / "tick`id`").touch()
+    snap("create", "--name", "name$(id)")
+    (root / "tick`id`").unlink()
+    (tmp_path / "rc").write_text('PS1="READY> "\neval "$(snap completion bash)"\n')
+    bash = ["bash", "--noprofile", "--rcfile", str(tmp_path / "rc"), "-i"]
+
+    session(bash, 'snap show "na\t', r'snap show "name\$(id)"')
+    session(bash, "snap cat latest ti\t", r"snap cat latest tick\`id\` ")
 
 
 def test_zsh_completes_without_compinit(session, tmp_path, history):

@@ -29,6 +29,10 @@ HELP_LENGTH_MAX = 80
 """Characters of what a word means."""
 _SPECIAL = re.compile(r"([^\w@%+=:,./~^-])")
 """What a shell reads as more than a character of a word."""
+_SPECIAL_IN_QUOTES = re.compile(r"([$`\"\\])")
+"""The same between double quotes."""
+_EXPANDED = frozenset("$`")
+"""What bash leaves as it is in the name of a file that is not there, and then runs."""
 
 
 @command(
@@ -112,14 +116,14 @@ class LineCompletion(ShellComplete):
         """Returns the words before the one that is being typed, and that one."""
         words = split_arg_string(self._line)
         is_new = not words or (self._line[-1:].isspace() and not self._line.endswith("\\ "))
-        is_new = is_new and not self._is_quoted
+        is_new = is_new and not self._quote
         return (words[1:], "") if is_new else (words[1:-1], words[-1])
 
     @property
-    def _is_quoted(self) -> bool:
-        """Whether the line ends inside of quotes."""
+    def _quote(self) -> str:
+        """The quotation mark that is open at the end of the line, or nothing."""
         bare = re.sub(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", "", self._line)
-        return "'" in bare or '"' in bare
+        return next((sign for sign in bare if sign in "'\""), "")
 
     def complete(self) -> str:
         """Returns a line for each word that fits."""
@@ -129,21 +133,44 @@ class LineCompletion(ShellComplete):
         if value != typed and self._shell != "bash":  # which takes the option for a word of its own
             items = [_with_prefix(typed.removesuffix(value), item) for item in items]
             value = typed
-        kept = (item for item in items if item.value.isprintable())
+        kept = [item for item in items if item.value.isprintable()]
+        if self._shell == "bash":
+            kept = self._safe_in_bash(kept)
         return "".join(f"{self._formatted(item, value)}\n" for item in kept)
+
+    def _safe_in_bash(self, items: list[CompletionItem]) -> list[CompletionItem]:
+        """Returns what bash reads as it stands once it is inserted; a stranger chose the names.
+
+        Names of files are left to bash, which quotes them better, unless one could be a command.
+        """
+        if any(item.type == "path" and _EXPANDED.intersection(item.value) for item in items):
+            items = [CompletionItem(item.value) if item.type == "path" else item for item in items]
+        unwritable = {"'": "'", '"': "!"}.get(self._quote)  # between these quotes
+        return [
+            item
+            for item in items
+            if item.type == "path" or unwritable is None or unwritable not in item.value
+        ]
 
     def _formatted(self, item: CompletionItem, typed: str) -> str:
         word = item.value
         if self._shell == "bash" and item.type in {"plain", "path"}:
-            if item.type == "plain" and not self._is_quoted:
-                word = _SPECIAL.sub(r"\\\1", word)
             breaks = set(os.environ.get("COMP_WORDBREAKS", "")) & set(":=@")
             cut = max((typed.rfind(sign) for sign in breaks), default=-1) + 1
             word = word[cut:]
+            if item.type == "plain":
+                word = self._escaped(word)
         meaning = "".join(sign if sign.isprintable() else " " for sign in item.help or "").rstrip(
             "."
         )
         return f"{item.type}\t{word}\t{meaning[:HELP_LENGTH_MAX]}"
+
+    def _escaped(self, word: str) -> str:
+        """Returns a word as it has to stand in the line, inside of the quotes that are open."""
+        if self._quote == "'":
+            return word
+        special = _SPECIAL_IN_QUOTES if self._quote else _SPECIAL
+        return special.sub(r"\\\1", word)
 
 
 def _with_prefix(prefix: str, item: CompletionItem) -> CompletionItem:
