@@ -1,10 +1,14 @@
 """The files that a list names."""
 
+import os
+import subprocess
 import sys
+import tracemalloc
 
 import pytest
 
 from treesnap.compat.listed_files import listed_files
+from treesnap.core.model.errors import InvalidArgument
 
 DEPTH = 16
 CALLS_MAX = 20_000
@@ -30,3 +34,49 @@ def test_a_pattern_costs_no_more_than_its_length_times_the_tree(tmp_path, name, 
 
     wanted = "/".join(["d"] * DEPTH) + "/a.py"
     assert (wanted in named.files) == (found is None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{'./' * 5_000}a.py",
+        f"a.py {'x' * 200_000}",
+        f"a.py {'(' * 50_000}{')' * 50_000}",
+        f"a.py {'{,' * 50_000}",
+        f"a.py {':1-' * 50_000}",
+        f"a.py {'a b/' * 30_000}*",
+        "a.py " + "\u2192 " * 50_000,
+    ],
+    ids=["dots", "word", "brackets", "braces", "numbers", "blanks", "marks"],
+)
+def test_a_line_costs_no_more_than_its_length(tmp_path, line):
+    (tmp_path / "a.py").touch()
+
+    assert "a.py" in listed_files([f"- {line}"], str(tmp_path)).files
+
+
+def test_a_deep_path_is_named(tmp_path):
+    path, fd = "d/" * 1_200, os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1_200):
+        os.mkdir("d", dir_fd=fd)
+        above, fd = fd, os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(above)
+    os.close(os.open("a.py", os.O_WRONLY | os.O_CREAT, dir_fd=fd))
+    os.close(fd)
+
+    try:
+        assert f"{path}a.py" in listed_files([f"- {path}a.py (new)"], str(tmp_path)).files
+    finally:  # pytest's own way to remove it goes only as deep as Python's stack
+        subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
+
+
+def test_alternatives_take_little_memory(tmp_path):
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgument):
+            listed_files([f"- {{{'a,' * 5_000}}}{'x' * 5_000}"], str(tmp_path))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 10 << 20

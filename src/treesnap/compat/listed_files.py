@@ -30,7 +30,13 @@ QUOTED = re.compile(r"(?P<mark>[`\"'])(?P<word>.+?)(?P=mark)(?P<rest>.*)")
 DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 """The beginning of an absolute path as Windows writes it."""
 _ALTERNATIVES_MAX = 100
+_LAYERS_MAX = 100
+"""The most marks around a path that are taken off, one in another."""
+_LINES_LENGTH_MAX = 256
+"""Characters at the end of a path among which numbers of lines are looked for."""
 _NAME_LENGTH_MAX = 255
+_PATTERN_LENGTH_MAX = 4096
+"""As long as a path may be that Linux is given."""
 _BOX = re.compile(r"\[[ xX]?\][ \t]+")
 _COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+?):?[ \t]+(?:[(#:\u2013\u2014]|-{1,2}[ \t])")
 _COLON_COMMENT = re.compile(r"(?=[^ ]*[./])([^ ]+):[ \t]")
@@ -46,17 +52,25 @@ _NO_PATH = frozenset(
     {"", "-", "none", "n/a", "null", "nothing", "tbd", "todo", "...", "etc", "etc."}
 )
 _IS_PATH = re.compile(r"[^\s*?<>|\"`,;{}\\]+")
-_IS_PATH_WITH_BLANKS = re.compile(r"[^\t*?<>|\"`,;{}\\]*(?:/[^*?<>|\"`,;{}\\]*|\.[A-Za-z0-9]{1,8})")
-_PATTERN = re.compile(r"[^\s`\"'<>|;]*[*?\[{][^\s`\"'<>|;]*")
-_ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_IS_PATH_WITH_BLANKS = re.compile(
+    r"(?=[^*?<>|\"`,;{}\\]*\Z)(?s:[^\t/]*/.*|[^\t]*\.[A-Za-z0-9]{1,8})"
+)
+_PATTERN = re.compile(r"(?<![^\s`\"'<>|;])[^\s`\"'<>|;]*[*?\[{][^\s`\"'<>|;]*")
+"""Each word is looked at from its beginning alone: else a long one would take its square."""
+_ALTERNATIVES = re.compile(r"\{([^{},]*,[^{}]*)\}")
 _ESCAPED = re.compile(r"\\(?=[\\`*_{}\[\]()#+.!~<>|-])")
 _SOFT = frozenset("._-~!?")
 _BETWEEN_WORDS = re.compile(r"[\s,;|\"'`*]+|->|=>|[\u2190-\u21ff]")
 _SIDE_OF_PATCH = re.compile(r"(?<![\w./~-])[ab]/")
 """What patches of git write before a path."""
-_BRACES = re.compile(r"[^\s`\"'<>|;*?]*\{[^{}\s\"'`*?]*,[^{}\s\"'`*?]*\}[^\s`\"'<>|;*?{}]*")
+_BRACES = re.compile(
+    r"(?<![^\s`\"'<>|;*?])[^\s`\"'<>|;*?]*"
+    r"\{[^{},\s\"'`*?]*,[^{}\s\"'`*?]*\}[^\s`\"'<>|;*?{}]*"
+)
 _ENDING = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,7}")
 _ABBREVIATIONS = frozenset({"e.g", "i.e"})
+_MARKS = re.compile(r"(?:[^\x00-\x7f\w\ud800-\udfff]\s*)+")
+"""Emoji, dashes and the like before a path."""
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 """What may surround a token, and may also be the beginning or end of a name."""
 
@@ -112,6 +126,8 @@ class _ListReader:
         )
         self._foreign = foreign.replace("\\", "/").rstrip("/") if foreign is not None else None
         self._names: dict[str, frozenset[str]] = {}
+        self._lengths: dict[str, int] = {}
+        """Of the longest of these names; a longer part of a text is none of them."""
 
     def named(self, line: str) -> _Named:
         """Returns the paths that a line names, those it reads as first."""
@@ -261,23 +277,31 @@ class _ListReader:
         self, above: str, text: str, start: int, ends: list[bool]
     ) -> tuple[int, str | None]:
         """Returns where the longest existing path at a place ends, and the path; "" for ``.``."""
-        slash = text.find("/", start, start + _NAME_LENGTH_MAX + 1)
-        if slash > start:
-            name = text[start:slash]
-            below = above if name == "." else os.path.join(above, name)
-            if name == "." or (name in self._listed(above) and self._listed(below)):
-                end, path = self._longest(below, text, slash + 1, ends)
-                if path:
-                    return end, path
-                is_whole = ends[slash + 1] and text[slash + 1 : slash + 2] not in set("*?[{")
-                if name != "." and is_whole:
-                    return slash + 1, below
-        names = self._listed(above)
-        last = min(slash if slash >= 0 else len(text), start + _NAME_LENGTH_MAX, len(text))
-        for end in range(last, start, -1):
-            if ends[end] and text[start:end] in names:
-                return end, os.path.join(above, text[start:end])
-        return start, None
+        begin, directories = start, list[tuple[str, int, int]]()
+        while True:
+            slash = text.find("/", start, start + _NAME_LENGTH_MAX + 1)
+            directories.append((above, start, slash))
+            name = text[start:slash] if slash > start else ""
+            if name and name != ".":
+                below = os.path.join(above, name)
+                if name not in self._listed(above) or not self._listed(below):
+                    break
+                above = below
+            elif not name:
+                break
+            start = slash + 1
+        found: str | None = None
+        for above, start, slash in reversed(directories):
+            is_whole = ends[slash + 1] and text[slash + 1 : slash + 2] not in set("*?[{")
+            if found is not None and text[start:slash] != "." and is_whole:
+                return slash + 1, found
+            found = above
+            names = self._listed(above)
+            last = min(slash if slash >= 0 else len(text), start + self._lengths[above])
+            for end in range(last, start, -1):
+                if ends[end] and text[start:end] in names:
+                    return end, os.path.join(above, text[start:end])
+        return begin, None
 
     def _listed(self, path: str) -> frozenset[str]:
         """Returns the names in a directory; none for what is not a directory, or cannot be read."""
@@ -288,6 +312,7 @@ class _ListReader:
                 self._names[path] = frozenset() if is_link else frozenset(os.listdir(where))
             except (OSError, ValueError):
                 self._names[path] = frozenset()
+            self._lengths[path] = max(map(len, self._names[path]), default=0)
         return self._names[path]
 
     def _matches(self, given: str) -> list[str]:
@@ -297,6 +322,8 @@ class _ListReader:
             for text in _expanded(_undecorated(self._below_bases(word).strip("\n,:()"))):
                 parts = [part for part in text.split("/") if part not in ("", ".")]
                 if not parts or ".." in parts or text.startswith("/"):
+                    continue
+                if len(text) > _PATTERN_LENGTH_MAX:
                     continue
                 if len(parts) == 1 and set(parts[0]) <= {"*", "?"}:
                     continue  # a bullet, or emphasis that lost its word
@@ -361,7 +388,7 @@ def _separates(character: str) -> bool:
 
 def _undecorated(text: str) -> str:
     """Returns a text without check boxes, emphasis, labels, a link's marks, and line numbers."""
-    while True:
+    for _ in range(_LAYERS_MAX):
         before, text = text, text.strip()
         text = _BOX.sub("", text, count=1) if _BOX.match(text) else text
         link = _LINK.fullmatch(text)
@@ -374,20 +401,20 @@ def _undecorated(text: str) -> str:
             text = text[1:-1]
         label = _LABEL.match(text)
         text = text[label.end() :] if label is not None else text
-        while (
-            text and not text[0].isascii() and not text[0].isalnum() and not _is_surrogate(text[0])
-        ):
-            text = text[1:].strip()  # an emoji, a dash, a mark of its own
+        marks = _MARKS.match(text)
+        text = text[marks.end() :].strip() if marks is not None else text
         if text.endswith((",", ";")) and not _has_blank(text):
             text = text[:-1]
-        text = _LINES.sub("", text) if "/" in text or "." in text else text
+        if "/" in text or "." in text:
+            text = text[:-_LINES_LENGTH_MAX] + _LINES.sub("", text[-_LINES_LENGTH_MAX:])
         if text == before:
-            return text
+            break
+    return text
 
 
 def _without_brackets(word: str) -> str:
     """Returns a word without brackets around it, of which one may be around other words too."""
-    while True:
+    for _ in range(_LAYERS_MAX):
         before, word = word, word.rstrip(".:!?")
         if word and word[0] in _BRACKETS and not word.endswith(_BRACKETS[word[0]]):
             word = word[1:]
@@ -396,7 +423,8 @@ def _without_brackets(word: str) -> str:
         if any(word.endswith(end) and begin not in word for begin, end in _BRACKETS.items()):
             word = word[:-1]
         if word == before:
-            return word
+            break
+    return word
 
 
 def _is_surrogate(character: str) -> bool:
@@ -428,5 +456,6 @@ def _expanded(pattern: str) -> list[str]:
             texts.append(text)
             continue
         before, after = text[: braces.start()], text[braces.end() :]
-        waiting += [before + word.strip() + after for word in braces[1].split(",")]
+        words = braces[1].split(",", _ALTERNATIVES_MAX)[:_ALTERNATIVES_MAX]
+        waiting += [before + word.strip() + after for word in words]
     return texts
