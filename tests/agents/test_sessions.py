@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -287,3 +288,21 @@ def test_the_newest_event_of_each_host_is_found_in_all_roots(context, tmp_path):
 
     assert times.keys() == {"claude", "codex", "gemini"}
     assert times["codex"] == made.record.created_at_ns
+
+
+@pytest.mark.parametrize("make", [os.link, os.symlink])
+def test_marks_are_added_to_no_file_outside_of_the_store(context, tmp_path, make):
+    record(context, event(context, TURN, "p1"))
+    (marks,) = Path(context.store_path).glob("roots/*/marks")
+    outside = tmp_path / "outside"
+    marks.rename(outside)
+    make(outside, marks)
+    before = outside.read_bytes()
+
+    change(context, "second")
+    record(context, event(context, PRE, "t1"))
+
+    assert outside.read_bytes() == before
+    assert (marks.stat().st_nlink, marks.is_symlink()) == (1, False)
+    assert b'"pre"' in marks.read_bytes()
+    assert marks.read_bytes().startswith(before) == (make is os.link)

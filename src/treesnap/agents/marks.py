@@ -17,7 +17,7 @@ from zlib import crc32
 
 from treesnap.agents.event import Event
 from treesnap.core.fs.base import FileSystem
-from treesnap.core.fs.durable import read_file, replace_file, write_all
+from treesnap.core.fs.durable import open_regular, read_file, replace_file, write_all
 from treesnap.core.model import treepath
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.named_tuple import NamedTuple
@@ -164,8 +164,12 @@ def add_marks(session: Session, marks: Iterable[ToldMark]) -> None:
     if not lines:
         return
     fs, path = session.fs, session.root.file(MARKS_FILE)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = fs.open(path, flags)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    try:
+        fd = open_regular(fs, path, flags, by_one_name=True)
+    except Corrupt:  # it may be a file of the user, to which a stranger made a link
+        _cut(session, fs, path)
+        fd = open_regular(fs, path, flags, by_one_name=True)
     try:
         write_all(fs, fd, lines)
         size_bytes = fs.fstat(fd).st_size
