@@ -166,6 +166,26 @@ def test_the_copy_of_a_process_that_was_killed_goes_with_the_next_one(
     assert {*temporary.iterdir()} == {*kept}
 
 
+def test_no_copy_is_made_or_removed_where_every_user_can_rename_it(
+    snap, binary, command, tmp_path, monkeypatch
+):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    temporary.chmod(0o777)
+    renamed = temporary / "treesnap-text-abcdefgh"
+    renamed.mkdir(0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    snap("config", "diff.*.bin", command(HEX))
+
+    result = snap("diff")
+
+    assert "in which every user can rename it" in result.err
+    assert "+0074776f" not in result.out
+    assert {*temporary.iterdir()} == {renamed}
+    temporary.chmod(0o1777)
+    assert "+0074776f" in snap("diff").out
+
+
 def test_a_command_that_cannot_start_is_tried_once(snap, root, binary):
     (root / "more.bin").write_bytes(b"\0")
     snap("config", "diff.*.bin", "/nowhere/at-all")

@@ -110,8 +110,11 @@ def ensure_above_root(context: Context) -> None:
 
 
 def refuse_foreign_place(what: str, path: str) -> None:
-    """Raises Refused where another user could take away a new store, or a root of the superuser."""
-    if what == "store" or os.geteuid() == _SUPERUSER_ID:
+    """Raises Refused where another user could take away a new store or copy.
+
+    For the superuser also what else is about to be made.
+    """
+    if what in {"store", "copy"} or os.geteuid() == _SUPERUSER_ID:
         _refuse_if(what, path, _problem_above(looked_up(path)))
 
 

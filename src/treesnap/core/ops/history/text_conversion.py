@@ -20,7 +20,7 @@ from treesnap.core.fs.durable import opened_file, read_file, write_all
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import DATABASE_LOG_SUFFIXES, EntryKind
-from treesnap.core.model.errors import printable, quoted
+from treesnap.core.model.errors import Refused, printable, quoted
 from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import size_text
@@ -309,14 +309,21 @@ def _text_of(data: bytes, name: str, command: _Command, size_max: int) -> bytes:
 
 @contextmanager
 def _private_directory(fs: LocalFileSystem) -> Iterator[str]:
-    """Yields a directory for a copy, locked while it is used; raises OSError.
+    """Yields a directory for a copy, locked while it is used; raises OSError, _ConversionFailed.
 
     Removes those of processes that were killed: they are not locked any more. They have the name
-    and the mode that mkdtemp gives, and the user of this process; all else stays.
+    and the mode that mkdtemp gives, and the user of this process; all else stays. Where another
+    user can rename things, nothing is removed or copied: what has such a name may be anything.
     """
     from shutil import rmtree
     from tempfile import gettempdir, mkdtemp
 
+    from treesnap.core.ops.trust import refuse_foreign_place
+
+    try:
+        refuse_foreign_place("copy", os.path.join(gettempdir(), _PREFIX))
+    except Refused as error:
+        raise _ConversionFailed(f"gets no copy: {error.message}", is_final=True) from error
     with os.scandir(gettempdir()) as entries:
         left = [entry for entry in entries if _PRIVATE.compiled.match(entry.name)]
     for entry in left:
