@@ -18,6 +18,7 @@ from treesnap.cli.declarations import Decorator, option
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.output.as_text import missing_lines, path_text, short_id, skipped_lines
+from treesnap.cli.output.streams import is_terminal
 from treesnap.cli.parameters import WholeNumber
 from treesnap.core.ending_signals import ENDING, signal_name
 from treesnap.core.model.errors import printable, quoted
@@ -37,6 +38,7 @@ from treesnap.plans import (
 )
 from treesnap.plans.document import SIZE_BYTES_MAX, STANDARD_INPUT, invalid_document, parse_document
 from treesnap.plans.plan import PIPELINE_MILESTONES, Leaf
+from treesnap.plans.planner import has_own_store
 
 plan_argument: Decorator = click.argument("plan_ref", metavar="PLAN")
 runner_option: Decorator = click.option(
@@ -258,11 +260,19 @@ def show(invocation: Invocation, *, plan_ref: str, number: int | None) -> None:
             )
             return
         pieces = plans.output(plan.id, number - 1)
+        is_foreign = is_terminal("stdout") and not has_own_store(plans)
         output.result(
             "plan.show",
             lambda: {**about, "output": b"".join(pieces).decode("utf-8", "replace")},
-            pieces,
+            map(_without_controls, pieces) if is_foreign else pieces,
         )
+
+
+def _without_controls(piece: bytes) -> bytes:
+    """Returns what a stranger says that a step wrote, without what acts on a terminal."""
+    from treesnap.cli.output.coloured_patch import without_controls
+
+    return without_controls(piece).encode()
 
 
 @plan.command(

@@ -412,6 +412,12 @@ def _interrupted(plan: Plan) -> Refused:
     )
 
 
+def has_own_store(planner: Planner) -> bool:
+    """Returns whether the store is proven to be this user's: no stranger wrote what is in it."""
+    context = planner._context  # noqa: SLF001 - of the same module
+    return is_own(context.fs, Layout(context.store_path))
+
+
 def _refuse_foreign_root(context: Context, plan: Plan) -> None:
     """Raises Refused where it may be a stranger who says which root a plan is of."""
     if not is_own(context.fs, Layout(context.store_path)):

@@ -74,6 +74,18 @@ class TestListAndShow:
         assert snap("plan", "show", failed, "--output", "3").code == 2
         assert snap("plan", "show", failed, "--output", "0").code == 2
 
+    def test_what_a_stranger_says_that_a_step_wrote_acts_on_no_terminal(
+        self, snap, store, failed, monkeypatch
+    ):
+        (log,) = sorted(store.glob(f"roots/*/plan-{failed}-*.log"))[:1]
+        log.write_bytes(b"\x1b]0;title\x07said\n")
+        show = ("plan", "show", failed, "--output", "1")
+        monkeypatch.setattr("treesnap.plans.command.is_terminal", lambda _stream: True)
+
+        assert snap(*show).out == "\x1b]0;title\x07said\n"
+        (store / "format").touch()  # as in any copy: its change time is another one
+        assert snap(*show).out == "\\x1b]0;title\\x07said\n"
+
 
 class TestRollback:
     def test_without_a_checkpoint_lists_them(self, snap, failed):
