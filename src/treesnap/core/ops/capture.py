@@ -69,18 +69,12 @@ def usable_cache(session: Session, listing: SnapshotListing | None = None) -> St
 
 
 def _is_pack_lost(store: Store) -> bool:
-    """Returns whether a pack is missing that no collection has removed.
-
-    Condemned ones may be gone: a collection that was killed had no time to write the index.
-    """
-    missing = store.missing_packs()
-    if not missing:
+    """Returns whether a pack is missing that no collection has removed."""
+    if not store.missing_packs():
         return False
-    from treesnap.core.store.collector import read_state  # a look at the tree does without it
+    from treesnap.core.store.collector import lost_packs  # a look at the tree does without it
 
-    with suppress(Corrupt):
-        return not missing <= read_state(store.fs, store.layout).condemned
-    return True
+    return bool(lost_packs(store))
 
 
 def scan_settings(

@@ -71,6 +71,18 @@ def read_state(fs: ReadingFileSystem, layout: Layout) -> CollectorState:
     return read_record(fs, layout.collector_state, COLLECTION) or CollectorState()
 
 
+def lost_packs(store: Store) -> set[bytes]:
+    """Returns the packs that the index names, that are gone, and that no collection removed.
+
+    Condemned ones may be gone: a collection that was killed had no time to write the index.
+    """
+    missing = store.missing_packs()
+    if missing:
+        with suppress(Corrupt):
+            missing -= read_state(store.fs, store.layout).condemned
+    return missing
+
+
 _PACK_ID = where(BYTES, lambda identity: len(identity) == PACK_ID_SIZE, "is not the id of a pack")
 _STATE = Table(
     CollectorState,

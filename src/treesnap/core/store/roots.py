@@ -523,6 +523,14 @@ class Root:
         if unlink_if_present(self._fs, self.file(name)):
             sync_directory(self._fs, self._layout.root_directory(self.id))
 
+    def forget_cache(self, operation: str, wait_s: float) -> None:
+        """Removes the stat cache, durably: the next capture reads every file. Raises Busy.
+
+        Waits for a running capture, which would write an old one afterwards.
+        """
+        with suppress(NotFound), self.locked(operation, wait_s):
+            self.remove("cache")
+
     def hold(self, identity: SnapshotId, record: HoldRecord) -> LockedRecord[HoldRecord]:
         """Keeps a snapshot until the hold is released or this process ends.
 

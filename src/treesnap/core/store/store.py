@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from errno import ELOOP
 from functools import cached_property
@@ -362,6 +362,12 @@ class Store:
         return self._checked(
             Root(self.writing_fs, self.layout, path, identity=identity, wait_s=self.wait_s)
         )
+
+    def roots_with_files(self) -> Iterator[Root]:
+        """Yields every root of which the store has more than snapshots; raises Corrupt."""
+        for name in self.fs.list_names(self.layout.roots):
+            if is_hex(name, 32):
+                yield self.root_by_id(name)
 
     def _checked(self, root: Root) -> Root:
         self._check_directory(self.layout.root_directory(root.id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 
 import pytest
 
@@ -48,6 +49,11 @@ def tree_record(tree_id) -> SnapshotRecord:
         created_at_ns=0,
         totals=Totals(),
     )
+
+
+def _later_ns() -> int:
+    """Returns a time at which no file is so young that captures read it again."""
+    return time.time_ns() + 60 * 10**9
 
 
 class Meanwhile(WrappedFileSystem):
@@ -156,6 +162,45 @@ class TestSpace:
 
         with Store.open(LocalFileSystem(), str(store_path)) as again:
             assert not again.missing_packs()
+
+    @pytest.mark.parametrize("is_automatic", [False, True])
+    def test_a_capture_stores_again_what_was_in_a_lost_pack_that_the_index_forgot(
+        self, make_handle, store, store_path, tmp_path, is_automatic
+    ):
+        """Its trees are in another pack: so no automatic collection meets damage."""
+        flat = tmp_path / "flat"
+        flat.mkdir()
+        handle = make_handle(root=flat, clock_ns=_later_ns)
+        use_new_pack(store_path)
+        before = pack_files(store_path)
+        (flat / "one").write_bytes(os.urandom(500))
+        handle.create(name="one")
+        (lost,) = pack_files(store_path) - before
+        use_new_pack(store_path)
+        (flat / "two").write_bytes(os.urandom(500))
+        handle.create(name="two")
+        handle.delete("one")
+        (store_path / "packs" / lost).unlink()
+
+        gc(handle.context, dry_run=False, is_automatic=is_automatic)
+        made = handle.create()
+
+        with Store.open(LocalFileSystem(), str(store_path)) as again:
+            assert not again.missing_packs()
+        handle.restore(made.snapshot.id, to=tmp_path / "back")
+        assert tree_state(tmp_path / "back") == tree_state(flat)
+
+    def test_the_index_names_a_lost_pack_as_long_as_another_process_works_in_a_root(
+        self, handle, make_handle, store, store_path
+    ):
+        """It may have read the stat cache, and writes another one when it ends."""
+        os.unlink(store.layout.pack(*store.packs.sizes()))
+        with store.root(os.fsencode(handle.root)).locked("create", 0.0):
+            result = make_handle(wait_s=0.0).gc()
+
+        assert "the index names lost packs: " in (result.postponed or "")
+        with Store.open(LocalFileSystem(), str(store_path)) as again:
+            assert again.missing_packs()
 
     def test_the_index_forgets_packs_that_are_gone_although_writers_merged_it_meanwhile(
         self, make_handle, handle, store, root, store_path, tmp_path

@@ -33,12 +33,12 @@ from treesnap.core.fs.base import Unsupported
 from treesnap.core.fs.durable import read_file, sweep_temporary
 from treesnap.core.fs.os_errors import is_full
 from treesnap.core.model.entries import ObjectId
-from treesnap.core.model.errors import Busy, Corrupt, NewerVersion, NotFound
+from treesnap.core.model.errors import Busy, Corrupt, NewerVersion, NotFound, TreesnapError
 from treesnap.core.model.events import Monitor, Phase
 from treesnap.core.model.quantities import count_text
 from treesnap.core.model.results import GcResult
 from treesnap.core.model.snapshots import SnapshotId
-from treesnap.core.store.collector import write_collected_size
+from treesnap.core.store.collector import lost_packs, write_collected_size
 from treesnap.core.store.fence import CollectorHeld, Maintaining, maintain
 from treesnap.core.store.maintenance.pack_usage import PackUsage, StoreUsage
 from treesnap.core.store.maintenance.reachability import Reachability
@@ -247,9 +247,7 @@ class _Collection:
             )
         if self._deleted or self._emptied_bytes or usage.is_index_stale():
             try:
-                self._reserve.retry_without_reserve(
-                    lambda: usage.rebuild_index(self._deleted, old_parts)
-                )
+                self._reserve.retry_without_reserve(lambda: self._write_index(usage, old_parts))
             except OSError as error:
                 if not is_full(error):
                     raise
@@ -260,6 +258,21 @@ class _Collection:
             self._store.snapshots.finish_forgetting()
         self._reserve.fill()
         write_collected_size(self._fs, self._store.layout, self._store.size_bytes())
+
+    def _write_index(self, usage: StoreUsage, old_parts: list[str]) -> None:
+        """Writes the index anew, without packs that are lost.
+
+        Captures trust no stat cache as long as the index names one: a directory that has not
+        changed since may need what was in it. So the caches go first.
+        """
+        if lost_packs(self._store):
+            try:
+                for root in self._store.roots_with_files():
+                    root.forget_cache("gc", self._store.wait_s)
+            except TreesnapError as error:
+                self._postponed.append(f"the index names lost packs: {error.message}")
+                return
+        usage.rebuild_index(self._deleted, old_parts)
 
     def _must_not_delete(self) -> bool:
         """Returns whether nothing may go: an automatic collection does not decide about damage,
