@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ from treesnap.core.store.layout import Layout
 from treesnap.core.store.packs import PackAppender
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer_slot import acquire
-from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
+from treesnap.testing.doubles import (
+    Call,
+    Fault,
+    FaultMoment,
+    FaultyFileSystem,
+    Killed,
+    UnsyncedFileSystem,
+    WrappedFileSystem,
+)
 
 
 class Beside(WrappedFileSystem):
@@ -201,3 +210,32 @@ def test_what_a_writer_truncates_after_it_was_read_is_not_covered(tmp_path, numb
         os.truncate(pack, size)
         slot.release()
     assert treesnap.open(root, store).verify(read_data=True).problems == ()
+
+
+@pytest.mark.parametrize(("method", "below"), [("rename", "/quarantine/"), ("unlink", "/index/")])
+def test_a_capture_after_a_killed_repair_relies_on_nothing_that_was_damaged(roots, method, below):
+    """The damaged pack was in quarantine by then, and the stat cache relied on it."""
+
+    def later_ns() -> int:
+        return time.time_ns() + 60 * 10**9  # no file is so young that captures read it again
+
+    kept = roots.base / "one" / "sub" / "kept"
+    kept.parent.mkdir()
+    kept.write_bytes(os.urandom(3000))
+    roots.handle("one", clock_ns=later_ns).create()
+    data = bytearray(roots.pack.read_bytes())
+    data[data.index(kept.read_bytes()[:100])] ^= 1
+    roots.pack.write_bytes(data)
+    fault = Fault(
+        methods=frozenset({method}),
+        where=lambda call: below in call.paths[-1],
+        moment=FaultMoment.AFTER,
+    )
+    with pytest.raises(Killed):
+        roots.handle("one", fs=FaultyFileSystem(fault)).verify(read_data=True, repair=True)
+    assert not roots.pack.exists()
+
+    made = roots.handle("one", clock_ns=later_ns).create()
+
+    roots.handle("one").restore(made.snapshot.id, to=roots.base / "back")
+    assert (roots.base / "back/sub/kept").read_bytes() == kept.read_bytes()

@@ -19,7 +19,7 @@ from treesnap.core.codec.snapshot import (
     records_in,
     snapshot_id,
 )
-from treesnap.core.fs.durable import read_readable, replace_file, unlink_if_present
+from treesnap.core.fs.durable import read_readable, replace_file
 from treesnap.core.fs.os_errors import error_text, is_unreadable
 from treesnap.core.model.entries import ObjectId
 from treesnap.core.model.errors import Corrupt, NewerVersion, NotFound, TreesnapError, WarningCode
@@ -29,10 +29,8 @@ from treesnap.core.model.results import RecoveredObject
 from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.store.fence import Maintaining
-from treesnap.core.store.layout import is_hex
 from treesnap.core.store.maintenance.check.quarantined import quarantined_objects
 from treesnap.core.store.quarantine import Quarantine
-from treesnap.core.store.roots import Root
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Writer
 from treesnap.core.store.writer_slot import slot_states
@@ -105,6 +103,7 @@ class Repair:
         Looks at the slots again when the packs were read: the tail of a pack that a writer has open
         is the writer's, who may truncate what was read of it.
         """
+        self._forget_caches()
         index = self._store.index
         old = [*index.parts, *index.damaged]
         entries: list[IndexEntry] = []
@@ -148,6 +147,7 @@ class Repair:
 
         def settle() -> frozenset[bytes]:
             self._copy_intact(bad, copied)
+            self._forget_caches()
             return bad
 
         going = self._maintaining.retire(bad, settle, self._quarantine)
@@ -204,9 +204,7 @@ class Repair:
         if not self._checker.damaged:
             return None
         self.recovered += self._find_objects()
-        for root_id in self._fs.list_names(self._store.layout.roots):
-            if is_hex(root_id, 32):
-                self._try(partial(self._remove_cache, self._store.root_by_id(root_id)))
+        self._forget_caches()
         if not self.recovered:
             return (
                 "Made the next capture of each root read every file again; no live tree holds "
@@ -217,10 +215,15 @@ class Repair:
             "the next capture of each root reads every file again"
         )
 
-    def _remove_cache(self, root: Root) -> None:
-        """Waits for a running capture, which would write an old one afterwards."""
-        with suppress(NotFound), root.locked("verify", self._store.wait_s):
-            unlink_if_present(self._fs, root.file("cache"))
+    def _forget_caches(self) -> None:
+        """Lets the next capture of each root read every file, where anything is lost.
+
+        Before a damaged pack goes, too, and before the index forgets one that is lost: a repair
+        that is killed after that would leave captures to rely on what was in it.
+        """
+        if self._checker.damaged:
+            for root in self._store.roots_with_files():
+                self._try(partial(root.forget_cache, "verify", self._store.wait_s))
 
     def _mend_snapshots(self) -> str | None:
         """Rewrites the files of snapshots whose records are still in some damaged file."""
