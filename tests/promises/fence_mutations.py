@@ -57,8 +57,8 @@ BROKEN = (
     _broken(
         "announce",
         "core/store/fence.py",
-        ("CollectorState(epoch=epoch, condemned=packs)", "CollectorState(epoch=epoch)"),
-        ("CollectorState(epoch=epoch + 1, condemned=packs)", "CollectorState(epoch=epoch + 1)"),
+        ("CollectorState(epoch=epoch, condemned=condemned)", "CollectorState(epoch=epoch)"),
+        ("CollectorState(epoch=epoch + 1, condemned=condemned)", "CollectorState(epoch=epoch + 1)"),
         matrix="command[gc-deleted content]",
         orders="core/unit/ops/test_gc.py",
     ),
@@ -66,8 +66,8 @@ BROKEN = (
         "fence",
         "core/store/fence.py",
         (
-            "CollectorState(epoch=epoch + 1, condemned=packs)",
-            "CollectorState(epoch=epoch, condemned=packs)",
+            "CollectorState(epoch=epoch + 1, condemned=condemned)",
+            "CollectorState(epoch=epoch, condemned=condemned)",
         ),
         matrix="command[deleted content-gc]",
         orders=PENDING,

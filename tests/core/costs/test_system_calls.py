@@ -399,7 +399,7 @@ def test_delete_costs_one_sync_for_any_number(handle, syncs, fs):
     assert syncs() == [("sync", "snapshots")]  # that the names are gone
 
 
-def test_collecting_costs_eight_syncs(handle, syncs, fs, root, store):
+def test_collecting_costs_nine_syncs(handle, syncs, fs, root, store):
     for number in range(UNCHECKED_ENTRIES - FILES):
         (root / f"more-{number}").write_bytes(b"more content of %d\n" % number * 10)
     handle.create(name="more")
@@ -418,6 +418,7 @@ def test_collecting_costs_eight_syncs(handle, syncs, fs, root, store):
         ("sync_data", "temporary"),  # the index of the copies, too large to be checked when opened
         ("sync_data", "temporary"),  # the index, content and name, before the old one goes
         ("sync", "index"),
+        ("sync", "index"),  # that the old one went, before what it names may count as lost
         ("sync_data", "temporary"),  # the state again
     ]
 

@@ -22,6 +22,7 @@ from errno import EROFS
 from treesnap.core.codec.pack import Block, filler
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import (
+    is_there,
     open_lock,
     open_regular,
     read_file,
@@ -57,6 +58,7 @@ class Maintaining:
         self._wait_s = wait_s
         self._has_condemned = False
         self._gone: frozenset[bytes] = frozenset()
+        """Condemned packs that do not exist any more; the index may still name them."""
         self.reserve: Reserve = Reserve(self._fs, store.layout)
 
     def retire(
@@ -140,11 +142,14 @@ class Maintaining:
         """Condemns packs, and passes the fence behind which no writer can begin to rely on them."""
         store = self._store
         seen = oldest_epoch_possible(self._fs, store.layout)
-        epoch = max(read_state(self._fs, store.layout).epoch, seen) + 1
+        state = read_state(self._fs, store.layout)
+        self._note_gone(state)
+        condemned = packs | self._gone
+        epoch = max(state.epoch, seen) + 1
         self._has_condemned = True
-        self._write_state(CollectorState(epoch=epoch, condemned=packs))
+        self._write_state(CollectorState(epoch=epoch, condemned=condemned))
         self._let_writers_finish(epoch)
-        self._write_state(CollectorState(epoch=epoch + 1, condemned=packs))
+        self._write_state(CollectorState(epoch=epoch + 1, condemned=condemned))
         store.index.refresh()
         store.packs.close()  # what was read of them before may be less than there is now
 
@@ -156,6 +161,7 @@ class Maintaining:
         condemned: a pack that only the index knows of would count as lost.
         """
         left = frozenset[bytes]()
+        self._note_gone(read_state(self._fs, self._store.layout))
         try:
             self.reserve.retry_without_reserve(
                 lambda: self._store.index.forget(self._gone, self._wait_s)
@@ -166,6 +172,15 @@ class Maintaining:
         if state.condemned != left:
             self._write_state(CollectorState(epoch=state.epoch, condemned=left))
         self._has_condemned = False
+
+    def _note_gone(self, state: CollectorState) -> None:
+        """Notes what was condemned and is gone, also by one that was killed before it could tell
+        the index.
+        """
+        layout = self._store.layout
+        self._gone |= {
+            pack_id for pack_id in state.condemned if not is_there(self._fs, layout.pack(pack_id))
+        }
 
     def close(self) -> None:
         """Does the same where :meth:`finish` was not reached, as far as that is possible."""

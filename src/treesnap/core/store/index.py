@@ -23,6 +23,7 @@ from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import (
     open_regular,
     replace_file,
+    sync_directory,
     unlink_if_present,
     unreadable,
 )
@@ -203,7 +204,9 @@ class ObjectIndex:
             self._merge(self._chosen_for_merge())
 
     def forget(self, packs: AbstractSet[bytes], wait_s: float) -> None:
-        """Rewrites the parts that still know of packs which a collection removed; raises Busy.
+        """Rewrites the parts that still know of packs which a collection removed, durably.
+
+        Raises Busy.
 
         A writer may have merged parts while the collection replaced them, or have indexed a pack
         that it had open. As long as a part names a pack that is not there, captures rely on no
@@ -221,6 +224,7 @@ class ObjectIndex:
             if covered:
                 self.write_merged([_without(part, packs) for part in parts], covered)
             self.remove_parts(affected)
+            sync_directory(self._fs, self._layout.index)  # or a power cut brings an old part back
 
     @contextmanager
     def _locked(self, operation: str, wait_s: float) -> Iterator[None]:

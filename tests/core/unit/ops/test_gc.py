@@ -27,7 +27,14 @@ from treesnap.core.store.lock import held
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import EpochChanged, Writer
 from treesnap.core.store.writer_slot import acquire
-from treesnap.testing.doubles import Call, Fault, FaultyFileSystem, Killed, WrappedFileSystem
+from treesnap.testing.doubles import (
+    Call,
+    Fault,
+    FaultyFileSystem,
+    Killed,
+    RecordingFileSystem,
+    WrappedFileSystem,
+)
 
 ROOT_ID = "0" * 32
 EMPTY_TREE = pack((1, Totals(), 0, ()))
@@ -54,6 +61,15 @@ def tree_record(tree_id) -> SnapshotRecord:
 def _later_ns() -> int:
     """Returns a time at which no file is so young that captures read it again."""
     return time.time_ns() + 60 * 10**9
+
+
+def _last(recording: RecordingFileSystem, method: str, path: str) -> int:
+    """Returns the number of the last call of a method for a path that has this in it."""
+    return max(
+        number
+        for number, call in enumerate(recording.log)
+        if call.method == method and path in call.paths[-1]
+    )
 
 
 class Meanwhile(WrappedFileSystem):
@@ -476,6 +492,35 @@ class TestLeftovers:
 
             os.unlink(store.layout.pack(*store.packs.sizes()))
             assert usable_cache(session) is None
+
+    def test_after_two_dead_collections_no_capture_reads_every_file(
+        self, handle, make_handle, store, root, store_path
+    ):
+        """What the first one removed is not lost because the second one condemns something else."""
+        fault = Fault(methods=frozenset({"rename"}), where=lambda call: "/index/" in call.paths[1])
+        for _ in range(2):
+            add_garbage(handle, root, store_path)
+            handle.create()
+            with pytest.raises(Killed):
+                make_handle(fs=FaultyFileSystem(fault)).gc()
+
+        with opened(handle.context, "look", recover=False) as session:
+            assert len(session.store.missing_packs()) == 2
+            assert usable_cache(session) is not None
+
+    def test_no_power_cut_brings_back_an_index_part_that_names_what_was_removed(
+        self, handle, make_handle, store, root, store_path
+    ):
+        """The directory is synced after the part went, and before that pack would count as lost."""
+        add_garbage(handle, root, store_path)
+        recording = RecordingFileSystem()
+
+        make_handle(fs=recording).gc()
+
+        removed = _last(recording, "unlink", "/index/")
+        synced = _last(recording, "sync", "/index")
+        pardoned = _last(recording, "rename", "collector/state")
+        assert removed < synced < pardoned
 
     def test_a_failed_collection_pardons_what_it_condemned(
         self, handle, make_handle, store, root, store_path
