@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from beside import AtCall, lost
-from garbage import use_new_pack
+from garbage import add_garbage, use_new_pack
 from sampling import sized
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import sweep_temporary
@@ -22,6 +22,7 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, Refused
 from treesnap.core.ops.access import opened
+from treesnap.core.ops.capture import usable_cache
 from treesnap.core.ops.context import context_at
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.lock import held, inside
@@ -31,6 +32,7 @@ from treesnap.testing.doubles import (
     Call,
     Fault,
     FaultyFileSystem,
+    Killed,
     UnsyncedFileSystem,
     WrappedFileSystem,
     kill_at,
@@ -210,6 +212,21 @@ def test_a_step_that_was_killed_is_told_of_at_the_new_place(place):
     (found,) = place.handle("known").doctor().unfinished
     place.handle("known").restore(found.target_id)
     assert (place.base / "known" / "file").read_bytes() == b"known" * 50
+
+
+def test_what_a_killed_collection_removed_does_not_count_as_lost_at_the_new_place(place):
+    """Else each capture would read every file, until the next collection."""
+    add_garbage(place.handle("known"), place.base / "known", place.store)
+    place.capture("known")
+    fault = Fault(methods=frozenset({"rename"}), where=lambda call: "/index/" in call.paths[1])
+    with pytest.raises(Killed):
+        place.handle("known", fs=FaultyFileSystem(fault)).gc()
+
+    place.handle("known", fs=other_file_system()).store_move(place.new)
+
+    with opened(place.handle("known").context, "look", recover=False) as session:
+        assert session.store.missing_packs()
+        assert usable_cache(session) is not None
 
 
 def test_new_roots_settings_and_room_are_found_by_the_old_path(place):

@@ -21,7 +21,8 @@ A copy leaves out what belongs to processes at work and what can be made anew: l
 sockets, quarantine, and journals, because two stores must not finish the same restore. A move takes
 along what killed processes left to be known: the records of restores to other directories, whose
 remains can be found by no other, and the holds of steps that were not rolled back. No process has
-one of these when the store is closed.
+one of these when the store is closed. Both take along what a killed collection condemned: packs
+that index parts name and that are gone do not count as lost then.
 
 A move on one file system exchanges the store with a link to its new place, atomically. To another
 file system the store is copied beside writers, and read; then its gate is closed, what is new is
@@ -83,6 +84,7 @@ from treesnap.core.ops.maintenance.store_links import (
 )
 from treesnap.core.ops.maintenance.verify import verify
 from treesnap.core.ops.trust import real_target, refuse_foreign, refuse_foreign_place
+from treesnap.core.store.collector import read_state
 from treesnap.core.store.fence import collector_held, collector_kept_out, mark_moved
 from treesnap.core.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
 from treesnap.core.store.lock import MOVE, closed_gate, is_held
@@ -671,6 +673,13 @@ class _Copier:
                 self._fs.make_directory(path)
             self._give(path, status)
 
+    def collection(self) -> Iterator[str]:
+        """Yields the file of a collection that was killed: of what it removed, index parts know."""
+        state = Layout("").collector_state
+        with suppress(Corrupt):  # a damaged one stays behind, as what it says is not known
+            if read_state(self._fs, Layout(self._source)).condemned:
+                yield state
+
     def going(self) -> set[str]:
         """Returns the ids of the snapshots of roots that are being forgotten.
 
@@ -944,6 +953,7 @@ def _metadata(copier: _Copier, *, is_moved: bool) -> Iterator[str]:
     states = (name for name in copier.names("states") if name not in going)
     yield from (os.path.join("states", name) for name in states)
     yield "config.toml"
+    yield from copier.collection()
     caches = {"cache", "cache-recent"} if is_moved else set()
     left = (EXPORT_PREFIX, HOLD_PREFIX) if is_moved else ()
     prefixes = ("pushed-", "delivered-", PLAN_PREFIX, *left)
