@@ -145,6 +145,7 @@ def test_the_copy_of_a_process_that_was_killed_goes_with_the_next_one(
 ):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
+    temporary.chmod(0o2755)  # a team's: what is made in it has its group, and this bit
     kept = [temporary / f"treesnap-text-{name}" for name in ("in_usexx", "projects", "Readings")]
     for path, mode in zip(kept, (0o700, 0o755, 0o700), strict=True):
         path.mkdir(mode)

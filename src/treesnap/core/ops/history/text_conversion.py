@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from stat import S_IFDIR
+from stat import S_IFDIR, S_ISGID
 
 from treesnap.core.ending_signals import signal_name
 from treesnap.core.fs.base import Unsupported
@@ -329,7 +329,8 @@ def _private_directory(fs: LocalFileSystem) -> Iterator[str]:
     for entry in left:
         with suppress(OSError):
             status = entry.stat(follow_symlinks=False)
-            is_ours = (status.st_uid, status.st_mode) == (os.geteuid(), S_IFDIR | 0o700)
+            mode = status.st_mode & ~S_ISGID  # which a directory has from the one above
+            is_ours = (status.st_uid, mode) == (os.geteuid(), S_IFDIR | 0o700)
             fd = _lock(fs, entry.path) if is_ours else None
             if fd is not None:
                 rmtree(entry.path, ignore_errors=True)
