@@ -61,8 +61,10 @@ _ALTERNATIVES = re.compile(r"\{([^{},]*,[^{}]*)\}")
 _ESCAPED = re.compile(r"\\(?=[\\`*_{}\[\]()#+.!~<>|-])")
 _SOFT = frozenset("._-~!?")
 _BETWEEN_WORDS = re.compile(r"[\s,;|\"'`*]+|->|=>|[\u2190-\u21ff]")
-_SIDE_OF_PATCH = re.compile(r"(?<![\w./~-])[ab]/")
-"""What patches of git write before a path."""
+_SIDE_OF_PATCH = re.compile(r"(?<![\w./~-])[abciow]/")
+"""What patches of git write before a path, with ``diff.mnemonicPrefix`` too."""
+_FIRST_WITHOUT_BLANKS = "\u2e80"
+"""From here on are the letters of Chinese, Japanese and Korean, which stand beside a path."""
 _BRACES = re.compile(
     r"(?<![^\s`\"'<>|;*?])[^\s`\"'<>|;*?]*"
     r"\{[^{},\s\"'`*?]*,[^{}\s\"'`*?]*\}[^\s`\"'<>|;*?{}]*"
@@ -250,6 +252,10 @@ class _ListReader:
     def _tokens(self, line: str) -> Iterator[str]:
         """Yields the paths that exist among the runs of whole tokens of a line."""
         forms = [line, _ESCAPED.sub("", line), _SIDE_OF_PATCH.sub("", line)]
+        name = os.path.basename(self._bases[0])
+        if name and name + "/" in line and name not in self._listed(""):
+            own = re.compile(rf"(?<![\w./~-])(?:\./)?{re.escape(name)}/")
+            forms.append(own.sub("", line))  # as seen from the directory above
         if "%" in line:
             forms.append(unquote(line, errors="surrogateescape"))
         for text in dict.fromkeys(forms):
@@ -383,7 +389,10 @@ def _boundaries(text: str) -> tuple[list[bool], list[bool]]:
 
 
 def _separates(character: str) -> bool:
-    return not (character.isalnum() or character in "/._-~!?\\" or _is_surrogate(character))
+    if _is_surrogate(character):
+        return False
+    is_of_name = character.isalnum() and character < _FIRST_WITHOUT_BLANKS
+    return not (is_of_name or character in "/._-~!?\\")
 
 
 def _undecorated(text: str) -> str:
