@@ -1,6 +1,7 @@
 """``%load_ext treesnap.notebook``: magics that make a cell undo what it did to files.
 
-``%%snap`` captures the root before its cell, and rolls the cell's changes back when it raises.
+``%%snap`` captures the root before its cell, and rolls the cell's changes back when it raises; when
+it does not, the next undo goes back to before the cell.
 ``%snap`` calls a method of the handle, and shows the result as a table; commands that have none,
 and options, go to the command line. The root is that of the command line: the nearest directory
 from the current one upwards that was captured before, else the current one. An error is one line.
@@ -27,6 +28,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.handle import open as open_handle
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.ops.context import current_directory, default_store_path, find_root
+from treesnap.core.ops.undo import make_undoable
 from treesnap.core.own_program import module_words
 
 with brought_by("notebook"):
@@ -85,8 +87,8 @@ class SnapMagics(Magics):
     def snap(self, line: str, cell: str | None = None) -> object:
         """Captures the root before a cell, and undoes what it did to files if it raises.
 
-        %%snap [--keep] [LABEL]: runs the cell. With --keep its changes stay when it raises;
-        '%snap restore latest' goes back.
+        %%snap [--keep] [LABEL]: runs the cell. With --keep its changes stay when it raises.
+        '%snap undo' undoes what it left, '%snap redo' brings that back.
 
         %snap [list | status | create [LABEL] | diff [A [B]] | show [REF] | restore REF [PATH]... |
         undo | redo]: calls that, and shows the result as a table.
@@ -122,12 +124,19 @@ class SnapMagics(Magics):
         with _in_one_line():
             handle = _handle()
             if keeps:
-                handle.create(label=label)
+                checkpoint = handle.create(label=label).snapshot
         if keeps:
-            self._run(cell, "its changes to files stay, and '%snap restore latest' undoes them")
+            try:
+                self._run(cell, "its changes to files stay, and '%snap undo' undoes them")
+            finally:
+                with _in_one_line():
+                    make_undoable(handle.context, checkpoint)
             return
-        with _in_one_line(), handle.rollback_on_error(label):
-            self._run(cell, "its changes to files were undone, and '%snap undo' brings them back")
+        with _in_one_line():
+            with handle.rollback_on_error(label) as made:
+                then = "its changes to files were undone, and '%snap undo' brings them back"
+                self._run(cell, then)
+            make_undoable(handle.context, made.snapshot)
 
     def _run(self, cell: str, what_then: str) -> None:
         assert self.shell is not None, "magics are registered by a shell"

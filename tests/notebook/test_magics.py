@@ -55,6 +55,33 @@ def test_a_cell_that_succeeds_stays_and_its_names_are_the_notebooks(shell, root,
     assert (root / "data.csv").exists()
 
 
+def test_undo_after_a_cell_that_succeeded_undoes_that_cell(shell, root):
+    run(shell, "%snap create raw")
+    (root / "data.csv").write_text("1,3\n")
+    run(shell, "%snap restore latest")
+    run(shell, "%%snap", "open('first', 'w').close()")
+    run(shell, "%%snap", "open('second', 'w').close()")
+
+    def names_after(line):
+        assert run(shell, line).success
+        return sorted(path.name for path in root.iterdir())
+
+    assert names_after("%snap undo") == ["data.csv", "first"]
+    assert names_after("%snap undo") == ["data.csv"]
+    assert names_after("%snap redo") == ["data.csv", "first"]
+    assert names_after("%snap redo") == ["data.csv", "first", "second"]
+    for _ in range(3):  # the cells, and the restore before them
+        names_after("%snap undo")
+    assert (root / "data.csv").read_text() == "1,3\n"
+
+
+def test_undo_after_a_cell_whose_changes_stay_undoes_that_cell(shell, root):
+    run(shell, "%%snap --keep", "open('new', 'w').close(); 1 / 0")
+
+    assert run(shell, "%snap undo").success
+    assert not (root / "new").exists()
+
+
 def test_what_a_cell_evaluates_to_is_shown(shell, capsys):
     run(shell, "%%snap", "6 * 7")
 
@@ -66,6 +93,7 @@ def test_with_keep_the_changes_of_a_failed_cell_stay(shell, root, capsys):
 
     assert not result.success
     assert (root / "new").exists()
+    assert "its changes to files stay, and '%snap undo' undoes them" in capsys.readouterr().out
     assert run(shell, "%snap restore latest").success
     assert not (root / "new").exists()
 

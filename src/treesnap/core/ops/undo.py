@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from treesnap.core.codec.root_files import RestoreHistory
+from treesnap.core.codec.root_files import HISTORY, Moment, RestoreHistory
 from treesnap.core.features import function_for
 from treesnap.core.model.errors import (
     Corrupt,
@@ -157,6 +157,17 @@ def redo(context: Context, *, is_dry_run: bool = False, privileged: bool = False
     """Undoes the newest undo."""
     step = _Undoing("redo", RestoreHistory.redone, privileged)
     return _dry_step(context, step) if is_dry_run else _step(context, step)
+
+
+def make_undoable(context: Context, checkpoint: Snapshot) -> None:
+    """Has the next undo go back to a checkpoint: what came after it counts as a restore does."""
+    with (
+        opened(context, "note what can be undone", writing=True) as session,
+        locked_root(session, "note what can be undone", touches_tree=False),
+    ):
+        moment = Moment(checkpoint.id, checkpoint.record.scope)
+        history = load_history(session.root).restored(moment)
+        session.root.write("history", HISTORY, history)
 
 
 class _Undoing(NamedTuple):
