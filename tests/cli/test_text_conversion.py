@@ -373,6 +373,17 @@ class TestSqlite:
             assert "-INSERT INTO \"people\" VALUES('Ada',X'00FF');\n+INSERT" in out
             assert "+INSERT INTO \"people\" VALUES('Eve',X'00FF');\n" in out
 
+    def test_what_follows_a_nul_in_a_text_is_shown(self, snap, database):
+        database.execute("INSERT INTO people VALUES ('a''b' || char(0) || 'old', 1.5)")
+        snap("create")
+        database.execute("UPDATE people SET name = 'a''b' || char(0) || 'new' WHERE picture = 1.5")
+
+        out = snap("diff").out
+        for sign, text in ("-", "old"), ("+", "new"):
+            line = f"INSERT INTO \"people\" VALUES('a''b'||char(0)||'{text}',1.5);\n"
+            assert f"{sign}{line}" in out
+        assert " INSERT INTO \"people\" VALUES('Ada',X'00FF');\n" in out
+
     def test_a_log_that_went_into_the_database_changes_no_row(self, snap, database):
         database.execute("DELETE FROM people WHERE name = 'Bob'")
         snap("create")

@@ -12,6 +12,10 @@ import sys
 
 from treesnap.core.fs.durable import opened_file, write_all
 from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.type_names import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
 
 HEADER = b"SQLite format 3\0"
 """What a database begins with, https://www.sqlite.org/fileformat.html."""
@@ -57,10 +61,15 @@ def _statements(path: str, size_max: int) -> bytes:
     from contextlib import closing
 
     lines, size = [], 0
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as database,
+        closing(sqlite3.connect(":memory:")) as another,
+    ):
         database.execute("PRAGMA trusted_schema = OFF")
         database.execute("PRAGMA cell_size_check = ON")
         database.text_factory = lambda raw: raw.decode(errors="backslashreplace")
+        if _has_text_with_nul(database):
+            _quote_nul(database, another)
         for statement in database.iterdump():
             line = f"{statement}\n".encode(errors="backslashreplace")
             size += len(line)
@@ -68,6 +77,41 @@ def _statements(path: str, size_max: int) -> bytes:
                 raise _TooLong
             lines.append(line)
     return b"".join(lines)
+
+
+def _has_text_with_nul(database: sqlite3.Connection) -> bool:
+    """Returns whether a text in a table holds a NUL: the ``quote`` of SQLite ends a text there."""
+    tables = database.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
+    ).fetchall()
+    for (table,) in tables:
+        columns = database.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+        found = " OR ".join(
+            f"(typeof({name}) = 'text' AND instr({name}, char(0)))"
+            for name in (_identifier(column) for (column,) in columns)
+        )
+        rows = f"SELECT 1 FROM {_identifier(table)} WHERE {found or 0} LIMIT 1"  # noqa: S608 - quoted
+        if database.execute(rows).fetchone() is not None:
+            return True
+    return False
+
+
+def _identifier(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _quote_nul(database: sqlite3.Connection, another: sqlite3.Connection) -> None:
+    """Replaces ``quote`` by one that writes a NUL as SQL; another connection quotes the rest."""
+
+    def quote(value: object) -> str:
+        if isinstance(value, str) and "\0" in value:
+            parts = (part.replace("'", "''") for part in value.split("\0"))
+            return "'" + "'||char(0)||'".join(parts) + "'"
+        quoted: str = another.execute("SELECT quote(?)", (value,)).fetchone()[0]
+        return quoted
+
+    database.create_function("quote", 1, quote, deterministic=True)
 
 
 def _print_one(directory: str, size_max: int) -> int:
