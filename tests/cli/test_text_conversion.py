@@ -384,6 +384,13 @@ class TestSqlite:
             assert f"{sign}{line}" in out
         assert " INSERT INTO \"people\" VALUES('Ada',X'00FF');\n" in out
 
+    def test_the_name_of_a_database_stands_for_its_log(self, snap, database):
+        snap("create")
+        database.execute("DELETE FROM people WHERE name = 'Bob'")
+
+        assert "-INSERT INTO \"people\" VALUES('Bob',NULL);\n" in snap("diff", "app.db").out
+        assert snap("diff", "--name-status", "app.db").out == "M  app.db-wal\n"
+
     def test_a_log_that_went_into_the_database_changes_no_row(self, snap, database):
         database.execute("DELETE FROM people WHERE name = 'Bob'")
         snap("create")

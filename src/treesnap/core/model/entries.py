@@ -348,6 +348,8 @@ class ChangeList(tuple[Change, ...]):
         return changes_table(self, f"{len(self):,} changed paths")
 
 
+DATABASE_HEADER = b"SQLite format 3\0"
+"""What a database of SQLite begins with, https://www.sqlite.org/fileformat.html."""
 DATABASE_LOG_SUFFIXES = (b"-wal", b"-journal")
 """Of files beside a database of SQLite that belong to what it holds,
 https://www.sqlite.org/tempfiles.html.

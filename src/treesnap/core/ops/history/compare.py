@@ -16,6 +16,7 @@ from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.access import opened, recover
 from treesnap.core.ops.capture import live_state, preview
 from treesnap.core.ops.context import Context, Session, absolute, context_at, is_root_of
+from treesnap.core.ops.databases import with_logs, with_logs_told_once
 from treesnap.core.ops.privileges import is_own, wanted_state
 from treesnap.core.ops.references import position, reading, resolve_in
 from treesnap.core.ops.tree_state import (
@@ -72,7 +73,9 @@ def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...
     with opened(context, "compare") as session:
         old = resolve_in(session, a if a is not None else "latest", paths=paths, anywhere=True)
         new = resolve_in(session, b, paths=paths, anywhere=True) if b is not None else None
-        scope = effective_scope(old, paths or None)
+        snapshots = [old] if new is None else [old, new]
+        named = with_logs(session, snapshots, paths)
+        scope = effective_scope(old, named or None)
         if new is not None:
             scope = effective_scope(new, scope)
             right = recorded_state(session, new.record, scope)
@@ -81,7 +84,8 @@ def diff(context: Context, a: str | None, b: str | None, paths: tuple[bytes, ...
             right = live_state(session, CaptureRequest(scope=scope, rules=old.record.rules))
             left, _ = _as_restored(session, old, scope, right)
         require_paths(paths, left, right)
-        return compared(left, right, scope, session.path_budget(), is_new_live=new is None)
+        found = compared(left, right, scope, session.path_budget(), is_new_live=new is None)
+        return with_logs_told_once(found, paths)
 
 
 def each_change(

@@ -12,13 +12,12 @@ import sys
 
 from treesnap.core.fs.durable import opened_file, write_all
 from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.model.entries import DATABASE_HEADER
 from treesnap.core.model.type_names import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import sqlite3
 
-HEADER = b"SQLite format 3\0"
-"""What a database begins with, https://www.sqlite.org/fileformat.html."""
 _LOG_HEADERS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _JOURNAL_MAGIC = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 DATABASE, TEXT, FAILURE = "file", "text", "failure"
@@ -33,7 +32,7 @@ _PROCESSOR_TIME_MAX_S = 30
 
 def is_database(data: bytes | None) -> bool:
     """Returns whether the content of a file is a database."""
-    return data is not None and data.startswith(HEADER)
+    return data is not None and data.startswith(DATABASE_HEADER)
 
 
 def is_log(path: bytes, *sides: bytes | None) -> bool:

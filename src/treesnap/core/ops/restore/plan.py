@@ -53,6 +53,7 @@ from treesnap.core.model.requests import NOTHING_REVEALED, Revealed
 from treesnap.core.model.results import Privileges, RestoreResult
 from treesnap.core.model.snapshots import IgnoreRules, Snapshot, SnapshotId
 from treesnap.core.ops.context import Session
+from treesnap.core.ops.databases import with_logs
 from treesnap.core.ops.privileges import DEVICES, PrivilegeList, is_own, wanted_state
 from treesnap.core.ops.references import resolve_in
 from treesnap.core.ops.tree_state import (
@@ -267,7 +268,8 @@ def goal_of(session: Session, request: RestoreRequest) -> Goal:
     """Returns what a request asks for; raises NotFound or InvalidArgument."""
     anywhere = request.to is not None
     snapshot = resolve_in(session, request.ref, paths=request.paths, anywhere=anywhere)
-    scope = effective_scope(snapshot, request.paths or None)
+    paths = request.paths if request.bases else with_logs(session, [snapshot], request.paths)
+    scope = effective_scope(snapshot, paths or None)
     bases = tuple(resolve_in(session, base, paths=scope or ()) for base in request.bases)
     for base in bases:
         if not base.record.covers(scope or ()):

@@ -1,0 +1,91 @@
+"""A database of SQLite goes back together with its log, whichever of its files are named."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+import treesnap
+
+KILLED_WRITER = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+database.execute("DELETE FROM t")
+rows = [(f"later {number}" * 20,) for number in range(3000)]
+database.executemany("INSERT INTO t (s) VALUES (?)", rows)
+database.commit()
+database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+database.execute("PRAGMA wal_autocheckpoint = 0")
+database.execute("UPDATE t SET s = 'last' WHERE i % 97 = 0")
+database.commit()
+os._exit(0)  # its log stays
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A directory with a database of 500 rows, and without a log."""
+    path = tmp_path / "root"
+    path.mkdir()
+    with closing(sqlite3.connect(path / "lab.db")) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("CREATE TABLE t (i INTEGER PRIMARY KEY, s TEXT)")
+        database.executemany("INSERT INTO t (s) VALUES (?)", [("first" * 20,)] * 500)
+        database.commit()
+    return path
+
+
+@pytest.fixture
+def handle(root, tmp_path):
+    return treesnap.open(root, tmp_path / "store")
+
+
+def write_and_die(root):
+    subprocess.run([sys.executable, "-c", KILLED_WRITER, root / "lab.db"], check=True)
+
+
+def state_of(path):
+    """Returns what SQLite thinks of a database, and how many rows of each sort it has."""
+    with closing(sqlite3.connect(path)) as database:
+        (said,) = database.execute("PRAGMA integrity_check").fetchone()
+        rows = database.execute("SELECT substr(s, 1, 5), count(*) FROM t GROUP BY 1 ORDER BY 1")
+        return said, dict(rows.fetchall())
+
+
+def test_a_log_of_a_later_state_goes_with_the_database_that_is_restored(root, handle):
+    handle.create()
+    write_and_die(root)
+    done = handle.restore("latest", ["lab.db"])
+
+    assert done.scope == (b"lab.db", b"lab.db-shm", b"lab.db-wal")
+    assert state_of(root / "lab.db") == ("ok", {"first": 500})
+    handle.undo()
+    assert state_of(root / "lab.db") == ("ok", {"last": 30, "later": 2970})
+
+
+def test_a_log_comes_with_its_database(root, handle, tmp_path):
+    write_and_die(root)
+    handle.create()
+    (root / "lab.db-wal").unlink()
+    (root / "lab.db").write_bytes(b"")
+    handle.restore("latest", ["lab.db"], to=tmp_path / "elsewhere")
+    handle.restore("latest", ["lab.db"])
+
+    for directory in (root, tmp_path / "elsewhere"):
+        assert state_of(directory / "lab.db") == ("ok", {"last": 30, "later": 2970})
+
+
+def test_what_is_named_like_a_log_beside_another_file_stays(root, handle):
+    for name in ("notes", "notes-journal"):
+        (root / name).write_text("first")
+    handle.create()
+    for name in ("notes", "notes-journal"):
+        (root / name).write_text("second")
+    handle.restore("latest", ["notes"])
+
+    assert (root / "notes").read_text() == "first"
+    assert (root / "notes-journal").read_text() == "second"
