@@ -23,12 +23,25 @@ if TYPE_CHECKING:
     from treesnap.core.handle import Handle
     from treesnap.core.model.entries import Change
     from treesnap.core.model.events import Monitor
+    from treesnap.timeline.page import HistoryPage
 
 MAX_SIZE_DEFAULT = "10M"
 
 
-@command("timeline", examples=["snap timeline", "snap timeline --html history.html"])
-@click.option("--html", "page", metavar="FILE", help="Write one page for a browser instead.")
+@command(
+    "timeline",
+    examples=[
+        "snap timeline",
+        "snap timeline --html history.html",
+        "snap timeline --html - | gzip > history.html.gz",
+    ],
+)
+@click.option(
+    "--html",
+    "page",
+    metavar="FILE",
+    help="Write one page for a browser instead; '-' is standard output.",
+)
 @option(
     "--max-size",
     "max_size_bytes",
@@ -44,6 +57,11 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
     On a terminal, with keys to restore, undo, pin and search. Each restore
     shows first what it would do. It needs the extra 'ui' of treesnap.
     """
+    if page == "-":
+        if invocation.output.as_json:
+            raise click.UsageError("--json needs a FILE: the page goes to standard output")
+        _print_page(invocation, max_size_bytes)
+        return
     if page is not None:
         _write_page(invocation, page, max_size_bytes)
         return
@@ -74,6 +92,22 @@ def timeline(invocation: Invocation, *, page: str | None, max_size_bytes: int) -
             )
 
         Timeline(opened, TimelineTools(lines_of_patches, describe)).run()
+
+
+def _print_page(invocation: Invocation, max_size_bytes: int) -> None:
+    from treesnap.cli.output.patches import patches
+    from treesnap.timeline.page import HistoryPage
+
+    with invocation.open() as handle:
+        made = HistoryPage(handle, patches, max_size_bytes=max_size_bytes)
+        for piece in made.pieces():
+            invocation.output.pass_through(piece.encode())
+        _note_left_out(invocation, made)
+
+
+def _note_left_out(invocation: Invocation, made: HistoryPage) -> None:
+    if made.left_out:
+        invocation.output.note(f"Left out: {made.left_out}; --max-size SIZE allows more")
 
 
 def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
@@ -110,8 +144,7 @@ def _write_page(invocation: Invocation, file: str, max_size_bytes: int) -> None:
             "snapshots_without": made.snapshots_without,
         }
         invocation.output.result("timeline", lambda: fields, [line])
-        if made.left_out:
-            invocation.output.note(f"Left out: {made.left_out}; --max-size SIZE allows more")
+        _note_left_out(invocation, made)
 
 
 def lines_of_patches(

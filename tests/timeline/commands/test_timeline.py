@@ -31,6 +31,18 @@ def test_it_writes_a_page(snap, root, captured, tmp_path):
     assert not list(root.glob("*.html"))
 
 
+def test_the_page_can_go_to_standard_output(snap, root, captured):
+    result = snap("timeline", "--html", "-")
+
+    assert result.code == 0
+    assert result.out.startswith("<!doctype html>")
+    assert result.out.endswith("</html>\n")
+    assert "<ins>+two</ins>" in result.out
+    assert sorted(path.name for path in root.iterdir()) == ["file"]
+    assert "--max-size SIZE" in snap("timeline", "--html", "-", "--max-size", "1").err
+    assert snap("timeline", "--html", "-", "--json").code == 2
+
+
 def test_it_says_as_json_what_it_wrote(snap, captured, tmp_path):
     document = snap("timeline", "--html", tmp_path / "page.html", "--json").json
 
