@@ -350,6 +350,38 @@ def test_task_that_was_started_inside_belongs_to_the_block(handle):
         elsewhere(lambda: inside.run(block, handle))
 
 
+@pytest.mark.parametrize(
+    ("context", "belongs"),
+    [
+        (contextvars.copy_context, True),
+        (contextvars.Context, False),
+        (None, bool(getattr(sys.flags, "thread_inherit_context", 0))),
+    ],
+)
+def test_a_thread_belongs_to_the_block_whose_context_it_has(handle, root, context, belongs):
+    found: list[bool] = []
+
+    def part() -> None:
+        try:
+            with handle.rollback_on_error(overlap="refuse"):
+                (root / "part").touch()
+                found.append(True)
+        except treesnap.Busy:
+            found.append(False)
+
+    def in_a_thread() -> None:
+        run = (context().run,) if context is not None else ()
+        target, *arguments = (*run, part)
+        thread = threading.Thread(target=target, args=arguments)
+        thread.start()
+        thread.join()
+
+    fail_after(handle, in_a_thread)
+
+    assert found == [belongs]
+    assert not (root / "part").exists()
+
+
 def test_unknown_way_to_overlap_is_an_invalid_argument(handle):
     with pytest.raises(treesnap.InvalidArgument):
         fail_after(handle, int, overlap="merge")
