@@ -298,6 +298,17 @@ def test_a_disk_that_is_not_mounted_is_not_written_to(snap, root, pushed, disk):
     assert os.listdir(disk) == []
 
 
+def test_a_clone_of_a_damaged_address_says_how_to_name_it_first(run_snap, pushed, disk, tmp_path):
+    for pack in (disk / "packs").iterdir():
+        pack.chmod(0o600)
+        pack.write_bytes(b"weeds")
+    env = {"SNAP_STORE": str(tmp_path / "other")}
+    result = run_snap("clone", str(disk), "copy", cwd=tmp_path, env=env)
+
+    assert result.code == 7
+    assert f"hint: 'snap remote add NAME {disk}' gives it a name; then 'snap" in result.err
+
+
 def test_a_clone_refuses_a_directory_that_holds_something(snap, run_snap, pushed, disk, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")

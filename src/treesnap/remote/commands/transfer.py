@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +13,7 @@ import click
 import treesnap
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.declarations import option, several_options
-from treesnap.cli.failure import ExitCode
+from treesnap.cli.failure import ExitCode, advised
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import privileged_option
 from treesnap.cli.output.as_text import (
@@ -25,7 +25,14 @@ from treesnap.cli.output.as_text import (
     skipped_lines,
 )
 from treesnap.cli.parameters import SIZE, Seconds, WholeNumber
-from treesnap.core.model.errors import InvalidArgument, NotFound, RemoteFailed, printable
+from treesnap.core.model.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    RemoteFailed,
+    printable,
+)
 from treesnap.core.model.quantities import count_text, first_few, first_lines, size_text
 from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.secret import secret_of
@@ -203,16 +210,18 @@ def clone(
             wait_s=given.wait_s,
         )
         remotes = _remotes(cloned, limit_rate, jobs, retry_for, accept_rollback=accept_rollback)
-        result = remotes.clone(
-            where,
-            fragment or None,
-            paths=paths,
-            lazy=lazy,
-            privileged=privileged,
-            encrypted=encrypted,
-        )
         names = {name for info in remotes.list() for name in (info.name, info.url)}
         is_known = not names.isdisjoint({where, os.path.abspath(where)})
+        add = invocation.command_text("remote", "add", "NAME", where)
+        with _naming_first(add) if not is_known else nullcontext():
+            result = remotes.clone(
+                where,
+                fragment or None,
+                paths=paths,
+                lazy=lazy,
+                privileged=privileged,
+                encrypted=encrypted,
+            )
     line = (
         f"Cloned {short_id(result.snapshot_id)} into {printable(result.root)}: "
         f"{count_text(len(result.fetched.ids), 'snapshot')}"
@@ -241,9 +250,19 @@ def clone(
             *(f"  {text}" for text in first_lines(result.conflicts, path_text, _SHOWN_MAX)),
         )
     if not is_known:
-        add = invocation.command_text("remote", "add", "NAME", where)
         invocation.output.note(f"To push from there, add the remote first: {add}")
     _exit_if_older(invocation, result.snapshot_id, result.fetched, result.unreadable)
+
+
+@contextmanager
+def _naming_first(add: str) -> Iterator[None]:
+    """Begins the advice about a damaged remote with the command that gives it a name."""
+    try:
+        yield
+    except Corrupt as error:
+        if error.code is ErrorCode.REMOTE_DAMAGED:
+            advised(error, f"'{add}' gives it a name; then {error.hint}")
+        raise
 
 
 @command(
