@@ -64,6 +64,7 @@ HOMES = {
         "core/ops/history/text_conversion.py",  # a copy for a program that the user named
         "core/fs/posix.py",  # a file without a name
         "core/watch/follower.py",  # what a command prints
+        "remote/spool.py",  # what was delivered
         "notebook.py",  # a page that is shown in place
         "testing/*",
     ],

@@ -17,7 +17,14 @@ from types import MappingProxyType
 
 from treesnap.core.codec.compress import LEVEL_REWRITE
 from treesnap.core.codec.index import encode_index
-from treesnap.core.codec.pack import PACK_SIZE_TARGET, IndexEntry, encode_objects, encode_pack
+from treesnap.core.codec.pack import (
+    PACK_SIZE_TARGET,
+    Encoded,
+    IndexEntry,
+    encode_objects,
+    encode_pack,
+    taken,
+)
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import snapshot_id
 from treesnap.core.model.entries import ObjectId, ObjectKind
@@ -52,6 +59,8 @@ PARTS_MAX = 8
 """So many parts of the index, and of the catalog, may be left as they are."""
 WASTE_MIN = 0.5
 """A pack of which this part or more is waste is rewritten."""
+_ENCODED_AT_ONCE = 4 << 20
+"""Bytes of objects that are compressed together."""
 SMALL_PACK_SIZE = 4 << 20
 SMALL_PACKS_MIN = 16
 """From so many small packs on, small packs are joined."""
@@ -199,22 +208,31 @@ class Collector:
         copies: list[IndexedPacks] = []
         uncopied = set[ObjectId]()
         for batch in _batches(entries):
+            blocks, size = list[Encoded](), 0
             live: list[tuple[ObjectKind, ObjectId, bytes]] = []
             for kind, object_id, data in _read(objects, [entry.id for entry in batch]):
                 if data is None:
                     uncopied.add(object_id)
-                else:
-                    live.append((kind, object_id, data))
+                    continue
+                live.append((kind, object_id, data))
+                size += len(data)
+                if size >= _ENCODED_AT_ONCE:
+                    blocks.append(encode_objects(live, LEVEL_REWRITE))
+                    live, size = [], 0
             if live:
-                content, tables = encode_pack([encode_objects(live, LEVEL_REWRITE)])
+                blocks.append(encode_objects(live, LEVEL_REWRITE))
+            if blocks:
+                content, tables = encode_pack(taken(blocks))
                 try:
                     name = self._files.put(Folder.PACKS, view.state.epoch, content)
                 except RemoteFailed as error:
                     if error.code != ErrorCode.REMOTE_FULL:
                         raise
-                    uncopied.update(object_id for _, object_id, _ in live)  # others may go
+                    # Others may go.
+                    uncopied.update(ObjectId(each) for table in tables for each in table.ids)
                 else:
                     copies.append(IndexedPacks.of_pack(name, tables, len(content)))
+                del content  # its memory is needed for the next one
         return tuple(copies), uncopied
 
     def _publish(

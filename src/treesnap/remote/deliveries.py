@@ -21,14 +21,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
+from treesnap.core.codec.index import IndexPart, encode_unsorted
 from treesnap.core.codec.pack import (
     Block,
-    BlockTable,
     Encoded,
-    IndexEntry,
     OpenBlock,
+    decode_table,
     encode_pack,
     scan_blocks,
+    taken,
 )
 from treesnap.core.codec.reader import Reference, TreeReader, root_references
 from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id
@@ -55,16 +56,16 @@ from treesnap.remote.records import (
     HistoryName,
 )
 from treesnap.remote.sealing import InboxSealer
+from treesnap.remote.spool import Spool
 
 _SEALED_MAX = 33 / 32 + 0.01
 """How much larger a file is than its content, but for some KiB."""
 _PART_SIZE_MAX = 128 << 20
 """A pack that a writer fills has 32 MiB and a block more."""
 OBJECTS_MAX = 1 << 20
-"""Objects of one delivery: to receive it takes up to 300 bytes of memory for each."""
-_OPEN_PACKS_MAX = 3
-_OPEN_BLOCKS_SIZE_MAX = 32 << 20
-"""Bytes of blocks that are kept decompressed, which says nothing of their packs."""
+"""Objects of one delivery: to receive it takes 50 bytes of memory for each."""
+_OPEN_BLOCKS_SIZE_MAX = 8 << 20
+"""Bytes of blocks that are kept decompressed."""
 _NAME_SIZE_MAX = 200
 
 
@@ -105,10 +106,14 @@ def send(
     are payloads of records, was delivered too. Raises Corrupt when ``source`` lacks something, and
     RemoteFailed.
     """
-    before, seen = _delivered_objects(source, delivery.snapshots, parents), source.seen()
-    needed = needed_objects(
-        source, delivery.snapshots, lambda item: item.id in before or seen(item)
-    )
+    before = _delivered_objects(source, delivery.snapshots, parents)
+
+    def needed() -> Iterator[Reference]:
+        seen = source.seen()
+        return needed_objects(
+            source, delivery.snapshots, lambda item: item.id in before or seen(item)
+        )
+
     stored, names = Uploaded(), list[DeliveryName]()
 
     def put(part: int, content: bytes) -> DeliveryName:
@@ -119,18 +124,19 @@ def send(
         assert name is not None
         return name
 
-    for part, blocks in enumerate(packs_of(source, needed), start=1):
-        content, tables = encode_pack(blocks)
+    for part, blocks in enumerate(packs_of(source, needed()), start=1):
+        content, tables = encode_pack(taken(blocks))
         names.append(put(part, content))
-        objects = sum(table.object_count for table in tables)
+        objects, size_bytes = sum(table.object_count for table in tables), len(content)
         if stored.objects + objects > OBJECTS_MAX:
             raise InvalidArgument(f"A delivery has at most {OBJECTS_MAX} objects: name fewer REFs")
+        del content  # its memory is needed for the next one
         stored = stored._replace(
             objects=stored.objects + objects,
             packs=part,
-            size_bytes=stored.size_bytes + len(content),
+            size_bytes=stored.size_bytes + size_bytes,
         )
-        advance(objects, len(content))
+        advance(objects, size_bytes)
     put(0, DELIVERY.seal(delivery._replace(packs=tuple(names))))
     return stored
 
@@ -183,10 +189,13 @@ class Inbox:
             raise damaged(str(letter), "names packs of another writer")
         return delivery
 
-    def objects(self, delivery: Delivery, others: Objects) -> DeliveredObjects:
-        """Returns what is in the packs of a delivery; reads them. Raises Corrupt."""
+    def objects(self, delivery: Delivery, others: Objects, spool: Spool) -> DeliveredObjects:
+        """Returns what is in the packs of a delivery; reads each once, into a spool.
+
+        Raises Corrupt.
+        """
         return DeliveredObjects(
-            delivery.packs, lambda name: self._content(name, _PART_SIZE_MAX), others
+            delivery.packs, lambda name: self._content(name, _PART_SIZE_MAX), others, spool
         )
 
     def remove(self, letter: DeliveryName, delivery: Delivery) -> None:
@@ -213,32 +222,43 @@ class DeliveredObjects:
         packs: Sequence[DeliveryName],
         read: Callable[[DeliveryName], bytes],
         others: Objects,
+        spool: Spool,
     ) -> None:
-        self._read = read
         self._others = others
-        self._open: OrderedDict[DeliveryName, bytes] = OrderedDict()
+        self._spool = spool
         self._blocks: OrderedDict[Block, OpenBlock] = OrderedDict()
         self._size = 0
-        self._places: dict[ObjectId, tuple[DeliveryName, BlockTable, IndexEntry]] = {}
+        self._starts: dict[bytes, int] = {}
+        """Where packs begin in the spool."""
+        self._names: dict[bytes, DeliveryName] = {}
+        self._parts: list[IndexPart] = []
+        """What is in each pack; the one first that had what was asked for last."""
         for name in packs:
-            for table in scan_blocks(self._content(name), name.id):
-                for entry in table.entries:
-                    self._places.setdefault(entry.id, (name, table, entry))
-                if len(self._places) > OBJECTS_MAX:
-                    raise damaged(str(name), f"is of a delivery of more than {OBJECTS_MAX} objects")
+            content = read(name)
+            self._names[name.id] = name
+            self._starts[name.id] = spool.append(content)
+            entries = (entry for table in scan_blocks(content, name.id) for entry in table.entries)
+            rows = encode_unsorted(entries, {name.id: len(content)})
+            del content  # its memory is needed for the next one
+            self._parts.append(IndexPart(rows, str(name)))
+            if sum(part.count for part in self._parts) > OBJECTS_MAX:
+                raise damaged(str(name), f"is of a delivery of more than {OBJECTS_MAX} objects")
 
-    def _content(self, name: DeliveryName) -> bytes:
-        if name not in self._open:
-            self._open[name] = self._read(name)
-            if len(self._open) > _OPEN_PACKS_MAX:
-                self._open.popitem(last=False)
-        self._open.move_to_end(name)
-        return self._open[name]
+    def _place(self, object_id: ObjectId) -> tuple[IndexPart, int] | None:
+        """Returns the part that lists an object, and where, or None."""
+        for number, part in enumerate(self._parts):
+            position = part.position(object_id)
+            if position is not None:
+                self._parts.insert(0, self._parts.pop(number))
+                return part, position
+        return None
 
-    def _block(self, name: DeliveryName, table: BlockTable) -> OpenBlock:
-        block = table.block
+    def _block(self, block: Block) -> OpenBlock:
         if block not in self._blocks:
-            data = self._content(name)[block.offset : table.end]
+            start = self._starts[block.pack_id] + block.offset
+            data = self._spool.read(start, block.size)
+            table = decode_table(data, block.pack_id, block.offset)
+            assert table is not None  # as when it was listed
             self._blocks[block] = OpenBlock(table, data)
             self._size += block.raw_size
             while self._size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > 1:
@@ -249,24 +269,40 @@ class DeliveredObjects:
 
     def get(self, kind: ObjectKind, object_id: ObjectId) -> bytes:
         """Returns the verified bytes of an object; raises Corrupt, and Missing."""
-        place = self._places.get(object_id)
-        if place is None:
+        place = self._place(object_id)
+        entry = place[0].at(place[1]) if place is not None else None
+        if entry is None:
             return self._others.get(kind, object_id)
-        name, table, entry = place
         if entry.kind != kind:
+            name = self._names[entry.pack_id]
             raise damaged(str(name), f"holds object {object_id.hex()} as another kind")
-        return self._block(name, table).find(entry)
+        return self._block(entry.block).find(entry)
 
     def prefetch(self, objects: Iterable[ObjectId]) -> None:
         """Reads of the remote what is asked for next and was not delivered."""
         try:
-            self._others.prefetch([item for item in objects if item not in self._places])
+            self._others.prefetch([item for item in objects if self._place(item) is None])
         except Missing:  # told when it is asked for
             return
 
     def seen(self) -> Callable[[Reference], bool]:
-        """Returns what tells whether it was asked for an object before."""
-        return Seen()
+        """Returns what tells whether it was asked for an object before; a byte for each.
+
+        One that several packs hold, as no writer delivers it, may be new once for each.
+        """
+        met = {id(part): bytearray(part.count) for part in self._parts}
+        others = Seen()
+
+        def is_seen(reference: Reference) -> bool:
+            place = self._place(reference.id)
+            if place is None:
+                return others(reference)
+            part, position = place
+            was_met = bool(met[id(part)][position])
+            met[id(part)][position] = 1
+            return was_met
+
+        return is_seen
 
     def encoded(self, references: Iterable[Reference]) -> Iterator[Encoded]:
         """Yields blocks that hold these objects and no others, verified; raises Corrupt."""

@@ -84,6 +84,7 @@ class SealedFiles:
         prefix = RemoteName(folder, number, b"", machine, sequence).prefix
         is_signed = f"{folder}/" in _SIGNED
         file = self._sealer.seal(prefix, content, signer if is_signed else None, statement)
+        del content  # a pack is large
         name = RemoteName.parse(file.name)
         assert name is not None
         self._blobs.put(file.name, file.data)

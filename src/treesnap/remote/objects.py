@@ -27,7 +27,7 @@ from treesnap.remote.protocol import Missing, RemoteFiles, View
 from treesnap.remote.records import RemoteName
 
 TREES_AT_ONCE = 256
-_OPEN_BLOCKS_SIZE_MAX = 32 << 20
+_OPEN_BLOCKS_SIZE_MAX = 16 << 20
 """Bytes of blocks that are kept decompressed."""
 OBJECTS_AT_ONCE = 1 << 16
 """Objects that wait for the rest of their blocks."""
@@ -204,10 +204,10 @@ class RemoteObjects:
             yield group
 
     def _read(self, name: RemoteName, entries: Sequence[IndexEntry]) -> None:
-        blocks = [entry.block for entry in entries]
-        for block, (table, data) in zip(blocks, self._stored(name, blocks), strict=True):
-            self._blocks[name, block] = OpenBlock(table, data)
-            self._size += block.raw_size
+        for blocks in _parts((entry.block for entry in entries), _READ_SIZE_MAX):
+            for block, (table, data) in zip(blocks, self._stored(name, blocks), strict=True):
+                self._blocks[name, block] = OpenBlock(table, data)
+                self._size += block.raw_size
         while self._size > _OPEN_BLOCKS_SIZE_MAX and len(self._blocks) > len(entries):
             (_, block), _ = self._blocks.popitem(last=False)
             self._size -= block.raw_size

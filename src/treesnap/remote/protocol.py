@@ -87,7 +87,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, Protocol, Self, TypeVar
 
 from treesnap.core.codec.compress import BLOCK_RAW_SIZE_MAX
@@ -1192,15 +1192,20 @@ class Push:
         With ``snapshots`` it also says that the commit holds these.
         """
         _, sequence, _ = self._numbers()
-        content, tables = encode_pack([*blocks, *self._said(snapshots)])
+        self._wait(self._jobs - 1)  # before there is one more in memory
+        content, tables = encode_pack(chain(blocks, self._said(snapshots)))
         self.uncommitted_objects += sum(table.object_count for table in tables)
-        put, arguments = self._remote.files.put, (self.view.state.epoch, content, b"", sequence)
+        put, epoch, size_bytes = self._remote.files.put, self.view.state.epoch, len(content)
+        held = [content]
+        del content  # sealed, it is there a second time
+
+        def send() -> RemoteName:
+            return put(Folder.PACKS, epoch, held.pop(), b"", sequence)
+
         if self._threads is None:
-            self._note(put(Folder.PACKS, *arguments), tables, len(content))
+            self._note(send(), tables, size_bytes)
             return
-        sent = self._threads.submit(put, Folder.PACKS, *arguments)
-        self._sending.append((sent, tables, len(content)))
-        self._wait(self._jobs)
+        self._sending.append((self._threads.submit(send), tables, size_bytes))
 
     def _forget(self) -> None:
         """Begins with what the next commit holds."""

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Protocol
 
 from treesnap.core.codec.compress import LEVEL_REWRITE
-from treesnap.core.codec.pack import PACK_SIZE_TARGET, Encoded, encode_objects
+from treesnap.core.codec.pack import PACK_SIZE_TARGET, Encoded, encode_objects, taken
 from treesnap.core.codec.reader import Reference
 from treesnap.core.codec.snapshot import decode_snapshot, snapshot_id
 from treesnap.core.model.entries import ObjectId, ObjectKind
@@ -53,7 +53,7 @@ def push_snapshots(
 
     ``view`` is what was read just before, which saves reading it again. ``advance`` is called
     with the objects and the bytes of each pack that was stored. ``jobs`` packs are sent at the
-    same time, each of which takes about three times its size of memory.
+    same time, each of which takes about twice its size of memory.
 
     When it returns, they are visible until they are deleted. A push that is killed leaves its
     partial commits, which the next one uses. Raises Busy when collections kept overtaking it,
@@ -74,8 +74,7 @@ def push_snapshots(
                 for blocks in islice(packs, packs_per_commit):
                     # A pack that is not full is the last one.
                     is_last = sum(len(block.data) for block in blocks) < PACK_SIZE_TARGET
-                    push.add_pack(blocks, snapshots if is_last else ())
-                    del blocks  # their memory is needed for the next ones
+                    push.add_pack(taken(blocks), snapshots if is_last else ())
                     tell()
                     if push.uncommitted_objects >= OBJECTS_PER_COMMIT:
                         break
@@ -109,7 +108,7 @@ def push_objects(
             with Push(remote, history) as push:
                 push.begin()
                 for blocks in packs_of(source, group):
-                    push.add_pack(blocks)
+                    push.add_pack(taken(blocks))
                 if push.commit():
                     stored_packs += push.stored.packs
                     break
@@ -175,7 +174,7 @@ def _certain_parents(view: View, snapshots: Iterable[bytes]) -> list[bytes]:
 
 
 def packs_of(source: PushSource, references: Iterable[Reference]) -> Iterator[list[Encoded]]:
-    """Yields the blocks of each pack that objects fill."""
+    """Yields the blocks of each pack that objects fill; the caller may empty the list."""
     blocks, size_bytes = list[Encoded](), 0
     for encoded in source.encoded(references):
         blocks.append(encoded)

@@ -143,6 +143,7 @@ from treesnap.remote.registry import (
     set_pushed_history,
 )
 from treesnap.remote.sealing import InboxSealer
+from treesnap.remote.spool import Spool
 from treesnap.remote.verify import Verification, VerifiedObjects, repaired
 
 if TYPE_CHECKING:
@@ -372,7 +373,7 @@ class Remotes:
 
     ``secret_of`` is asked for the secret of an encrypted remote; where it has one, a remote at an
     address has to be encrypted unless the call says otherwise. ``jobs`` is how many packs are
-    sent or received at the same time; each takes about 100 MB of memory. Nothing is read or
+    sent or received at the same time; each takes about 70 MB of memory. Nothing is read or
     written until a method is called; no method keeps a connection open. Requests to a bucket are
     repeated for five minutes while its server does not answer, unless ``opener`` does otherwise.
     A remote that shows an older state, or older keys, than the store saw there before is refused;
@@ -968,15 +969,16 @@ class Remotes:
                     own_id = connection.files.members.own_id
                     wanted = lacking(letter, delivery, own_id, view.visible.values())
                     if wanted.snapshots:
-                        objects = inbox.objects(delivery, RemoteObjects(connection.files, view))
-                        stored = push_snapshots(
-                            connection.protocol,
-                            wanted.history,
-                            objects,
-                            wanted.snapshots,
-                            view=view,
-                            jobs=self._jobs,
-                        )
+                        others = RemoteObjects(connection.files, view)
+                        with Spool(remote.session.store.layout.temporary) as spool:
+                            stored = push_snapshots(
+                                connection.protocol,
+                                wanted.history,
+                                inbox.objects(delivery, others, spool),
+                                wanted.snapshots,
+                                view=view,
+                                jobs=self._jobs,
+                            )
                         remote.note_pushed(stored.commits)
                         view = connection.protocol.read(skips_damaged=True)
                         view.require_whole()

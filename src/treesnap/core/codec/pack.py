@@ -29,6 +29,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from io import BytesIO
 from zlib import crc32
 
 from treesnap.core.codec.compress import (
@@ -421,15 +422,26 @@ def encode_footer(offsets: Sequence[int], end: int) -> bytes:
     return footer + trailer + _CHECK.pack(crc32(trailer))
 
 
+def taken(blocks: list[Encoded]) -> Iterator[Encoded]:
+    """Yields blocks, and takes them out of the list: their memory is needed for their pack."""
+    blocks.reverse()
+    while blocks:
+        yield blocks.pop()
+
+
 def encode_pack(blocks: Iterable[Encoded]) -> tuple[bytes, list[BlockTable]]:
-    """Returns the bytes of a sealed pack, and its blocks as if the pack had no id."""
-    pieces, tables, end = [header(FileKind.PACK)], list[BlockTable](), HEADER_SIZE
+    """Returns the bytes of a sealed pack, and its blocks as if the pack had no id.
+
+    No block is needed any more when the next one is taken.
+    """
+    content, tables, end = BytesIO(), list[BlockTable](), HEADER_SIZE
+    content.write(header(FileKind.PACK))
     for encoded in blocks:
-        pieces.append(encoded.data)
+        content.write(encoded.data)
         tables += encoded.tables_at(b"", end)
         end += len(encoded.data)
-    pieces.append(encode_footer([table.block.offset for table in tables], end))
-    return b"".join(pieces), tables
+    content.write(encode_footer([table.block.offset for table in tables], end))
+    return content.getvalue(), tables
 
 
 def footer_offset(trailer: bytes | memoryview) -> int | None:
