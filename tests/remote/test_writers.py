@@ -32,7 +32,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.events import NullMonitor
 from treesnap.core.model.ids import object_id
 from treesnap.core.ops.access import opened
-from treesnap.remote import Remotes
+from treesnap.remote import Remotes, deliveries, push
 from treesnap.remote.copies import Doubled
 from treesnap.remote.deliveries import Inbox
 from treesnap.remote.files import SealedFiles
@@ -444,6 +444,19 @@ def test_junk_in_the_inbox_is_not_fetched(delivered):
 
     assert (len(result.received), len(result.left)) == (1, 10)
     assert not huge.keys() & set(fetched)
+
+
+def test_a_delivery_of_too_many_objects_is_refused_before_anything_is_written(scene, monkeypatch):
+    monkeypatch.setattr(deliveries, "OBJECTS_MAX", 30)
+    monkeypatch.setattr(push, "PACK_SIZE_TARGET", 1 << 16)
+    _, invitation = scene.owner.invite_writer()
+    random = Random(1)
+    scene.work("box", **{f"file-{number}": random.randbytes(1 << 14) for number in range(40)})
+
+    with pytest.raises(InvalidArgument, match="at most 30 objects"):
+        scene.deliver("box", invitation)
+
+    assert scene.inbox() == []
 
 
 @pytest.mark.parametrize("name", ["deliver", "receive"])

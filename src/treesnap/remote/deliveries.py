@@ -114,6 +114,8 @@ def send(
             source, delivery.snapshots, lambda item: item.id in before or seen(item)
         )
 
+    if sum(1 for _ in needed()) > OBJECTS_MAX:
+        raise InvalidArgument(f"A delivery has at most {OBJECTS_MAX} objects: name fewer REFs")
     stored, names = Uploaded(), list[DeliveryName]()
 
     def put(part: int, content: bytes) -> DeliveryName:
@@ -128,8 +130,6 @@ def send(
         content, tables = encode_pack(taken(blocks))
         names.append(put(part, content))
         objects, size_bytes = sum(table.object_count for table in tables), len(content)
-        if stored.objects + objects > OBJECTS_MAX:
-            raise InvalidArgument(f"A delivery has at most {OBJECTS_MAX} objects: name fewer REFs")
         del content  # its memory is needed for the next one
         stored = stored._replace(
             objects=stored.objects + objects,
