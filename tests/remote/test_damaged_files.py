@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import treesnap
-from blob_doubles import MemoryBlobs
+from blob_doubles import MemoryBlobs, WrappedBlobs
 from oracle import difference, record
 from sampling import sized
 from treesnap.core.codec.pack import MAGIC
@@ -236,6 +236,38 @@ def test_a_remote_is_rebuilt_from_its_packs(scene, folders, is_lost):
     accepting = scene.opened(scene.handle)._accepting()
     assert accepting.push().snapshots == ()
     assert scene.remotes.verify(read_data=True).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("folders", "counts"),
+    [([], (0, 0)), (["catalog"], (0, 4)), (["index", "catalog", "commits"], (3, 3))],
+    ids=["nothing", "catalog", "all"],
+)
+def test_a_rebuild_reads_what_a_pack_says_of_its_commit_once(scene, folders, counts):
+    """A whole pack, or what it says of its commit; beside that the directories of what is found."""
+    for name in list(scene.content):
+        if name.partition("/")[0] in folders:
+            del scene.content[name]
+    other = treesnap.open(scene.base / "garden", scene.base / "second")
+    encrypted = scene.remotes.list()[0].is_encrypted
+    scene.opened(other).add("backup", "s3://b", encrypted=None if encrypted else False)
+    read: list[str] = []
+
+    class Noted(WrappedBlobs):
+        def around(self, method, proceed, arguments):
+            if method in {"get", "get_ranges"} and arguments[0].startswith("packs/"):
+                read.append(method)
+            return proceed()
+
+    def opener(_url, *, make=False):
+        return Noted(MemoryBlobs(scene.content))
+
+    secret_of = scene.remotes._secret_of
+
+    result = Remotes(other, secret_of, opener).repair(rebuild=True)
+
+    assert result.rebuilt.snapshots == 3
+    assert (read.count("get"), read.count("get_ranges")) == counts
 
 
 @pytest.mark.parametrize("where", ["header", "content", "table", "end"])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from types import MappingProxyType
 
 from treesnap.core.codec.compress import LEVEL_REWRITE
@@ -354,21 +354,24 @@ class Collector:
         """Returns what packs hold of commits that are not visible and not below a floor, as far as
         it is whole.
         """
-        objects = RemoteObjects(self._files, view)
+        objects, known = RemoteObjects(self._files, view), self._remote.origins
+        seen = {entry.name.numbers for entry in view.visible.values()}
         origins = {
             entry.id
             for part in view.all_packs
             for entry in part.entries()
             if entry.kind == ObjectKind.SNAPSHOT
+            and entry.id not in known
+            and part.packs[entry.pack_id].numbers not in seen
         }
         gone: dict[tuple[int, bytes, int], set[bytes]] = defaultdict(set)
         for deletion in self._remote.read_deletions(skips_damaged=True).listed.values():
             gone[deletion.commit.numbers].update(deletion.snapshots)
-        seen = {entry.name.numbers for entry in view.visible.values()}
         listed = {name.numbers: name for name in commits}
         whole: set[ObjectId] = set()
         found: dict[bytes, CommitEntry] = {}
-        for _, identity, data in _read(objects, origins):
+        read = ((identity, data) for _, identity, data in _read(objects, origins))
+        for identity, data in chain(known.items(), read):
             statement = self._remote.statement_of(data) if data is not None else None
             if statement is None:
                 continue

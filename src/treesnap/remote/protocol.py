@@ -555,6 +555,10 @@ class Remote:
         """The last state that was read, with its number."""
         self._unsigned: dict[int, Corrupt] = {}
         """Higher numbers that were listed then, under which no member signed anything."""
+        self._unlisted: dict[RemoteName, IndexedPacks | None] = {}
+        """What is in the packs that were read whole, because nothing lists them."""
+        self.origins: dict[ObjectId, bytes] = {}
+        """Those in these packs."""
 
     # Reading
 
@@ -711,16 +715,20 @@ class Remote:
 
     def unlisted_packs(self, view: View, floor: int = 0) -> tuple[IndexedPacks, ...]:
         """Returns what is in the packs that nothing readable lists, from an epoch on; reads all of
-        each.
+        each, once.
 
         Of a pack that is damaged, it is what lies in whole blocks.
         """
         found = []
         for name in self.names(Folder.PACKS):
             if name.number >= floor and name not in view.sizes:
-                content, tables = self._whole_blocks(name)
-                if tables:
-                    found.append(IndexedPacks.of_pack(name, tables, len(content)))
+                if name not in self._unlisted:
+                    content, tables = self._whole_blocks(name)
+                    part = IndexedPacks.of_pack(name, tables, len(content)) if tables else None
+                    self._unlisted[name] = part
+                    self.origins.update(_origins(tables, content))
+                if (part := self._unlisted[name]) is not None:
+                    found.append(part)
         return tuple(found)
 
     def _whole_blocks(self, name: RemoteName) -> tuple[bytes, list[BlockTable]]:
