@@ -127,15 +127,18 @@ def wander(
     damages: bool = False,
     plants: bool = False,
     rebuilds: bool = False,
+    part_size: int = 1 << 30,
 ) -> None:
     """Runs many machines at once, in an order drawn by lot; some of them always collect.
+
+    A new part of index or catalog holds no more than ``part_size`` says.
 
     With ``loses`` the server loses packs, and with ``damages`` commits, deletions and states cannot
     be read any more, the states for a while. With ``plants`` a thief writes among the states. With
     ``rebuilds`` parts of catalog and index cannot be read, until machines write them anew.
     """
     random = Random(seed)
-    world = World(broken, changes_per_check=1 if machines < 100 else 100)
+    world = World(broken, 1 if machines < 100 else 100, part_size)
 
     def start(which: int) -> Actor:
         if loses and random.random() < 0.1:
@@ -271,6 +274,12 @@ def test_no_order_of_requests_loses_anything():
 def test_no_order_of_requests_loses_anything_when_many_are_tried(share):
     for seed in range(share, RUNS, 4):
         wander("", seed)
+
+
+def test_an_index_of_several_new_parts_loses_nothing():
+    """A collector may die between them."""
+    for seed in range(sized(30, 5_000)):
+        wander("", seed, part_size=1 + seed % 3)
 
 
 def test_a_thousand_machines_and_eight_collectors_lose_nothing():

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby, islice
+from operator import itemgetter
 from types import MappingProxyType
 
 from treesnap.core.codec.compress import LEVEL_REWRITE
-from treesnap.core.codec.index import encode_index
+from treesnap.core.codec.index import IndexPart, encode_index
 from treesnap.core.codec.pack import (
     PACK_SIZE_TARGET,
     Encoded,
@@ -31,7 +32,7 @@ from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, RemoteFailed
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Record
-from treesnap.remote.objects import Place, RemoteObjects, needed_objects
+from treesnap.remote.objects import RemoteObjects, needed_objects
 from treesnap.remote.protocol import IndexedPacks, Missing, Remote, View
 from treesnap.remote.records import (
     CATALOG,
@@ -55,8 +56,17 @@ from treesnap.remote.records import (
 _PARTS = (Folder.INDEX, Folder.CATALOG)
 PARTIAL_EPOCHS = 4
 """So many epochs a partial commit keeps its packs; each is a collection."""
+PART_OBJECTS_MAX = 180_000
+"""So many objects a part of the index lists, which takes 8 MiB; only one of a single pack more."""
+PART_COMMITS_MAX = 8192
+"""So many commits a part of the catalog holds."""
 PARTS_MAX = 8
-"""So many parts of the index, and of the catalog, may be left as they are."""
+"""So many parts of the index, and of the catalog, that are not half full may be left as they are:
+joining more of them for each collection would write each row again and again."""
+CONDEMNED_MAX = 4096
+"""So many packs go in one collection: every reader reads their names meanwhile."""
+COPIED_MAX = 1 << 17
+"""So many objects are copied in one, but for those of a single pack."""
 WASTE_MIN = 0.5
 """A pack of which this part or more is waste is rewritten."""
 _ENCODED_AT_ONCE = 4 << 20
@@ -121,7 +131,8 @@ class Collector:
         usage = _usage(view, needed, live.values(), gone)
         unreadable = self._unreadable(view, usage.elsewhere)
         copies, uncopied = self._copy(view, usage.copied)
-        condemned = _without_needed(view, usage.condemned, unreadable | uncopied)
+        unsafe = unreadable | uncopied
+        condemned = _without_needed(view, usage.condemned, unsafe.__contains__)
         state = view.state._replace(
             epoch=view.state.epoch + 1,
             condemned=tuple(sorted(condemned)),
@@ -139,7 +150,8 @@ class Collector:
         if last.number != number:
             return None
         new = (entry for key, entry in last.visible.items() if key not in live)
-        dead = _without_needed(last, condemned, self._needed(new, last) - needed)
+        late = self._needed(new, last)
+        dead = _without_needed(last, condemned, lambda each: each in late and each not in needed)
         final = closing._replace(
             floor=closing.closing, condemned=(), removed=(), collected_at_ns=self._clock_ns()
         )
@@ -171,17 +183,17 @@ class Collector:
         view.require_whole()
         return view
 
-    def _needed(self, entries: Iterable[CommitEntry], view: View) -> set[ObjectId]:
+    def _needed(self, entries: Iterable[CommitEntry], view: View) -> NeededObjects:
         """Returns the objects that the snapshots of commits need, and what says of them in packs
         which they are.
         """
-        entries = tuple(entries)
-        needed = {ObjectId(entry.origin) for entry in entries if entry.origin}
+        entries, needed = tuple(entries), NeededObjects(view)
+        for entry in entries:
+            if entry.origin:
+                needed.add(ObjectId(entry.origin))
 
         def is_known(reference: Reference) -> bool:
-            known = reference.id in needed
-            needed.add(reference.id)
-            return known
+            return not needed.add(reference.id)
 
         snapshots = [payload for entry in entries for payload in entry.snapshots]
         with damage_of_remote():
@@ -262,18 +274,21 @@ class Collector:
     def _catalog_parts(
         self, view: View, number: int, catalog: Mapping[bytes, CommitEntry]
     ) -> tuple[RemoteName, ...]:
-        """Returns the parts of a catalog: old ones where nothing changed, and one for the rest."""
+        """Returns the parts of a catalog: old ones where nothing changed, and new ones for the
+        rest.
+        """
         parts = self._remote.catalog_parts(view)
-        kept = [
+        same = [
             name
             for name, entries in sorted(parts.items(), key=lambda item: -len(item[1]))
             if all(catalog.get(entry.name.key) == entry for entry in entries)
-        ][:PARTS_MAX]
+        ]
+        full = sum(len(parts[name]) > PART_COMMITS_MAX // 2 for name in same)
+        kept = same[: full + PARTS_MAX]
         held = {entry.name.key for name in kept for entry in parts[name]}
-        rest = tuple(entry for key, entry in sorted(catalog.items()) if key not in held)
-        if rest:
-            content = CATALOG.seal(rest)
-            kept.append(self._files.put(Folder.CATALOG, number, content))
+        rest = (entry for key, entry in sorted(catalog.items()) if key not in held)
+        while part := tuple(islice(rest, PART_COMMITS_MAX)):
+            kept.append(self._files.put(Folder.CATALOG, number, CATALOG.seal(part)))
         return tuple(kept)
 
     def _index_parts(
@@ -283,27 +298,24 @@ class Collector:
         packs: frozenset[RemoteName],
         new: Sequence[IndexedPacks],
     ) -> tuple[RemoteName, ...]:
-        """Returns the parts of an index: old ones where nothing goes, and one for the rest."""
+        """Returns the parts of an index: old ones where nothing goes, and new ones for the rest.
+
+        A part is of some packs, and of no more objects than one file may list. Where a pack goes,
+        only the part that lists it is written anew.
+        """
         old = sorted(
             zip(view.state.index_parts, view.index, strict=True),
             key=lambda item: -item[1].rows.count,
         )
-        kept = [item for item in old if packs.issuperset(item[1].packs.values())][:PARTS_MAX]
+        whole = [item for item in old if packs.issuperset(item[1].packs.values())]
+        full = sum(part.rows.count > PART_OBJECTS_MAX // 2 for _, part in whole)
+        kept = whole[: full + PARTS_MAX]
         names = [name for name, _ in kept]
         held = {name for _, part in kept for name in part.packs.values()}
-        rest = [part for part in view.all_packs if not held.issuperset(part.packs.values())]
-        sources = [part.entries_of(packs - held) for part in rest] + [
-            part.entries_of(None) for part in new
-        ]
-        sizes = {name: size for part in reversed(new) for name, size in part.sizes()}
-        for part in reversed(rest):  # what the first says of a pack counts
-            sizes |= {name: size for name, size in part.sizes() if name in packs - held}
-        if sizes:
-            rows = (entry for entry, _ in groupby(heapq.merge(*sources)))
-            covered = {name.key: size for name, size in sizes.items()}
-            index = RemoteIndexPart(tuple(sorted(sizes)), bytes(encode_index(rows, covered)))
-            content = REMOTE_INDEX.seal(index)
-            names.append(self._files.put(Folder.INDEX, number, content))
+        sources = [part for part in view.all_packs if not held.issuperset(part.packs.values())]
+        wanted = (packs - held).union(*(part.packs.values() for part in new))
+        written = (REMOTE_INDEX.seal(index) for index in _index_of((*sources, *new), wanted))
+        names += (self._files.put(Folder.INDEX, number, content) for content in written)
         return tuple(names)
 
     def rebuild(self, known: Marks) -> Rebuilt:
@@ -432,6 +444,48 @@ class Collector:
         self._files.delete([*map(str, garbage), *older])
 
 
+def _index_of(
+    sources: Sequence[IndexedPacks], wanted: AbstractSet[RemoteName]
+) -> Iterator[RemoteIndexPart]:
+    """Yields the parts of an index of some packs, each of so many packs as fit into it.
+
+    Of the size of a pack, what the first source says counts that lists it.
+    """
+    sizes: dict[RemoteName, int] = {}
+    counts = Counter[RemoteName]()
+    for source in sources:
+        for name, size in source.sizes():
+            if name in wanted:
+                sizes.setdefault(name, size)
+        counts.update(source.packs[entry.pack_id] for entry in source.entries())
+    for group in _joined(sizes, counts):
+        rows = heapq.merge(
+            *(
+                source.entries_of(group)
+                for source in sources
+                if not group.isdisjoint(source.packs.values())
+            )
+        )
+        covered = {name.key: sizes[name] for name in group}
+        content = encode_index((entry for entry, _ in groupby(rows)), covered)
+        yield RemoteIndexPart(tuple(sorted(group)), bytes(content))
+
+
+def _joined(
+    packs: Iterable[RemoteName], counts: Mapping[RemoteName, int]
+) -> Iterator[frozenset[RemoteName]]:
+    """Yields packs, as many at once as have no more objects than a part lists."""
+    group, count = list[RemoteName](), 0
+    for name in packs:
+        if group and count + counts[name] > PART_OBJECTS_MAX:
+            yield frozenset(group)
+            group, count = [], 0
+        group.append(name)
+        count += counts[name]
+    if group:
+        yield frozenset(group)
+
+
 def _lacks(view: View, folder: Folder) -> bool:
     return any(name.startswith(f"{folder}/") for name in view.lacks)
 
@@ -520,65 +574,177 @@ def _read(
                 yield kind, object_id, None
 
 
+class NeededObjects:
+    """The objects of a view that snapshots need: a byte for each row of it."""
+
+    def __init__(self, view: View) -> None:
+        self._rows: list[tuple[IndexPart, bytearray]] = [
+            (part.rows, bytearray(part.rows.count)) for part in view.all_packs
+        ]
+        self._others: set[ObjectId] = set()
+        """Those that are in no row."""
+
+    def add(self, object_id: ObjectId) -> bool:
+        """Takes note of an object; returns whether it was not noted before."""
+        for rows, marks in self._rows:
+            position = rows.position(object_id)
+            if position is not None:
+                is_new = not marks[position]
+                marks[position] = 1
+                return is_new
+        is_new = object_id not in self._others
+        self._others.add(object_id)
+        return is_new
+
+    def __contains__(self, object_id: ObjectId) -> bool:
+        for rows, marks in self._rows:
+            position = rows.position(object_id)
+            if position is not None:
+                return bool(marks[position])
+        return object_id in self._others
+
+    def is_noted_at(self, part: int, position: int) -> bool:
+        """Tells whether an object is noted at a row; of several rows of one, it is the first."""
+        return bool(self._rows[part][1][position])
+
+
+_LIES_ELSEWHERE, _STAYS = 1, 2
+"""What is to become of a row of a needed object, in :class:`_Claims`."""
+
+
+class _Claims:
+    """Which row of each needed object stays: a byte for each row.
+
+    It is the first of a pack that is there, those of partial commits before others; else the first
+    of a pack that is gone, unless the commit there alone said it.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        needed: NeededObjects,
+        kept: AbstractSet[bytes],
+        gone: Container[RemoteName],
+    ) -> None:
+        self.total: Counter[RemoteName] = Counter()
+        """The bytes of the objects of each pack."""
+        self.used: Counter[RemoteName] = Counter()
+        """Those of the objects that stay there."""
+        self.used_objects: Counter[RemoteName] = Counter()
+        numbered = enumerate(view.all_packs)
+        self._parts: list[tuple[int, IndexedPacks]] = sorted(
+            numbered, key=lambda item: kept.isdisjoint(item[1].packs)
+        )
+        self._claims: list[bytearray] = [bytearray(part.rows.count) for _, part in self._parts]
+        rows = heapq.merge(*map(self._rows, range(len(self._parts))))
+        for object_id, group in groupby(rows, key=itemgetter(0)):
+            self._claim(object_id, list(group), needed, gone)
+
+    def _rows(self, rank: int) -> Iterator[tuple[ObjectId, int, int, IndexEntry]]:
+        for position, entry in self._parts[rank][1].numbered():
+            yield entry.id, rank, position, entry
+
+    def _claim(
+        self,
+        object_id: ObjectId,
+        rows: list[tuple[ObjectId, int, int, IndexEntry]],
+        needed: NeededObjects,
+        gone: Container[RemoteName],
+    ) -> None:
+        is_needed = object_id in needed if len(rows) > 1 else self._is_needed(rows[0], needed)
+        there: list[tuple[RemoteName, int, int, int]] = []
+        others, said = there.copy(), there.copy()
+        for _, rank, position, entry in rows:
+            name = self._parts[rank][1].packs[entry.pack_id]
+            row = name, rank, position, entry.size_bytes
+            if name not in gone:
+                there.append(row)
+            else:
+                (said if entry.kind == ObjectKind.SNAPSHOT else others).append(row)
+        keeper: RemoteName | None = None
+        for name, rank, position, size in (*there, *others):
+            self.total[name] += size
+            if is_needed:
+                keeper = keeper or name
+                self._claims[rank][position] = _STAYS if name == keeper else _LIES_ELSEWHERE
+                if name == keeper:
+                    self.used[name] += size
+                    self.used_objects[name] += 1
+        for name, rank, position, _ in said if keeper is not None else ():
+            self._claims[rank][position] = _STAYS if name == keeper else _LIES_ELSEWHERE
+
+    def _is_needed(self, row: tuple[ObjectId, int, int, IndexEntry], needed: NeededObjects) -> bool:
+        object_id, rank, position, _ = row
+        return needed.is_noted_at(self._parts[rank][0], position) or object_id in needed
+
+    def of_packs(
+        self, packs: Container[RemoteName]
+    ) -> tuple[list[IndexEntry], dict[ObjectId, RemoteName]]:
+        """Returns what some packs have of needed objects: what stays there, and other ones with the
+        packs that keep them, if they are none of these.
+        """
+        staying: list[IndexEntry] = []
+        elsewhere: dict[ObjectId, RemoteName] = {}
+        for (_, part), claims in zip(self._parts, self._claims, strict=True):
+            for position, entry in part.numbered():
+                claim = claims[position]
+                if not claim or part.packs[entry.pack_id] not in packs:
+                    continue
+                if claim == _STAYS:
+                    staying.append(entry)
+                elif (keeper := self._keeper(entry.id)) not in packs:
+                    elsewhere[entry.id] = keeper
+        return staying, elsewhere
+
+    def _keeper(self, object_id: ObjectId) -> RemoteName:
+        """Returns the pack where an object stays that lies elsewhere too."""
+        for (_, part), claims in zip(self._parts, self._claims, strict=True):
+            position = part.rows.position(object_id)
+            while position is not None and claims[position] != _STAYS:
+                position = part.rows.position(object_id, position + 1)
+            entry = part.rows.at(position) if position is not None else None
+            if entry is not None:
+                return part.packs[entry.pack_id]
+        raise AssertionError("an object that lies elsewhere stays in no pack")
+
+
 def _usage(
     view: View,
-    needed: set[ObjectId],
+    needed: NeededObjects,
     live: Iterable[CommitEntry],
     gone: AbstractSet[RemoteName],
 ) -> _Usage:
     """Returns which packs go, and what of them must be copied first.
 
     A pack that is ``gone`` keeps what lies in no other one, so that it stays named until that is
-    stored again.
+    stored again. Of more packs than one state names, or than is copied at once, those go first of
+    which the least is needed.
     """
     kept = {pack_id for entry in live for pack_id in entry.kept}
-    total, used = Counter[RemoteName](), Counter[RemoteName]()
-    claimed: dict[ObjectId, RemoteName] = {}
-    sizes = view.sizes
-    parts = sorted(view.all_packs, key=lambda part: kept.isdisjoint(part.packs))
-
-    def places() -> Iterator[Place]:
-        of_gone: list[Place] = []
-        for part in parts:
-            for entry in part.entries():
-                name = part.packs[entry.pack_id]
-                if name in gone:
-                    if entry.kind != ObjectKind.SNAPSHOT:  # only a commit there said it
-                        of_gone.append((name, entry))
-                else:
-                    yield name, entry
-        yield from of_gone
-
-    for name, entry in places():
-        size = entry.size_bytes
-        total[name] += size
-        if entry.id in needed and claimed.setdefault(entry.id, name) == name:
-            used[name] += size
+    claims, sizes = _Claims(view, needed, kept, gone), view.sizes
+    total, used = claims.total, claims.used
     small = [name for name, size in sizes.items() if size < SMALL_PACK_SIZE]
     joined = frozenset(small if len(small) >= SMALL_PACKS_MIN else ())
-    condemned = frozenset(
+    wasted = [
         name
         for name in sizes
         if (name.key not in kept or name in gone)
         and (used[name] <= total[name] * (1 - WASTE_MIN) or name in joined)
+    ]
+    wasted.sort(key=lambda name: (used[name], name))
+    copies = accumulate(claims.used_objects[name] for name in wasted)
+    condemned = frozenset(
+        name
+        for number, (name, count) in enumerate(zip(wasted, copies, strict=True))
+        if number == 0 or (number < CONDEMNED_MAX and count <= COPIED_MAX)
     )
-    copied: list[IndexEntry] = []
-    elsewhere: dict[ObjectId, RemoteName] = {}
-    for part in parts:
-        for entry in part.entries():
-            name, keeper = part.packs[entry.pack_id], claimed.get(entry.id)
-            if name not in condemned or keeper is None:
-                continue
-            if keeper == name:
-                copied.append(entry)
-            elif keeper not in condemned:
-                elsewhere[entry.id] = keeper
+    copied, elsewhere = claims.of_packs(condemned)
     copied.sort(key=lambda entry: (entry.pack_id, entry.offset))
     return _Usage(condemned, copied, elsewhere)
 
 
 def _without_needed(
-    view: View, condemned: frozenset[RemoteName], needed: set[ObjectId]
+    view: View, condemned: frozenset[RemoteName], is_needed: Callable[[ObjectId], bool]
 ) -> frozenset[RemoteName]:
     """Returns the condemned packs without an object that is needed only since they were condemned.
 
@@ -587,8 +753,9 @@ def _without_needed(
     spared = {
         name
         for part in view.all_packs
+        if not condemned.isdisjoint(part.packs.values())
         for entry in part.entries()
-        if entry.id in needed and (name := part.packs[entry.pack_id]) in condemned
+        if (name := part.packs[entry.pack_id]) in condemned and is_needed(entry.id)
     }
     return condemned - spared
 

@@ -82,7 +82,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -330,11 +338,16 @@ class IndexedPacks:
         """Yields what is in the packs, by id; what can be in no place is nowhere."""
         return filter(_is_possible, self.rows)
 
-    def entries_of(self, packs: frozenset[RemoteName] | None) -> Iterator[IndexEntry]:
-        """Yields what is in some of the packs, or in all, by id."""
-        for entry in self.entries():
-            if packs is None or self.packs[entry.pack_id] in packs:
-                yield entry
+    def entries_of(self, packs: Container[RemoteName]) -> Iterator[IndexEntry]:
+        """Yields what is in some of the packs, by id."""
+        return (entry for entry in self.entries() if self.packs[entry.pack_id] in packs)
+
+    def numbered(self) -> Iterator[tuple[int, IndexEntry]]:
+        """Yields what is in the packs, by id, with the numbers of the rows."""
+        for number in range(self.rows.count):
+            entry = self.rows.at(number)
+            if entry is not None and _is_possible(entry):
+                yield number, entry
 
     def first(self, object_id: ObjectId) -> tuple[RemoteName, IndexEntry] | None:
         """Returns a place of an object, or None."""

@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import count
+from itertools import count, islice
 from random import Random
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ BROKEN_RULES = {
     "checks for a state, then puts it",
     "names parts that are not there yet",
     "numbers parts by the state that it read",
+    "keeps a part of which something goes",
     "removes a commit of which snapshots are left",
     "lets go of packs that the server lost",
     "collects as if damaged commits held nothing",
@@ -256,8 +257,12 @@ def is_catalog(part: str) -> bool:
 class World:
     """A server, and what its users were told."""
 
-    def __init__(self, broken: str = "", changes_per_check: int = 1) -> None:
+    def __init__(
+        self, broken: str = "", changes_per_check: int = 1, part_size: int = 1 << 30
+    ) -> None:
         self.broken = broken
+        self.part_size = part_size
+        """So many packs a new part of the index lists, or commits one of the catalog."""
         self.changes_per_check = changes_per_check
         self.changes = 0
         self.files: dict[str, Any] = {state_name(0): State()}
@@ -887,20 +892,22 @@ class Collector(Machine):
         written: dict[str, object],
     ) -> Steps:
         """Returns the names of parts that hold what is wanted: old ones where nothing changed,
-        and one new part for the rest."""
+        and new ones for the rest, which list no more than fits."""
         names, rest = [], dict(wanted)
         for name in old:
             part = yield Get(name)
-            is_same = isinstance(part, dict) and all(
-                wanted.get(key) == value for key, value in part.items()
+            is_same = isinstance(part, dict) and (
+                all(wanted.get(key) == value for key, value in part.items())
+                or self.breaks("keeps a part of which something goes")
             )
             if is_same and self.random.random() < 0.6:
                 names.append(name)
                 for key in part:
-                    del rest[key]
-        if rest:
+                    rest.pop(key, None)
+        left = iter(rest.items())
+        while part := dict(islice(left, self.world.part_size)):
             name = f"index/{first:016x}-{kind}-{next(self.world.numbers)}"
-            written[name] = rest
+            written[name] = part
             names.append(name)
         return tuple(names)
 
