@@ -48,6 +48,7 @@ from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.core.ops.maintenance.roots import list_roots
 from treesnap.core.store.maintenance.retention import Policy
 from treesnap.remote import Remotes
+from treesnap.remote import remotes as remotes_module
 from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.blobs.directory import DirectoryBlobs
 from treesnap.remote.collector import PARTIAL_EPOCHS
@@ -203,6 +204,33 @@ def test_a_small_push_takes_six_requests_however_many_came_before(handle, garden
 
     # format or key slot; commits and states listed; pack, commit; states listed again
     assert requests == [6] * 4
+
+
+@pytest.mark.parametrize("is_denied", [False, True])
+def test_pushes_are_folded_once_there_are_many(handle, garden, place, monkeypatch, is_denied):
+    """So a reader does not ask for each. What keeps a machine from it fails no push."""
+    monkeypatch.setattr(remotes_module, "FOLD_MIN", 4)
+    monkeypatch.setattr(remotes_module, "FOLD_EVERY", 2)
+    opened(handle, place).add("backup", "s3://b")
+    fault = BlobFault(
+        kind=BlobFaultKind.FAIL_BEFORE, methods=frozenset({"create"}), is_lasting=True
+    )
+
+    def opener(url, *, make=False):
+        blobs = place(url, make=make)
+        return FaultyBlobs(blobs, fault) if is_denied else blobs
+
+    left = []
+    for number in range(10):
+        (garden / "plants").write_text(f"tulips {number}")
+        handle.create()
+        assert len(Remotes(handle, secret_of, opener).push().snapshots) == 1
+        left.append(sum(name.startswith("commits/") for name in place.content))
+
+    assert left == ([*range(1, 11)] if is_denied else [1, 2, 3, 4, 5, 0, 1, 2, 3, 4])
+    (history,) = opened(handle, place).histories()
+    assert history.snapshots == 10
+    assert opened(handle, place).verify(read_data=True).problems == ()
 
 
 def cached_files(handle: treesnap.Handle) -> list[Path]:

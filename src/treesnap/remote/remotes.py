@@ -15,7 +15,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
@@ -153,6 +153,10 @@ if TYPE_CHECKING:
 
 JOBS = 2
 """How many packs are sent or received at the same time by default."""
+FOLD_MIN = 64
+"""From so many pushes on that no collection has moved into the catalog, a push may do that."""
+FOLD_EVERY = 8
+"""Of so many commits of a machine, one may."""
 _COMMITS_KNOWN_MAX = 1 << 16
 """Commits of a history that are remembered as the root's own."""
 _WARNED_MAX = 5
@@ -340,6 +344,20 @@ class _RemoteSession(NamedTuple):
             self.connection.files.sweep_unfinished()
             self.note(*self.connection.protocol.read_state())
         return collected
+
+    def fold_now_and_then(self, pushed: RemoteName) -> None:
+        """Moves what was pushed into catalog and index, where that is much: then a reader asks for
+        a few files in place of each push.
+
+        Some of the machines that push do it, each after some of its commits. Costs no other one
+        anything, so what keeps it from that is left to the next.
+        """
+        is_turn = pushed.sequence % FOLD_EVERY == 0
+        if len(self.view.commits) < FOLD_MIN or not is_turn or not self.connection.may_collect:
+            return
+        with suppress(Busy, Corrupt, RemoteFailed), _alone(self, "remote gc"):
+            if Collector(self.connection.protocol).fold():
+                self.note(*self.connection.protocol.read_state())
 
     def note(self, number: int, state: RemoteState, generation: int = 0) -> None:
         """Remembers a state that was read, and keys, if newer ones were made than were opened."""
@@ -666,6 +684,7 @@ class Remotes:
             pushed = pushed._replace(commits=commits, pruned=pruned)
             remote.set_own_history(pushed)
             remote.note_pushed(stored.commits)
+            remote.fold_now_and_then(stored.commits[-1])
             return PushResult(remote.name, history_id, ids, stored)
 
     def prune(
