@@ -32,10 +32,14 @@ from remote_protocol import (
     Collector,
     Delete,
     Deleter,
+    Deletion,
+    Intruder,
     Machine,
     Rebuilder,
     Repairer,
+    Revoker,
     Steps,
+    Thief,
     World,
     Writer,
     closures,
@@ -53,8 +57,12 @@ HARD_TO_FIND = {
     "checks for a state, then puts it": 536,
     "counts commits below the floor": 25,
     "counts removed commits": 25,
+    "creates states although it is barred": 1377,
     "deletes from one commit of a number": 54,
     "does not look at the state after its commit": 13,
+    "looks for no newer list with a new state": 76,
+    "relies on what barred machines push": 78,
+    "revokes a machine that it did not bar": 25,
     "lists what was there some time ago": 95,
     "numbers parts by the state that it read": 209,
     "reads the state before it lists commits": 256,
@@ -88,6 +96,19 @@ FOUND_BY_JUNK = {
     "passes a state that no member signed before it is there",
     "sweeps what no member signed above the state",
 }
+FOUND_BY_REVOCATIONS = {
+    "acknowledges what it pushed when it was barred",
+    "creates states although it is barred",
+    "looks for no newer list with a new state",
+    "relies on what barred machines push",
+    "revokes a machine of which it folded nothing",
+    "revokes a machine that it did not bar",
+}
+COLLECTORS = {
+    "creates states although it is barred": 5,
+    **dict.fromkeys(FOUND_BY_JUNK, 6),
+}
+FOUND_BY_THIEVES = {"carries out what a member deletes"}
 
 CHOICE = st.integers(0, 7)
 
@@ -128,6 +149,8 @@ def wander(
     plants: bool = False,
     rebuilds: bool = False,
     part_size: int = 1 << 30,
+    revokes: bool = False,
+    steals: bool = False,
 ) -> None:
     """Runs many machines at once, in an order drawn by lot; some of them always collect.
 
@@ -135,14 +158,20 @@ def wander(
 
     With ``loses`` the server loses packs, and with ``damages`` commits, deletions and states cannot
     be read any more, the states for a while. With ``plants`` a thief writes among the states. With
-    ``rebuilds`` parts of catalog and index cannot be read, until machines write them anew.
+    ``rebuilds`` parts of catalog and index cannot be read, until machines write them anew. With
+    ``revokes`` machines are revoked, and their keys used on; with ``steals`` a thief deletes with
+    the key of a member.
     """
     random = Random(seed)
-    world = World(broken, 1 if machines < 100 else 100, part_size)
+    world = World(broken, 1 if machines < 100 else 100, part_size, revokes=revokes)
 
     def start(which: int) -> Actor:
         if loses and random.random() < 0.1:
             return Actor(Repairer(world, random).steps())
+        if revokes and random.random() < 0.2:
+            return Actor(random.choice([Revoker, Revoker, Intruder])(world, random).steps())
+        if steals and random.random() < 0.1:
+            return Actor(Thief(world, random).steps())
         if rebuilds and random.random() < 0.15:
             return Actor(Rebuilder(world, random).steps())
         kind = random.choices([Collector, Deleter, Writer], [25, 15, 60])[0]
@@ -202,13 +231,15 @@ def settle(world: World, random: Random) -> None:
     needed = closures(root for held in view.visible.values() for root in held.roots.values())
     for name, held in view.packs.items():
         assert held & needed, f"{name} holds waste alone"
-    named = {state_name(view.number), *view.state.index, *view.state.catalog, *view.packs}
+    lists = [name for name in world.files if name.startswith("members/")]
+    named = {*lists, state_name(view.number), *view.state.index, *view.state.catalog, *view.packs}
     left = {
         name
         for name, held in world.files.items()
         if held is not DAMAGED
         and (not name.endswith(COPY) or number_in(name) < view.number)
         and (held is not JUNK or number_in(name) < view.number)
+        and (not isinstance(held, Deletion) or not held.is_of_member)
     }
     assert left == named, "garbage is left"
 
@@ -317,6 +348,17 @@ def test_what_no_member_signed_among_the_states_stops_nothing():
         wander("", seed, plants=True, collectors=6 * (seed % 2))
 
 
+def test_what_a_machine_pushed_before_it_was_revoked_stays():
+    """And what it pushes later counts for nothing, also to those that were at work meanwhile."""
+    for seed in range(sized(30, 5_000)):
+        wander("", seed, revokes=True, collectors=2 * (seed % 2))
+
+
+def test_a_member_removes_nothing():
+    for seed in range(sized(30, 3_000)):
+        wander("", seed, steals=True)
+
+
 @pytest.mark.parametrize("broken", sorted(BROKEN_RULES))
 def test_a_broken_rule_is_found(broken):
     def search() -> None:
@@ -327,8 +369,10 @@ def test_a_broken_rule_is_found(broken):
                 loses=broken in FOUND_BY_LOSSES,
                 damages=broken in FOUND_BY_DAMAGE,
                 plants=broken in FOUND_BY_JUNK,
-                collectors=6 if broken in FOUND_BY_JUNK else 0,
+                collectors=COLLECTORS.get(broken, 0),
                 rebuilds=broken in FOUND_BY_REBUILDS,
+                revokes=broken in FOUND_BY_REVOCATIONS,
+                steals=broken in FOUND_BY_THIEVES,
             )
 
     with pytest.raises(AssertionError):

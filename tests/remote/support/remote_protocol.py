@@ -7,6 +7,8 @@ requests land once more, long after. Lists come in pages of three names.
 An object is a tuple: ``("leaf", n)``, or ``("tree", child, ...)``. A name says when its file was
 written: packs and commits carry the epoch that their writer read, parts of the index and of the
 catalog the number of the first state that names them. A pack also says of which commit it is.
+Commits and states say which machine signed them, and deletions whether it may delete;
+``members/<number>`` has the machines that were revoked.
 
 Each rule can be broken on purpose.
 """
@@ -14,7 +16,7 @@ Each rule can be broken on purpose.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count, islice
@@ -56,6 +58,14 @@ BROKEN_RULES = {
     "collects as if damaged commits held nothing",
     "takes a damaged state for one that no member signed",
     "passes a state that no member signed before it is there",
+    "carries out what a member deletes",
+    # what roles and a revocation ask
+    "creates states although it is barred",
+    "acknowledges what it pushed when it was barred",
+    "relies on what barred machines push",
+    "revokes a machine that it did not bar",
+    "revokes a machine of which it folded nothing",
+    "looks for no newer list with a new state",
     # what who writes a copy owes
     "writes the copy of a state first",
     # what a repair owes
@@ -124,6 +134,7 @@ class Commit(NamedTuple):
     id: int
     snapshots: Snapshots
     packs: Packs
+    machine: int = 0
 
     @property
     def epoch(self) -> int:
@@ -137,6 +148,7 @@ class Pack(NamedTuple):
     objects: Objects
     snapshots: Snapshots | None = None
     """Those of its commit."""
+    machine: int = 0
 
 
 DAMAGED = "damaged"
@@ -153,6 +165,8 @@ class Deletion(NamedTuple):
     commit: int
     epoch: int
     snapshots: frozenset[int]
+    is_of_member: bool = False
+    """Whether a machine signed it that may not delete."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +183,11 @@ class State:
     """Parts, each of which says what some commits hold."""
     removed: frozenset[int] = frozenset()
     """Commits that lost all their snapshots since the floor rose."""
+    barred: frozenset[int] = frozenset()
+    """Machines that are being revoked: they create no state after it, and of what they push only
+    the catalog counts for certain."""
+    machine: int = 0
+    """The one that signed it."""
     token: object = None
     """Which attempt wrote it."""
 
@@ -258,11 +277,18 @@ class World:
     """A server, and what its users were told."""
 
     def __init__(
-        self, broken: str = "", changes_per_check: int = 1, part_size: int = 1 << 30
+        self,
+        broken: str = "",
+        changes_per_check: int = 1,
+        part_size: int = 1 << 30,
+        *,
+        revokes: bool = False,
     ) -> None:
         self.broken = broken
         self.part_size = part_size
         """So many packs a new part of the index lists, or commits one of the catalog."""
+        self.revokes = revokes
+        """Whether machines are told apart, and look for a list of those that were revoked."""
         self.changes_per_check = changes_per_check
         self.changes = 0
         self.files: dict[str, Any] = {state_name(0): State()}
@@ -280,6 +306,10 @@ class World:
         self.damaged: dict[str, Any] = {}
         """What commits and states held that the server damaged."""
         self.numbers = count(1)
+        self.revoked: set[int] = set()
+        """Machines of which a revocation was acknowledged."""
+        self.intruded: set[int] = set()
+        """What they pushed later."""
         self.past: list[list[str]] = []
 
     def breaks(self, rule: str) -> bool:
@@ -393,6 +423,8 @@ class World:
             for name, held in self.files.items()
             if name.startswith("state/") and not name.endswith(COPY) and held is not JUNK
         }
+        revoked = newest_list(self.files)
+        states = {number: item for number, item in states.items() if item.machine not in revoked}
         if not states:
             raise Lost("there is no state")
         number, state = max(states.items())
@@ -401,7 +433,7 @@ class World:
             for name, value in self.files.items()
             if name.startswith("commits/")
         ]
-        return seen(self, number, state, commits, {**self.files, **self.damaged})
+        return seen(self, number, state, commits, {**self.files, **self.damaged}, revoked)
 
     def check(self) -> None:
         """Raises Lost when something is not there that must be."""
@@ -413,6 +445,8 @@ class World:
         for name, held in view.packs.items():
             if name in self.files or name in self.lost:
                 there |= held
+        if self.intruded & view.catalog.keys():
+            raise Lost("a machine pushed that was revoked")
         deleted = {snapshot for _, snapshot in self.deleted}
         shown = {snapshot for held in view.visible.values() for snapshot in held.roots}
         for commit, snapshots in view.visible.items():
@@ -426,12 +460,20 @@ class World:
                 raise Lost(f"snapshot {snapshot} of commit {commit} was acknowledged")
 
 
+def newest_list(files: Mapping[str, Any]) -> frozenset[int]:
+    """Returns the machines that were revoked."""
+    lists = [name for name in files if name.startswith("members/")]
+    revoked: frozenset[int] = files[max(lists)] if lists else frozenset()
+    return revoked
+
+
 def seen(
     world: World,
     number: int,
     state: State,
     commits: Iterable[Commit],
     parts: Mapping[str, Any],
+    revoked: Collection[int],
 ) -> View:
     """Returns a view; raises KeyError where a part is missing."""
     catalog = {k: v for name in state.catalog for k, v in parts[name].items()}
@@ -440,6 +482,7 @@ def seen(
         commit.id: commit
         for commit in commits
         if commit.id not in catalog
+        and commit.machine not in revoked
         and (commit.epoch >= state.floor or world.breaks("counts commits below the floor"))
         and (commit.id not in state.removed or world.breaks("counts removed commits"))
     }
@@ -456,6 +499,12 @@ class Machine:
     """Commits that it wrote and that were acknowledged."""
     junk: set[int] = field(default_factory=set)
     """Numbers of files among the states that no member signed."""
+    revoked: frozenset[int] = frozenset()
+    """By the newest list that it read."""
+    newest_state: int = -1
+
+    def __post_init__(self) -> None:
+        self.identity = next(self.world.numbers) if self.world.revokes else 0
 
     def steps(self) -> Steps:
         """Yields its requests."""
@@ -520,9 +569,29 @@ class Machine:
                 if is_unsigned:
                     self.junk.add(number_in(name))
                     continue
-                if state is not None and state is not DAMAGED:
-                    return number_in(name), state
-                break
+                if state is None or state is DAMAGED:
+                    break
+                number = number_in(name)
+                if number > self.newest_state:
+                    is_rash = self.breaks("looks for no newer list with a new state")
+                    if self.world.revokes and not is_rash:
+                        yield from self.read_list()
+                    self.newest_state = number
+                if state.machine in self.revoked:
+                    self.junk.add(number)
+                    continue
+                return number, state
+
+    def read_list(self) -> Steps:
+        """Reads the newest list of the machines; returns its number."""
+        while True:
+            names = yield from self.list("members/")
+            if not names:
+                return 0
+            found = yield Get(names[-1])
+            if found is not None:
+                self.revoked = found
+                return number_in(names[-1])
 
     def next_number(self, number: int) -> int:
         """Returns the number of the state after one: what no member signed has a number too.
@@ -569,7 +638,7 @@ class Machine:
                 if commit is None:
                     return None
                 commits.append(commit)
-        return seen(self.world, number, state, commits, parts)
+        return seen(self.world, number, state, commits, parts, self.revoked)
 
     def get_commit(self, name: str) -> Steps:
         """Returns a commit; one that is damaged as its packs say it. None where it is gone."""
@@ -581,11 +650,16 @@ class Machine:
         if not packs or self.breaks("collects as if damaged commits held nothing"):
             return None if not packs else Commit(identity, Snapshots(epoch, {}, frozenset()), {})
         held = {pack: content.objects for pack, content in packs.items()}
-        return Commit(identity, next(iter(packs.values())).snapshots, held)
+        first = next(iter(packs.values()))
+        return Commit(identity, first.snapshots, held, first.machine)
 
     def create_state(self, number: int, state: State) -> Steps:
         """Writes a state if no other machine did; returns whether it counts."""
-        name, state = state_name(number), replace(state, token=object())
+        if self.identity in state.barred and not self.breaks(
+            "creates states although it is barred"
+        ):
+            return False
+        name, state = state_name(number), replace(state, token=object(), machine=self.identity)
         if self.breaks("checks for a state, then puts it"):
             if name in (yield from self.list("state/")):
                 return False
@@ -610,7 +684,10 @@ class Machine:
         """Looks at the state until it is clear whether a commit counts, or patience ends."""
         for _ in range(self.random.randrange(1, 20)):
             _, state = yield from self.read_state()
-            if state.closing <= commit.epoch or self.breaks(
+            is_barred = self.identity in state.barred and not self.breaks(
+                "acknowledges what it pushed when it was barred"
+            )
+            if (state.closing <= commit.epoch and not is_barred) or self.breaks(
                 "does not look at the state after its commit"
             ):
                 return True
@@ -658,7 +735,7 @@ class Writer(Machine):
                 frozenset(stored) if is_partial else frozenset(),
             )
             packs = yield from self.store(identity, stored, snapshots)
-            commit = Commit(identity, snapshots, packs)
+            commit = Commit(identity, snapshots, packs, self.identity)
             yield from self.put(f"commits/{commit.epoch:016x}-{commit.id}", commit)
             if not (yield from self.is_acknowledged(commit)):
                 self.old_packs.update(packs)
@@ -676,7 +753,11 @@ class Writer(Machine):
         certain = {
             k: commit
             for k, commit in view.commits.items()
-            if commit.epoch >= state.closing or self.breaks("relies on uncertain commits")
+            if (commit.epoch >= state.closing or self.breaks("relies on uncertain commits"))
+            and (
+                commit.machine not in state.barred
+                or self.breaks("relies on what barred machines push")
+            )
         }
         packs = dict(view.index)
         for commit in certain.values():
@@ -703,7 +784,7 @@ class Writer(Machine):
             if part or not (items or packs):
                 name = f"packs/{snapshots.epoch:016x}-{commit}-{next(self.world.numbers)}"
                 packs[name] = frozenset(part)
-                yield from self.put(name, Pack(packs[name], snapshots))
+                yield from self.put(name, Pack(packs[name], snapshots, self.identity))
         if self.breaks("reuses its packs of an earlier epoch"):
             packs |= self.old_packs
         return packs
@@ -726,8 +807,8 @@ class Repairer(Machine):
             if not lost:
                 return
             held = Snapshots(view.state.epoch, {}, lost)
-            yield from self.put(name, Pack(lost, held))
-            commit = Commit(identity, held, {name: lost})
+            yield from self.put(name, Pack(lost, held, self.identity))
+            commit = Commit(identity, held, {name: lost}, self.identity)
             yield from self.put(f"commits/{commit.epoch:016x}-{commit.id}", commit)
             yield from self.is_acknowledged(commit)
 
@@ -746,6 +827,18 @@ class Deleter(Machine):
                     name = f"deletions/{next(self.world.numbers)}"
                     yield from self.put(name, Deletion(commit, snapshots.epoch, gone))
                     self.world.gone |= {(commit, item) for item in gone}
+
+
+class Thief(Machine):
+    """Has the key of a member, and deletes what it sees."""
+
+    def steps(self) -> Steps:
+        """Does so once."""
+        view = yield from self.read()
+        for commit, snapshots in view.visible.items():
+            if snapshots.roots:
+                gone = Deletion(commit, snapshots.epoch, frozenset(snapshots.roots), True)
+                yield from self.put(f"deletions/{next(self.world.numbers)}", gone)
 
 
 class Collector(Machine):
@@ -806,7 +899,7 @@ class Collector(Machine):
         parts = yield from self.get_parts(closing)
         if commits is None or parts is None:
             return
-        last = seen(self.world, number, closing, commits, parts)
+        last = seen(self.world, number, closing, commits, parts, self.revoked)
         new = of_snapshots(last.visible.values()) - of_snapshots(live.values())
         dead = {name for name in condemned if not last.packs.get(name, frozenset()) & new}
         if self.breaks("spares nothing that new commits need"):
@@ -917,7 +1010,12 @@ class Collector(Machine):
             names = yield from self.list("deletions/")
             found = yield from self.get_all(names)
             if found is not None:
-                return {name: item for name, item in found.items() if item is not DAMAGED}
+                return {
+                    name: item
+                    for name, item in found.items()
+                    if item is not DAMAGED
+                    and (not item.is_of_member or self.breaks("carries out what a member deletes"))
+                }
 
     def list_commits(self, state: State) -> Steps:
         """Returns the commits that are listed now, or None when one is gone."""
@@ -1008,7 +1106,7 @@ class Rebuilder(Collector):
         if commits is None or found is None:
             return
         listed = [commit for commit in commits.values() if commit is not DAMAGED]
-        view = seen(self.world, number, state, listed, parts)
+        view = seen(self.world, number, state, listed, parts, self.revoked)
         named, visible = dict(view.packs), view.visible
         floors = {
             kind: 0 if any(is_catalog(name) is kind for name in lost) else state.floor
@@ -1053,6 +1151,85 @@ class Rebuilder(Collector):
             and (is_whole or self.breaks("rebuilds what is not whole"))
         ):
             rest[-commit] = snapshots
+
+
+class Revoker(Collector):
+    """Takes a machine off the list; what it pushed before stays."""
+
+    def steps(self) -> Steps:
+        """Bars a machine, folds what it pushed, and writes the next list, and a state after it."""
+        view = yield from self.read()
+        machines = {commit.machine for commit in view.commits.values()} | {view.state.machine}
+        machines -= {0, self.identity}
+        if not machines:
+            return
+        machine = self.random.choice(sorted(machines))
+        if not self.breaks("revokes a machine that it did not bar") and not (
+            yield from self.bar(machine)
+        ):
+            return
+        if not self.breaks("revokes a machine of which it folded nothing") and not (
+            yield from self.fold_all()
+        ):
+            return
+        while True:
+            number = yield from self.read_list()
+            name = f"members/{number + 1:016x}"
+            answer = yield Create(name, self.revoked | {machine})
+            if answer is True:
+                self.revoked |= {machine}
+                break
+        for _ in range(5):
+            number, state = yield from self.read_state()
+            if (yield from self.create_state(self.next_number(number), state)):
+                self.world.revoked.add(machine)
+                return
+
+    def bar(self, machine: int) -> Steps:
+        """Creates a state that bars a machine; returns whether there is one."""
+        for _ in range(5):
+            number, state = yield from self.read_state()
+            if machine in state.barred:
+                return True
+            barred = replace(state, barred=state.barred | {machine})
+            if (yield from self.create_state(self.next_number(number), barred)):
+                return True
+        return False
+
+    def fold_all(self) -> Steps:
+        """Moves all that is visible into the catalog; returns whether that was done.
+
+        Where another collector decides meanwhile, it takes a whole collection.
+        """
+        for _ in range(5):
+            view = yield from self.read()
+            if view.state.closing != view.state.floor:
+                yield from self.collect()
+                continue
+            done = yield from self.publish(view.number, view.state, view, view.visible, view.packs)
+            if done is not None:
+                return True
+        return False
+
+
+class Intruder(Machine):
+    """Has the key of a machine that was revoked, and pushes with it."""
+
+    def steps(self) -> Steps:
+        """Does so once."""
+        if not self.world.revoked:
+            return
+        view = yield from self.read()
+        identity = next(self.world.numbers)
+        self.world.intruded.add(identity)
+        roots = {next(self.world.numbers): ("leaf", 0)}
+        snapshots = Snapshots(view.state.epoch, roots, frozenset())
+        machine = self.random.choice(sorted(self.world.revoked))
+        name = f"packs/{view.state.epoch:016x}-{identity}-{next(self.world.numbers)}"
+        held = closure(("leaf", 0))
+        yield from self.put(name, Pack(held, snapshots, machine))
+        commit = Commit(identity, snapshots, {name: held}, machine)
+        yield from self.put(f"commits/{commit.epoch:016x}-{commit.id}", commit)
 
 
 KINDS: tuple[type[Machine], ...] = (Writer, Deleter, Collector)
