@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 SEGMENT, TAG = 65_536, 16
 SIGNED = frozenset({"commits", "deletions", "state", "members"})
-PASSPHRASE, RAW_KEY, KEY_FILE, PAPER_KEY = 1, 2, 3, 4
+PASSPHRASE, RAW_KEY, KEY_FILE, PAPER_KEY, MACHINE_KEY = 1, 2, 3, 4, 5
 PAPER_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
@@ -66,6 +66,11 @@ def padded(size: int, draws: tuple[int, int]) -> int:
     return total
 
 
+def read_key_of(remote_id: bytes, generation: Generation) -> bytes:
+    """Returns what an invited machine has of a generation."""
+    return derived(remote_id, generation.master_key, b"treesnap read 2")
+
+
 def token(
     remote_id: bytes,
     generation: Generation,
@@ -75,8 +80,9 @@ def token(
     more: bytes,
 ) -> bytes:
     """Returns what the 32 digits of a name are made of."""
-    names = derived(remote_id, generation.master_key, b"treesnap names 2")
-    contents = derived(remote_id, generation.master_key, b"treesnap contents 2")
+    read_key = read_key_of(remote_id, generation)
+    names = derived(remote_id, read_key, b"treesnap names 2")
+    contents = derived(remote_id, read_key, b"treesnap contents 2")
     return keyed(names, random + keyed(contents, content) + prefix.encode("ascii") + more, 16)
 
 
@@ -98,7 +104,7 @@ def of_writer(
 
 def inbox_of(remote_id: bytes, generation: Generation) -> X25519PrivateKey:
     """Returns the secret that reads what was delivered."""
-    secret = derived(remote_id, generation.master_key, b"treesnap inbox 2")
+    secret = derived(remote_id, read_key_of(remote_id, generation), b"treesnap inbox 2")
     return X25519PrivateKey.from_private_bytes(secret)
 
 
@@ -193,7 +199,7 @@ class File:
         assert number in generations
         assert algorithm == generations[number].algorithm
         self.associated = data[:start] + name.encode("ascii")
-        master_key = generations[number].master_key
+        read_key = read_key_of(remote_id, generations[number])
         if is_delivered:
             assert number == max(generations)
             inbox = inbox_of(remote_id, generations[number])
@@ -202,8 +208,8 @@ class File:
             files = derived(salt, shared, b"treesnap inbox files 2")
             contents = derived(salt, shared, b"treesnap inbox contents 2")
         else:
-            files = derived(remote_id, master_key, b"treesnap files 2")
-            contents = derived(remote_id, master_key, b"treesnap contents 2")
+            files = derived(remote_id, read_key, b"treesnap files 2")
+            contents = derived(remote_id, read_key, b"treesnap contents 2")
         self.key = HKDFExpand(SHA256(), 32, b"treesnap file 2" + self.associated).derive(files)
         self.draws = struct.unpack(
             "<QQ", HKDFExpand(SHA256(), 16, b"treesnap pad 2").derive(self.key)
@@ -261,10 +267,15 @@ class Slot:
         assert keyed(key, b"commit") == header["commitment"]
         self.key = keyed(key, b"wrap")
         self.associated = b"treesnap key slot 1" + remote_id + name.encode() + outer["header"]
+        self.signature, self.signed = outer.get("signature"), self.associated + outer["wrapped"]
+        self.machine = header.get("machine")
         try:
             self.rows = AESGCM(self.key).decrypt(bytes(12), outer["wrapped"], self.associated)
         except InvalidTag as error:
             raise AssertionError("rows") from error
+        self.generations: dict[int, Generation] = {}
+        if kind == MACHINE_KEY:
+            return
         rows = list(struct.iter_unpack("<IB32s", self.rows))
         numbers = [number for number, _, _ in rows]
         assert numbers == sorted({0, *numbers})[1:]
@@ -278,6 +289,11 @@ class Slot:
         if kind in (RAW_KEY, PAPER_KEY):
             word = b"raw" if kind == RAW_KEY else b"paper"
             return derived(salt, secret, b"treesnap " + word + b" key 1")
+        if kind == MACHINE_KEY:
+            own, exchange = X25519PrivateKey.from_private_bytes(secret), header["exchange"]
+            assert isinstance(exchange, bytes)
+            shared = own.exchange(X25519PublicKey.from_public_bytes(exchange))
+            return derived(salt + exchange + public_of(own), shared, b"treesnap machine key 1")
         cost = header["cost"]
         assert isinstance(cost, list)
         passes, memory_kib, lanes = cost
@@ -292,3 +308,30 @@ class Slot:
     def encryption(self) -> Encryption:
         """Returns what the wrapping key encrypts."""
         return Encryption(self.key, bytes(12), self.rows, self.associated)
+
+
+def read_keys_of_machine(
+    remote_id: bytes, name: str, data: bytes, seed: bytes, trusted: tuple[int, bytes]
+) -> dict[int, tuple[int, bytes]]:
+    """Returns algorithm and read key of each generation, from the slot of an invited machine that
+    trusts the owner of a generation."""
+    secret = derived(remote_id, seed, b"treesnap machine exchange 2")
+    slot = Slot(remote_id, name, data, MACHINE_KEY, secret)
+    assert slot.machine == blake3(public_key(seed)).digest(length=8)
+    rows = list(struct.iter_unpack("<IB32s32s64s", slot.rows))
+    owners = {number: public for number, _, _, public, _ in rows}
+    assert list(owners) == sorted(owners)
+    assert owners[trusted[0]] == trusted[1]
+    signer = trusted[1]
+    try:
+        for number, _, _, public, signature in rows:
+            if number > trusted[0]:
+                said = b"treesnap next owner 2" + remote_id + struct.pack("<I", number) + public
+                Ed25519PublicKey.from_public_bytes(signer).verify(signature, said)
+                signer = public
+        Ed25519PublicKey.from_public_bytes(signer).verify(
+            slot.signature, b"treesnap machine slot 1" + slot.signed
+        )
+    except InvalidSignature as error:
+        raise AssertionError("signature") from error
+    return {number: (algorithm, read_key) for number, algorithm, read_key, _, _ in rows}

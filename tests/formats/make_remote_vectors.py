@@ -15,7 +15,15 @@ from typing import Any
 
 from treesnap.core.model.ids import checksum, expanded
 from treesnap.remote.invitation import Invitation
-from treesnap.remote.keys import Algorithm, Cost, MasterKeys, Secret, new_slot
+from treesnap.remote.keys import (
+    Algorithm,
+    Cost,
+    MasterKeys,
+    Secret,
+    new_machine_slot,
+    new_slot,
+    recipient,
+)
 from treesnap.remote.paper import lines_of
 from treesnap.remote.records import (
     ORIGIN,
@@ -124,6 +132,24 @@ def slots() -> list[dict[str, Any]]:
     return found
 
 
+def machine_slots() -> list[dict[str, Any]]:
+    """Returns slots for a machine that was invited in the first generation."""
+    found = []
+    for number, keys in enumerate((FIRST, BOTH)):
+        name, data = new_machine_slot(
+            keys, recipient(SEED, REMOTE_ID), REMOTE_ID, counted(200 + number)
+        )
+        found.append(
+            {
+                "generations": list(keys.generations),
+                "random": counted(200 + number)(32).hex(),
+                "name": name,
+                "file": data.hex(),
+            }
+        )
+    return found
+
+
 def origin() -> dict[str, Any]:
     """Returns an origin: what a machine says of a commit in an object of its packs."""
     sealer = Encrypted(FIRST, REMOTE_ID)
@@ -151,6 +177,7 @@ def main() -> None:
         "files": files(),
         "slots": slots(),
         "origin": origin(),
+        "machine_slots": machine_slots(),
         "paper": {"key": PAPER_KEY.hex(), "lines": lines_of(PAPER_KEY)},
     }
     VECTORS.write_text(json.dumps(vectors, indent=1) + "\n", encoding="ascii")

@@ -11,7 +11,7 @@ import pytest
 import treesnap
 from oracle import difference, record
 from treesnap.core.model.errors import ErrorCode, RemoteFailed
-from treesnap.remote import Remotes
+from treesnap.remote import MemberRole, Remotes
 from treesnap.remote.keys import Secret
 
 pytestmark = pytest.mark.sampled(5)
@@ -69,7 +69,7 @@ def test_a_delivery_asks_the_server_twice(handle, bucket_url, ceph, tmp_path):
     """A writer has to be allowed nothing but to write: a pack and a letter."""
     owner = Remotes(treesnap.open(tmp_path / "desk", tmp_path / "other"), secret_of)
     owner.add("backup", bucket_url)
-    _, invitation = owner.invite_writer()
+    invitation = owner.invite(None, MemberRole.WRITER)
     handle.create()
     before = ceph.requests()
 

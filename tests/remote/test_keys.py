@@ -337,7 +337,7 @@ def test_a_slot_that_claims_newer_keys_than_it_holds_is_damage(kind):
             assert open_slot(name, data, secret, REMOTE_ID) == ROTATED
 
 
-@pytest.mark.parametrize("number", [5, 0])
+@pytest.mark.parametrize("number", [6, 0])
 def test_a_kind_that_is_unknown_is_named(number):
     name, data = slot_for(SECRETS["raw key"])
     changed = forged(data, kind=number)

@@ -16,7 +16,7 @@ import pytest
 import treesnap
 from memory import run_measured
 from sampling import IS_FULL
-from treesnap.remote import Remotes
+from treesnap.remote import MemberRole, Remotes
 from treesnap.remote.keys import Secret
 
 PEAK_BYTES_MAX = 200 << 20
@@ -49,7 +49,7 @@ class Scene:
         handle.create()
         remotes = Remotes(handle, lambda _: lambda: Secret.raw_key(KEY))
         remotes.add("disk", self.remote, encrypted=True)
-        _, self.invitation = remotes.invite_writer()
+        self.invitation = remotes.invite(None, MemberRole.WRITER)
 
     def snap(self, *args: str, at: str = "desk", secret: str = "KEY") -> None:
         """Runs a command, and takes note of its peak."""

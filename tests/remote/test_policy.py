@@ -15,7 +15,7 @@ from blob_doubles import MemoryBlobs, WrappedBlobs
 from oracle import difference, record
 from treesnap.core.model.errors import ErrorCode, RemoteFailed
 from treesnap.core.store.maintenance.retention import Policy
-from treesnap.remote import Remotes, Role
+from treesnap.remote import MemberRole, Remotes, Role
 from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.keys import Secret
 from treesnap.remote.policy import REMOVED, WRITTEN, role_policies
@@ -256,7 +256,7 @@ def test_a_place_without_a_remote_is_not_set_up_by_a_member(handle):
 
 def deliver(owner: Remotes, server: Server, given: treesnap.Handle) -> Remotes:
     """Returns a writer that the owner invited, and that delivered a snapshot."""
-    _, invitation = owner.invite_writer()
+    invitation = owner.invite(None, MemberRole.WRITER)
     given.create()
     writer = Remotes(given, secret_of, server.opener(Role.WRITER))
     assert len(writer.deliver(URL, invitation).snapshots) == 1
@@ -268,7 +268,7 @@ def test_a_writer_delivers_and_can_do_nothing_else(handle, server, tmp_path):
     owner.add("backup", URL)
     given = treesnap.open(handle.root, tmp_path / "sandbox")
     writer = deliver(owner, server, given)
-    _, again = owner.invite_writer()
+    again = owner.invite(None, MemberRole.WRITER)
     server.used.clear()
     before = dict(server.content)
     assert len(writer.deliver(URL, again, whole=True).snapshots) == 1
@@ -353,7 +353,7 @@ def test_a_member_that_only_appends_pushes_and_replaces_nothing(handle, server, 
 def test_a_writer_that_only_appends_replaces_nothing(handle, server, tmp_path):
     owner = acting(handle, server, Role.COLLECTOR)
     owner.add("backup", URL)
-    _, invitation = owner.invite_writer()
+    invitation = owner.invite(None, MemberRole.WRITER)
     given = treesnap.open(handle.root, tmp_path / "sandbox")
     given.create()
     opener = server.opener(Role.WRITER, appends_only=True)

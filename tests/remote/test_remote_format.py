@@ -21,21 +21,27 @@ from formats.independent_remote_reader import (
     owner_key,
     padded,
     public_key,
+    read_key_of,
+    read_keys_of_machine,
     read_origin,
     read_paper,
     token,
 )
 from sampling import sized
+from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import checksum, expanded
 from treesnap.remote import connection
 from treesnap.remote.invitation import Invitation
 from treesnap.remote.keys import (
     Cost,
     MasterKeys,
+    OwnerKey,
     Secret,
     SecretKind,
+    new_machine_slot,
     new_slot,
     open_slot,
+    recipient,
     signer_id,
     slot_header,
 )
@@ -197,6 +203,34 @@ def test_the_independent_reader_opens_recorded_slots(vector):
     assert Slot(REMOTE_ID, vector["name"], data, vector["kind"], value).generations == {
         number: GENERATIONS[number] for number in vector["generations"]
     }
+
+
+@pytest.mark.parametrize("vector", VECTORS["machine_slots"], ids=lambda vector: vector["name"][:9])
+def test_slots_of_machines_are_made_and_opened_as_they_were(vector):
+    """By both readers; the machine trusts the owner of the first generation."""
+    name, data, newest = vector["name"], bytes.fromhex(vector["file"]), vector["generations"][-1]
+    keys, random = keys_until(newest), bytes.fromhex(vector["random"])
+    owner = OwnerKey(1, owner_key(REMOTE_ID, GENERATIONS[1]))
+    secret = Secret.machine_key(SEED, REMOTE_ID, owner)
+
+    made = new_machine_slot(keys, recipient(SEED, REMOTE_ID), REMOTE_ID, lambda _size: random)
+    opened = open_slot(name, data, secret, REMOTE_ID)
+    read = read_keys_of_machine(REMOTE_ID, name, data, SEED, owner)
+
+    assert made == (name, data)
+    assert read == {
+        number: (GENERATIONS[number].algorithm, read_key_of(REMOTE_ID, GENERATIONS[number]))
+        for number in vector["generations"]
+    }
+    assert list(opened.generations) == vector["generations"]
+    content = b"what a member reads"
+    sealed = Encrypted(keys, REMOTE_ID).seal("packs/01-02-03-", content)
+    assert Encrypted(opened, REMOTE_ID).open(*sealed) == content
+    stranger = OwnerKey(1, owner_key(REMOTE_ID, GENERATIONS[2]))
+    with pytest.raises(Corrupt, match="not from an owner"):
+        open_slot(name, data, Secret.machine_key(SEED, REMOTE_ID, stranger), REMOTE_ID)
+    with pytest.raises(AssertionError):
+        read_keys_of_machine(REMOTE_ID, name, data, SEED, stranger)
 
 
 def test_the_lines_of_a_paper_are_made_and_read_as_they_were():

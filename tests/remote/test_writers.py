@@ -32,7 +32,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.events import NullMonitor
 from treesnap.core.model.ids import object_id
 from treesnap.core.ops.access import opened
-from treesnap.remote import Remotes, deliveries, push
+from treesnap.remote import MemberRole, Remotes, deliveries, push
 from treesnap.remote.copies import Doubled
 from treesnap.remote.deliveries import Inbox
 from treesnap.remote.files import SealedFiles
@@ -111,6 +111,11 @@ class Scene:
         self.handle(name).create()
 
 
+def writers(owner: Remotes) -> tuple[str, ...]:
+    """Returns the ids of the writers that were invited."""
+    return tuple(item.id for item in owner.members() if item.role == "writer")
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
@@ -119,7 +124,7 @@ def scene(tmp_path: Path) -> Scene:
 @pytest.fixture
 def delivered(scene: Scene) -> Scene:
     """One delivery of two files is in the inbox."""
-    _, scene.invitation = scene.owner.invite_writer()
+    scene.invitation = scene.owner.invite(None, MemberRole.WRITER)
     scene.work("red", large=os.urandom(700_000), small=b"the work of red")
     scene.deliver("red", scene.invitation)
     return scene
@@ -178,8 +183,8 @@ def test_what_was_received_before_it_was_removed_is_not_stored_twice(delivered):
 
 def test_each_root_of_each_writer_gets_a_history_of_its_own(scene):
     """With one invitation as well, which several sandboxes may share."""
-    _, shared = scene.owner.invite_writer()
-    _, other = scene.owner.invite_writer()
+    shared = scene.owner.invite(None, MemberRole.WRITER)
+    other = scene.owner.invite(None, MemberRole.WRITER)
     for name, invitation in (("red", shared), ("green", shared), ("blue", other)):
         scene.work(name, result=name.encode())
         scene.deliver(name, invitation)
@@ -208,14 +213,14 @@ def test_a_thief_of_a_writer_reads_nothing_not_even_what_it_delivered(delivered)
 
     opened = []
     public = stolen.writer().signer.public
-    for keys in (stolen._seed, stolen.inbox):  # all that it has, taken for any key
+    for keys in (stolen.seed, stolen.inbox):  # all that it has, taken for any key
         sealer = Encrypted(MasterKeys(b"\1\0\0\0\1" + keys), stolen.remote_id)
         for name, data in files.items():
             for read in (sealer.open, partial(sealer.open_delivered, key_of=lambda _: public)):
                 with suppress(TreesnapError):
                     opened.append(read(name, data))
     assert opened == []
-    for secret in (Secret.raw_key(stolen._seed.hex()), Secret.passphrase(stolen.to_text())):
+    for secret in (Secret.raw_key(stolen.seed.hex()), Secret.passphrase(stolen.to_text())):
         with pytest.raises(TreesnapError):
             Remotes(names, lambda _, secret=secret: lambda: secret, opener).add("backup", URL)
 
@@ -233,7 +238,8 @@ def test_the_secret_of_a_file_in_the_inbox_is_gone(delivered):
 
 
 def test_a_thief_of_a_writer_speaks_as_no_other(delivered):
-    other_id, other = delivered.owner.invite_writer()
+    other = delivered.owner.invite(None, MemberRole.WRITER)
+    other_id = other.machine_id.hex()
     stolen = InboxSealer(delivered.invitation)
     letter = DELIVERY.seal(Delivery(bytes(16), "desk@desk", (), ()))
     mine = stolen.seal(DeliveryName(stolen.writer_id, 0, 0).prefix, letter)
@@ -308,10 +314,10 @@ def test_a_delivery_that_relies_on_a_lost_one_is_named_and_delivered_whole(deliv
 
 
 def test_a_writer_that_was_removed_or_whose_keys_were_rotated_delivers_no_more(delivered):
-    _, other = delivered.owner.invite_writer()
-    first, _ = sorted(delivered.owner.writers())
-    removed = delivered.owner.remove_writer("backup", first[:8])
-    assert removed not in delivered.owner.writers()
+    other = delivered.owner.invite(None, MemberRole.WRITER)
+    first, _ = sorted(writers(delivered.owner))
+    removed = delivered.owner.revoke("backup", first[:8]).member.id
+    assert removed not in writers(delivered.owner)
     for invitation, name in ((delivered.invitation, "red"), (other, "green")):
         delivered.work(name, more=b"more")
         delivered.deliver(name, invitation)
@@ -324,17 +330,17 @@ def test_a_writer_that_was_removed_or_whose_keys_were_rotated_delivers_no_more(d
     for remotes in (delivered.owner, Remotes(watched, secret_of, delivered.opener)):
         remotes.rotate_keys()
     assert warned.codes == []  # there was none left to end
-    delivered.owner.invite_writer()
+    delivered.owner.invite(None, MemberRole.WRITER)
     Remotes(watched, secret_of, delivered.opener).rotate_keys()
     assert warned.codes == [WarningCode.INVITATIONS_ENDED]
-    assert delivered.owner.writers() == ()
+    assert writers(delivered.owner) == ()
     delivered.work("green", again=b"more")
     delivered.deliver("green", other)
     result = delivered.owner.receive()
     assert (result.received, len(result.left) > 0) == ((), True)
-    with pytest.raises(NotFound, match="No writer"):
-        delivered.owner.remove_writer("backup", first)
-    _, newer = delivered.owner.invite_writer()
+    with pytest.raises(NotFound, match="No machine"):
+        delivered.owner.revoke("backup", first)
+    newer = delivered.owner.invite(None, MemberRole.WRITER)
     delivered.deliver("green", newer, whole=True)
     assert [len(item.snapshots) for item in delivered.owner.receive().received] == [2]
 
@@ -342,7 +348,7 @@ def test_a_writer_that_was_removed_or_whose_keys_were_rotated_delivers_no_more(d
 def test_a_server_that_brings_a_removed_writer_back_is_refused(delivered):
     """It puts an older list of the machines back; nothing of the inbox is received."""
     older = {name for name in delivered.content if name.startswith("members/")}
-    delivered.owner.remove_writer("backup", delivered.owner.writers()[0])
+    delivered.owner.revoke("backup", writers(delivered.owner)[0])
     for name in [name for name in delivered.content if name.startswith("members/")]:
         if name not in older:
             del delivered.content[name]
@@ -359,7 +365,7 @@ def test_only_an_encrypted_remote_has_writers(tmp_path):
     handle = treesnap.open(tmp_path / "desk", tmp_path / "store")
     remotes = Remotes(handle, opener=lambda _url, make=False: MemoryBlobs(content))
     remotes.add("backup", URL, encrypted=False)
-    for work in (remotes.invite_writer, remotes.writers):
+    for work in (lambda: remotes.invite(None, MemberRole.WRITER), remotes.members):
         with pytest.raises(Refused, match="not encrypted"):
             work()
 
@@ -372,7 +378,7 @@ def test_an_invitation_is_read_as_it_is_given_and_refused_when_it_was_changed():
     for given in (text, f" {text}\n", text.upper().replace("TREESNAP-WRITER", "treesnap-writer")):
         read = Invitation.from_text(given)
         assert read.to_text() == text
-        assert read.writer().signer.public == key_signer(made._seed).public
+        assert read.writer().signer.public == key_signer(made.seed).public
     for bad in (
         "",
         "5a" * 32,
@@ -382,7 +388,7 @@ def test_an_invitation_is_read_as_it_is_given_and_refused_when_it_was_changed():
     ):
         with pytest.raises(InvalidArgument, match="not an invitation"):
             Invitation.from_text(bad)
-    assert made._seed.hex() not in f"{made!r} {vars(InboxSealer(made))!r}"
+    assert made.seed.hex() not in f"{made!r} {vars(InboxSealer(made))!r}"
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
@@ -411,7 +417,7 @@ def test_no_key_in_the_inbox_is_of_low_order():
     keys = master.of_remote(REMOTE_ID)[1]
     own = Invitation.new(keys, REMOTE_ID)
     for low in (bytes(32), b"\1" + bytes(31)):
-        bad = Invitation(REMOTE_ID, 1, keys.algorithm, low, own._seed)
+        bad = Invitation(REMOTE_ID, 1, keys.algorithm, low, own.seed)
         with pytest.raises(InvalidArgument, match="not one"):
             InboxSealer(bad).seal("inbox/0123456789abcdef-00000000-00000000-", b"secret")
         assert keys.delivered(low) is None
@@ -426,7 +432,7 @@ def test_junk_in_the_inbox_is_not_fetched(delivered):
     delivered.content["inbox/0"] = b"no name"
     fetched = []
 
-    _, of_other = delivered.owner.invite_writer()
+    of_other = delivered.owner.invite(None, MemberRole.WRITER)
     known = InboxSealer(of_other)
     forged = DeliveryName(known.writer_id, 0, 0, bytes(16))
     huge[str(forged)] = bytes(1 << 20)
@@ -449,7 +455,7 @@ def test_junk_in_the_inbox_is_not_fetched(delivered):
 def test_a_delivery_of_too_many_objects_is_refused_before_anything_is_written(scene, monkeypatch):
     monkeypatch.setattr(deliveries, "OBJECTS_MAX", 30)
     monkeypatch.setattr(push, "PACK_SIZE_TARGET", 1 << 16)
-    _, invitation = scene.owner.invite_writer()
+    invitation = scene.owner.invite(None, MemberRole.WRITER)
     random = Random(1)
     scene.work("box", **{f"file-{number}": random.randbytes(1 << 14) for number in range(40)})
 
@@ -493,7 +499,7 @@ def test_a_server_that_fails_at_any_request_loses_and_doubles_nothing(delivered,
 def test_what_a_hostile_writer_makes_up_stops_no_other_delivery(delivered, seed):
     """Its files are authentic; what is in them is another tree, record or pack than any is."""
     random = Random(seed)
-    _, invitation = delivered.owner.invite_writer()
+    invitation = delivered.owner.invite(None, MemberRole.WRITER)
     sealer = InboxSealer(invitation)
 
     def spoiled(data: bytes) -> bytes:

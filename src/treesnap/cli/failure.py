@@ -75,7 +75,7 @@ _CODES: dict[ExitCode, tuple[ErrorCode, ...]] = {
         ErrorCode.OTHER_ROOT,
         ErrorCode.REMOTE_NOT_FOUND,
         ErrorCode.KEY_NOT_FOUND,
-        ErrorCode.WRITER_NOT_FOUND,
+        ErrorCode.MEMBER_NOT_FOUND,
         ErrorCode.HISTORY_NOT_FOUND,
         ErrorCode.PATH_NOT_FOUND,
         ErrorCode.UNKNOWN_PATH,

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from treesnap.remote.histories import HistoryInfo
     from treesnap.remote.invitation import Invitation
     from treesnap.remote.policy import Role, RolePolicy
+    from treesnap.remote.records import MemberRole
     from treesnap.remote.remotes import (
         CloneResult,
         FetchResult,
+        MemberInfo,
         PullResult,
         PushResult,
         ReceiveResult,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
         RemotePruneResult,
         RemoteRepairResult,
         Remotes,
+        Revoked,
     )
 
 _HOMES = (
@@ -41,6 +44,7 @@ _HOMES = (
     "histories",
     "invitation",
     "policy",
+    "records",
     "remotes",
 )
 """The modules in which names are looked up, in this order."""
@@ -52,6 +56,8 @@ __all__ = [
     "HistoryInfo",
     "Invitation",
     "KeyInfo",
+    "MemberInfo",
+    "MemberRole",
     "PullResult",
     "PushResult",
     "ReceiveResult",
@@ -62,6 +68,7 @@ __all__ = [
     "RemotePruneResult",
     "RemoteRepairResult",
     "Remotes",
+    "Revoked",
     "Role",
     "RolePolicy",
 ]

@@ -43,10 +43,12 @@ from treesnap.remote.records import (
     Deletion,
     Folder,
     Marks,
+    MemberRole,
     NotSigned,
     RemoteIndexPart,
     RemoteName,
     RemoteState,
+    RoleLimit,
     damage_of_remote,
     file_number,
     newest_heads,
@@ -74,6 +76,8 @@ _ENCODED_AT_ONCE = 4 << 20
 SMALL_PACK_SIZE = 4 << 20
 SMALL_PACKS_MIN = 16
 """From so many small packs on, small packs are joined."""
+_ATTEMPTS_MAX = 5
+_CHANGED_MEANWHILE = "Other machines kept changing the state of the remote"
 
 
 class Collected(Record):
@@ -176,6 +180,44 @@ class Collector:
             return False
         self.sweep()
         return True
+
+    def limit(self, machine: bytes, role: MemberRole) -> None:
+        """Creates a state after which a machine has at most a role; raises Busy."""
+        for _ in range(_ATTEMPTS_MAX):
+            number, state = self._remote.read_state()
+            if not state.allows(machine, MemberRole(role + 1)):
+                return
+            others = [item for item in state.limits if item.machine != machine]
+            limits = sorted([*others, RoleLimit(machine, role)])
+            limited = state._replace(limits=tuple(limits))
+            if self._remote.create_state(self._remote.next_number(number), limited):
+                return
+        raise Busy(_CHANGED_MEANWHILE)
+
+    def fold_all(self) -> None:
+        """Moves all that is visible into the catalog, so that it counts without its signatures.
+
+        Where a collection was begun, another one comes first. Raises Busy, Corrupt, RemoteFailed.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            view = self._read()
+            if view.state.closing != view.state.floor:
+                self.collect()
+                continue
+            if not view.commits:
+                return
+            packs = frozenset(name for part in view.all_packs for name in part.packs.values())
+            if self._publish(view, view.state, view.visible, packs, ()) is not None:
+                return
+        raise Busy(_CHANGED_MEANWHILE)
+
+    def renew_state(self) -> None:
+        """Creates a state like the present one, so that all look for a newer list; raises Busy."""
+        for _ in range(_ATTEMPTS_MAX):
+            number, state = self._remote.read_state()
+            if self._remote.create_state(self._remote.next_number(number), state):
+                return
+        raise Busy(_CHANGED_MEANWHILE)
 
     def _read(self) -> View:
         """Returns a view without what counts for nothing; raises Corrupt."""
@@ -324,8 +366,9 @@ class Collector:
         What no commit shows comes back where it is whole: what was pushed, and also what was
         deleted and not collected yet. What is garbage for ever by what can be read stays that, for
         any machine may be deleting it. Nothing is removed. If no state can be read, the new one has
-        a higher number than any that ``known`` marks have, and is of an epoch after all. Reads all
-        packs that nothing readable lists. Raises Busy, Corrupt, RemoteFailed.
+        a higher number than any that ``known`` marks have, and is of an epoch after all. It limits
+        no machine, as a stolen collector may have done: the list of members says which count. Reads
+        all packs that nothing readable lists. Raises Busy, Corrupt, RemoteFailed.
         """
         states = [file_number(name) or 0 for name in self._files.list("state/")]
         view = self._remote.read(skips_damaged=True)
@@ -349,7 +392,7 @@ class Collector:
             parts = [item.number for folder in _PARTS for item in names[folder]]
             number = max(known.state_number, *filter(_is_plausible, (*parts, *states)), 0)
         heads = newest_heads((*view.counted_heads, *known.heads, *(name.head for name in counted)))
-        state = state._replace(index_parts=(), catalog_parts=(), heads=heads)
+        state = state._replace(index_parts=(), catalog_parts=(), heads=heads, limits=())
         blank = replace(view, number=number, state=state, catalog={}, index=(), lacks={})
         packs = frozenset(view.sizes)
         if self._publish(blank, state, {**view.visible, **found}, packs, view.index) is None:
@@ -434,6 +477,11 @@ class Collector:
                 if name.number <= view.number and name not in named
             ),
             *_carried_out(deletions, view),
+            *(
+                name
+                for name in listed[Folder.DELETIONS]
+                if not state.allows(name.machine, MemberRole.COLLECTOR)
+            ),
             *(
                 name
                 for name, error in damaged.items()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
@@ -46,7 +46,21 @@ from treesnap.remote.format import NAME, SIZE_MAX, RemoteFormat, decode_format, 
 from treesnap.remote.invitation import Invitation
 from treesnap.remote.key_slots import FOLDER as _SLOTS
 from treesnap.remote.key_slots import ExportedSlots, KeySlots
-from treesnap.remote.keys import MasterKeys, OpenedSlot, Secret, new_slot, open_slots, slot_header
+from treesnap.remote.keys import (
+    MasterKeys,
+    OpenedSlot,
+    OwnerKey,
+    Recipient,
+    RemoteFile,
+    Secret,
+    SlotHeader,
+    new_machine_slot,
+    new_slot,
+    not_allowed,
+    open_slots,
+    signer_id,
+    slot_header,
+)
 from treesnap.remote.marks import marks_of, require_not_set_back
 from treesnap.remote.members import Machine
 from treesnap.remote.protocol import Remote, View, check_whole
@@ -57,6 +71,8 @@ from treesnap.remote.records import (
     Folder,
     KnownRemote,
     Marks,
+    MemberRole,
+    MemberRow,
     RemoteState,
     file_number,
     members_name,
@@ -249,8 +265,7 @@ class Connection:
         """
         self.url = url
         self.format = format_
-        self.may_collect = may_collect
-        """Whether this machine may collect garbage there."""
+        self._may_collect = may_collect
         self._blobs = blobs
         self._slots = slots
         self._accepted = known.accepted
@@ -295,16 +310,25 @@ class Connection:
         return False
 
     @property
+    def may_collect(self) -> bool:
+        """Whether this machine may collect garbage there: the server and its role allow it."""
+        return self._may_collect and self.files.members.may(MemberRole.COLLECTOR)
+
+    @property
     def generation(self) -> int:
         """The newest keys that the secret opens; 0 for a remote that is not encrypted."""
         return 0 if self._opened is None else self._opened.keys.newest
 
     def marks(self, number: int, state: RemoteState) -> Marks:
         """Returns what is to be remembered of the remote, with a state that was read there."""
-        marks = marks_of(number, state, self.generation)
-        members = self.files.members.number
+        owner = b"" if self._opened is None else self.files.owner_key.public
+        marks = marks_of(number, state, self.generation, owner)
+        members = self.files.members
+        if members.number is not None and members.number < self._members:
+            members.look()  # what was kept may be older than what was seen where nothing is kept
         return marks._replace(
-            accepted=self._accepted, members=self._members if members is None else members
+            accepted=self._accepted,
+            members=self._members if members.number is None else members.number,
         )
 
     def marks_of(self, view: View, *, accepts: bool = False) -> Marks:
@@ -354,7 +378,7 @@ class Connection:
 
         Returns which it wrote; durable after return. Raises RemoteFailed.
         """
-        written = self._slots.mend()
+        written = self._slots.mend() + self._mend_machine_slots()
         kept = [name for name in self._blobs.mended if copy_name(name) is None and name != NAME]
         written += self.files.mend(check_whole, kept)
         found = read_format(self.url, self._blobs)
@@ -378,11 +402,22 @@ class Connection:
             raise
         except Corrupt:
             pass  # no list is whole
-        if members.is_behind and members.rebuild(self.protocol.keys_in_packs(), known.members):
+        if members.is_behind and members.rebuild(self._keys_in_packs(), known.members):
             number = members.number
             assert number is not None, "it was just created"
             written += (members_name(number), *self.mend())
         return written
+
+    def _keys_in_packs(self) -> set[bytes]:
+        """Returns the keys of machines that packs have, but for those that were revoked."""
+        limits = RemoteState()
+        with suppress(Corrupt):
+            _, limits = self.protocol.read_state()
+        return {
+            key
+            for key in self.protocol.keys_in_packs()
+            if limits.allows(signer_id(key), MemberRole.MEMBER)
+        }
 
     def remove_unsigned(self, view: View) -> tuple[str, ...]:
         """Removes files among the states that no member signed; returns which are gone.
@@ -434,12 +469,12 @@ class Connection:
 
     def add_slot(self, source: SecretSource) -> KeyInfo:
         """Writes a key slot for another secret, durably; raises Refused before it asks for one."""
-        opened = self._require_keys()
+        _, keys = self.require_owner()
         secret = source()
-        slot = new_slot(opened.keys, secret, self.format.remote_id)
+        slot = new_slot(keys, secret, self.format.remote_id)
         self._slots.write(slot)
         name = slot.name.removeprefix(_SLOTS)
-        return KeyInfo(name, secret.kind.words, opened.keys.newest, is_used=False)
+        return KeyInfo(name, secret.kind.words, keys.newest, is_used=False)
 
     def remove_slot(self, beginning: str) -> KeyInfo:
         """Removes the key slot whose id begins so, durably.
@@ -448,6 +483,7 @@ class Connection:
         NotFound, InvalidArgument, and Refused for the slot in use, which alone is known to open
         the remote.
         """
+        self.require_owner()
         slots = self.slots()
         fitting = [item for item in slots if item.id.startswith(beginning)]
         if not beginning or not fitting:
@@ -479,14 +515,25 @@ class Connection:
         assert self._secret is not None
         return self._rotated(self._secret, lambda opened: [opened.name])
 
-    def change(self, source: SecretSource) -> tuple[KeyInfo, tuple[str, ...]]:
+    def revoke(
+        self, machine: bytes, source: SecretSource | None = None
+    ) -> tuple[KeyInfo, tuple[str, ...]]:
+        """Makes new keys, as :meth:`rotate` or, with a new secret, as :meth:`change` does, and
+        takes a machine off the list. Returns what :meth:`change` does.
+        """
+        if source is None:
+            assert self._secret is not None
+            return self._rotated(self._secret, lambda opened: [opened.name], machine), ()
+        return self.change(source, machine)
+
+    def change(self, source: SecretSource, without: bytes = b"") -> tuple[KeyInfo, tuple[str, ...]]:
         """Lets a new secret alone open the remote, with new keys; durable after return.
 
         Returns its slot, and the ids of those that were removed. Refused for a secret that opens
         the remote already: a thief may have it. A change that was stopped is finished by the same
         secret. Raises what :meth:`rotate` does.
         """
-        opened = self._require_keys()
+        opened, _ = self.require_owner()
         secret, old = source(), self._slots.read()
         with suppress(RemoteLocked, Corrupt, UnsupportedFormat):
             found = open_slots(old, secret, self.format.remote_id)
@@ -502,68 +549,142 @@ class Connection:
                 is_used=True,
             )
             gone = [name for name in old if name != found.name]
-            self._slots.remove(gone)
-            return info, tuple(name.removeprefix(_SLOTS) for name in gone)
-        info = self._rotated(lambda: secret, lambda _: list(old))
-        return info, tuple(name.removeprefix(_SLOTS) for name in old)
+            self._slots.remove(set(gone) - self._machine_slots(old, found.keys.newest))
+            return info, self._to_add_again(old, gone)
+        info = self._rotated(lambda: secret, lambda _: list(old), without)
+        return info, self._to_add_again(old, old)
+
+    def _machine_headers(self, slots: Mapping[str, bytes]) -> dict[str, SlotHeader]:
+        """Returns what the slots of invited machines show."""
+        headers = {}
+        for name, data in slots.items():
+            with suppress(Corrupt, UnsupportedFormat):
+                header = slot_header(name, data)
+                if header.machine is not None:
+                    headers[name] = header
+        return headers
+
+    def _machine_slots(self, slots: Mapping[str, bytes], least: int = 0) -> set[str]:
+        """Returns those of invited machines that hold keys of a generation."""
+        headers = self._machine_headers(slots)
+        return {name for name, header in headers.items() if header.generation >= least}
+
+    def _to_add_again(self, slots: Mapping[str, bytes], gone: Iterable[str]) -> tuple[str, ...]:
+        """Returns the ids of slots that are gone, but for those of machines, which have others."""
+        of_machines = self._machine_slots(slots)
+        return tuple(name.removeprefix(_SLOTS) for name in gone if name not in of_machines)
 
     def _rotated(
-        self, source: SecretSource, replaced: Callable[[OpenedSlot], list[str]]
+        self,
+        source: SecretSource,
+        replaced: Callable[[OpenedSlot], list[str]],
+        without: bytes = b"",
     ) -> KeyInfo:
-        """Makes a new key generation for a secret, and removes slots."""
-        opened = self._require_keys()
+        """Makes a new key generation for a secret, and removes slots; each invited machine gets a
+        new one, but for one that is left out.
+        """
+        opened, old_keys = self.require_owner()
         if not self.may_collect:
             raise Refused(
                 f"The server of {quoted(self.url)} may give one key generation to two machines",
                 code=ErrorCode.REMOTE_UNRELIABLE,
             )
         secret = source()
-        keys, remote_id = opened.keys.rotated(), self.format.remote_id
+        keys, remote_id = old_keys.rotated(), self.format.remote_id
         slot = new_slot(keys, secret, remote_id)
         overtaken = Busy("Another machine has changed the members of the remote meanwhile")
-        number = self.files.members.rotate(Encrypted(keys, remote_id))
+        number = self.files.members.rotate(Encrypted(keys, remote_id), {without})
         if number is None:
             raise overtaken
-        self._slots.write(slot)
+        old = self._machine_slots(self._slots.read())
+        slots = [slot, *self._new_machine_slots(keys, self.files.members.known, without)]
+        for each in slots:
+            self._slots.write(each)
         if not self.files.members.is_newest(number):
-            self._slots.remove([slot.name])
+            self._slots.remove([each.name for each in slots])
             raise overtaken
-        self._slots.remove(replaced(opened))
+        self._slots.remove({*replaced(opened), *old})
         name = slot.name.removeprefix(_SLOTS)
         return KeyInfo(name, secret.kind.words, keys.newest, is_used=True)
 
-    # ---------------------------------------------------------------------- writers
+    def _new_machine_slots(
+        self, keys: MasterKeys, members: Mapping[bytes, MemberRow], without: bytes = b""
+    ) -> list[RemoteFile]:
+        """Returns a slot for each machine that was invited, but for one."""
+        return [
+            new_machine_slot(keys, Recipient(identity, item.exchange), self.format.remote_id)
+            for identity, item in members.items()
+            if item.exchange and identity != without
+        ]
 
-    def writers(self) -> list[str]:
-        """Returns the ids of writers that were invited; raises Refused without encryption."""
-        self._require_keys()
-        return sorted(item.hex() for item in self.files.members.writers())
-
-    def invite(self) -> tuple[str, Invitation]:
-        """Puts a new writer on the list of members; returns its id and what it is given."""
-        keys = self._require_keys().keys.of_remote(self.format.remote_id)[self.generation]
-        invitation = Invitation.new(keys, self.format.remote_id)
-        signer = invitation.writer().signer
-        self.files.members.change_writers(lambda writers: {**writers, signer.id: signer.public})
-        return signer.id.hex(), invitation
-
-    def remove_writer(self, beginning: str) -> str:
-        """Takes a writer from the list: what it delivers counts no more. Returns its id.
-
-        Raises NotFound and InvalidArgument.
+    def _mend_machine_slots(self) -> tuple[str, ...]:
+        """Writes the slots of invited machines that lack one with the newest keys, as where a
+        rotation was killed; returns which.
         """
-        fitting = [item for item in self.writers() if item.startswith(beginning)]
-        if not beginning or not fitting:
-            raise NotFound(
-                f"No writer begins with {quoted(beginning)}", code=ErrorCode.WRITER_NOT_FOUND
-            )
-        if len(fitting) > 1:
-            raise InvalidArgument(f"Several writers begin with {quoted(beginning)}")
-        gone = bytes.fromhex(fitting[0])
-        self.files.members.change_writers(
-            lambda writers: {key: value for key, value in writers.items() if key != gone}
+        if self._opened is None or not isinstance(self._opened.keys, MasterKeys):
+            return ()
+        keys = self._opened.keys
+        slots = self._slots.read()
+        headers = self._machine_headers(slots)
+        there = {item.machine for item in headers.values() if item.generation == keys.newest}
+        listed = self.files.members.known
+        lacking = {key: item for key, item in listed.items() if key not in there}
+        made = self._new_machine_slots(keys, lacking)
+        for slot in made:
+            self._slots.write(slot)
+        self._slots.remove(set(headers) - self._machine_slots(slots, keys.newest))
+        return tuple(slot.name for slot in made)
+
+    # ---------------------------------------------------------------------- members
+
+    def members(self) -> dict[bytes, MemberRow]:
+        """Returns all on the list by their ids; raises Refused without encryption."""
+        self._require_keys()
+        return self.files.members.all()
+
+    def invite(self, role: MemberRole) -> Invitation:
+        """Puts a new machine on the list; returns what it is given. Raises Refused and Busy."""
+        _, master = self.require_owner()
+        remote_id = self.format.remote_id
+        keys = master.of_remote(remote_id)[self.generation]
+        if role is MemberRole.WRITER:
+            invitation = Invitation.new(keys, remote_id)
+            member = MemberRow(invitation.writer().signer.public, role)
+        else:
+            invitation = Invitation.of_machine(keys, remote_id)
+            machine = invitation.recipient()
+            self._slots.write(new_machine_slot(master, machine, remote_id))
+            member = MemberRow(self.files.key_of_seed(invitation.seed), role, machine.exchange)
+        self.files.members.change(lambda listed: {**listed, invitation.machine_id: member})
+        return invitation
+
+    def demote(self, machine: bytes) -> None:
+        """Makes a machine on the list a member, durably; raises Refused and Busy."""
+        self.require_owner()
+
+        def changed(listed: dict[bytes, MemberRow]) -> dict[bytes, MemberRow]:
+            return {
+                key: item._replace(role=MemberRole.MEMBER) if key == machine else item
+                for key, item in listed.items()
+            }
+
+        self.files.members.change(changed)
+
+    def remove_writer(self, writer: bytes) -> None:
+        """Takes a writer from the list: what it delivers counts no more. Raises Busy."""
+        self.require_owner()
+        self.files.members.change(
+            lambda listed: {key: item for key, item in listed.items() if key != writer}
         )
-        return fitting[0]
+
+    def require_owner(self) -> tuple[OpenedSlot, MasterKeys]:
+        """Returns the slot that was opened, with all keys; raises Refused where it has not these,
+        or nothing is encrypted.
+        """
+        opened = self._require_keys()
+        if not isinstance(opened.keys, MasterKeys):
+            raise not_allowed("an owner, which opens it with a secret, changes machines and keys")
+        return opened, opened.keys
 
     def _require_keys(self) -> OpenedSlot:
         if self._opened is None:
@@ -587,16 +708,19 @@ def connect(
     opener: Opener,
     cache: FileCache | None = None,
     machine_of: MachineOf | None = None,
+    *,
+    newest_keys: bool = False,
 ) -> Connection:
     """Opens a remote; one that was added has to be the same as then.
 
     The slot that was opened last time is bound to the id of its remote. Where it is still there,
     and opens, the remote is the same, and neither its format nor its slots are looked at. Raises
     Refused for another remote in its place, or one that claims to be unencrypted. One that was
-    not added has only to be encrypted if ``known`` says so. Raises RemoteFailed where there is
+    not added has only to be encrypted if ``known`` says so. With ``newest_keys`` all slots are
+    looked at: one that a killed rotation left may be the last. Raises RemoteFailed where there is
     none, RemoteLocked, Corrupt and UnsupportedFormat.
     """
-    secret = functools.cache(secret)
+    secret = functools.cache(functools.partial(_trusting, secret, known.marks))
     url, may_collect = known.url, known.may_collect
     expected = None
     if any(known.remote_id):
@@ -624,7 +748,7 @@ def connect(
     blobs = Doubled(given)
     slots = KeySlots(blobs, cache)
     try:
-        if expected is not None and expected.is_encrypted:
+        if expected is not None and expected.is_encrypted and not newest_keys:
             opened = slots.open_last_used(secret, expected.remote_id)
             if opened is not None and opened.keys.newest >= known.marks.generation:
                 return opened_as(expected, opened)
@@ -645,6 +769,12 @@ def connect(
     except BaseException:
         blobs.close()
         raise
+
+
+def _trusting(secret: SecretSource, marks: Marks) -> Secret:
+    """Returns a secret that trusts the newest owner that was seen, if it is that of a machine."""
+    given = secret()
+    return given.trusting(OwnerKey(marks.generation, marks.owner)) if marks.owner else given
 
 
 def set_up(
@@ -673,12 +803,8 @@ def set_up(
             raise _no_remote(url)
         if encrypts or exported_slots is not None:
             require_encrypted(url, format_)
-        if exported_slots is not None and exported_slots.remote_id != format_.remote_id:
-            raise Refused(
-                f"The key slots are of the remote {exported_slots.remote_id.hex()}, and at "
-                f"{quoted(url)} is {format_.remote_id.hex()}",
-                code=ErrorCode.REMOTE_REPLACED,
-            )
+        if exported_slots is not None:
+            require_remote(url, format_, exported_slots.remote_id)
         slots = KeySlots(blobs, exported=exported_slots.slots if exported_slots else None)
         opened = slots.open(secret, format_.remote_id) if format_.is_encrypted else None
         if NAME in blobs.mended:
@@ -742,6 +868,18 @@ def require_encrypted(url: str, found: RemoteFormat) -> None:
             f"The remote {quoted(url)} exists and is not encrypted, and an encrypted one is "
             "expected",
             code=ErrorCode.ENCRYPTION_EXPECTED,
+        )
+
+
+def require_remote(url: str, there: RemoteFormat | None, remote_id: bytes) -> None:
+    """Raises Refused where another remote is than the one that this is for, and RemoteFailed."""
+    if there is None:
+        raise _no_remote(url)
+    if there.remote_id != remote_id:
+        raise Refused(
+            f"This is for the remote {remote_id.hex()}, and at {quoted(url)} is "
+            f"{there.remote_id.hex()}",
+            code=ErrorCode.REMOTE_REPLACED,
         )
 
 

@@ -10,14 +10,23 @@ from treesnap.core.model.errors import Corrupt, ErrorCode, UnsupportedFormat
 from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.cache import FileCache
 from treesnap.remote.copies import Doubled
-from treesnap.remote.keys import damaged, signer_id
+from treesnap.remote.keys import OwnerKey, damaged, signer_id
 from treesnap.remote.members import Machine, Members
-from treesnap.remote.records import INBOX, DeliveryName, Folder, RemoteName, Span
+from treesnap.remote.records import (
+    INBOX,
+    DeliveryName,
+    Folder,
+    MemberRole,
+    RemoteName,
+    Span,
+)
 from treesnap.remote.sealing import DELIVERED_HEAD_SIZE, Sealer, Signed, signer_of
 
 _STATES = "state/"
 _SIGNED = (_STATES, f"{Folder.COMMITS}/", f"{Folder.DELETIONS}/")
 _OF_MACHINES = (f"{Folder.PACKS}/", f"{Folder.COMMITS}/", f"{Folder.DELETIONS}/")
+_BY_COLLECTORS = (_STATES, f"{Folder.DELETIONS}/")
+"""What counts of a collector or an owner alone."""
 _NEVER_CHANGED = tuple(
     f"{folder}/" for folder in (Folder.COMMITS, Folder.DELETIONS, Folder.INDEX, Folder.CATALOG)
 )
@@ -79,7 +88,7 @@ class SealedFiles:
 
         What is sent again after a failure has the same bytes: it was sealed once.
         """
-        signer = self.members.signer() if f"{folder}/" in _OF_MACHINES else None
+        signer = self.members.signer(_least(f"{folder}/")) if f"{folder}/" in _OF_MACHINES else None
         machine = signer.id if signer is not None else b""
         prefix = RemoteName(folder, number, b"", machine, sequence).prefix
         is_signed = f"{folder}/" in _SIGNED
@@ -96,6 +105,20 @@ class SealedFiles:
         """Tells whether a machine is a member, as far as was found out."""
         return self.members.key_of(machine) is not None
 
+    @property
+    def owner_key(self) -> OwnerKey:
+        """Who signs lists of members now."""
+        return self._sealer.owner_key
+
+    def key_of_seed(self, seed: bytes) -> bytes:
+        """Returns the public key of the machine with a seed."""
+        return self._sealer.signer(seed).public
+
+    @property
+    def own_id(self) -> bytes:
+        """What this machine is called, whether or not it is a member."""
+        return self.members.own_id
+
     def sign(self, data: bytes) -> tuple[bytes, bytes]:
         """Returns the key of this machine, and its signature for what it says of a commit."""
         signer = self.members.signer()
@@ -109,7 +132,9 @@ class SealedFiles:
 
     def create(self, name: str, content: bytes) -> bool:
         """Writes a file if there is none; returns whether it did. Raises RemoteFailed."""
-        return self._blobs.create(name, self._sealer.sign(name, content, self.members.signer()))
+        return self._blobs.create(
+            name, self._sealer.sign(name, content, self.members.signer(_least(name)))
+        )
 
     @property
     def mended(self) -> dict[str, str]:
@@ -131,6 +156,9 @@ class SealedFiles:
         if kept is not None:
             with suppress(Corrupt, UnsupportedFormat):  # read it again
                 return meaning(self._opened(name, kept))
+
+        if name.startswith(_STATES):
+            self.members.look()
 
         def opened(data: bytes) -> tuple[bytes, _Meaning]:
             return data, meaning(self._opened(name, data))
@@ -177,10 +205,10 @@ class SealedFiles:
             self.members.meet([signer])
             if self.members.behind is not None and not self.is_member(signer):
                 raise self.members.behind  # it may be one, and nothing says that it is not
-        by_name = None if parsed is None else parsed.machine
+        by_name, least = None if parsed is None else parsed.machine, _least(name)
 
         def key_of(machine: bytes) -> bytes | None:
-            return self.members.key_of(machine) if by_name in (None, machine) else None
+            return self.members.key_of(machine, least) if by_name in (None, machine) else None
 
         return self._sealer.open_signed(name, data, key_of)
 
@@ -262,3 +290,8 @@ class SealedFiles:
     def sweep_unfinished(self) -> None:
         """Removes what writers that are gone left unfinished."""
         self._blobs.sweep_unfinished()
+
+
+def _least(name: str) -> MemberRole:
+    """Returns the role that a machine has at least whose signature counts for a file."""
+    return MemberRole.COLLECTOR if name.startswith(_BY_COLLECTORS) else MemberRole.MEMBER

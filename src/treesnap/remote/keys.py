@@ -2,7 +2,8 @@
 
     secret     --Argon2id or HKDF-->  KEK  --BLAKE3-->  commitment, wrapping key
     key slot   =  header, AES-256-GCM(wrapping key, the master keys of all generations)
-    master key --HKDF, remote id-->   keys of files, contents, names and slots, and the owner's
+    master key --HKDF, remote id-->   keys of slots, the owner's, and the read key
+    read key   --HKDF, remote id-->   keys of files, contents and names, and the inbox's
 
 A remote has one *master key* per *generation*; it is used with one algorithm. Each *key slot*
 (``keys/<32 hex>``) holds all of them for those with its *secret*: a passphrase, a raw key, a key
@@ -20,9 +21,12 @@ What holds:
 4. Nothing here shows a secret or a key: not in its ``repr``, not in the message of an error, and
    not in the local variables of the functions that an error passes through.
 
-A process that opens a slot is an *owner*: the key that signs the list of members follows from the
-newest master key. A *writer* has a seed of its own and the public key of the *inbox*, which follows
-from a master key as well: each file that it makes has a key from an exchange of that one with one
+A process that opens such a slot is an *owner*: the key that signs the list of members follows from
+the newest master key. A machine that was invited has a slot of its own, for an X25519 key that only
+it knows. There are the *read keys* alone: it reads everything, and cannot sign as the owner. The
+slot is signed by the owner, and each owner's key by the owner before; the invitation has the first.
+A *writer* has a seed of its own and the public key of the *inbox*, which follows
+from a read key: each file that it makes has a key from an exchange of that one with one
 that it makes for the file and forgets. So a writer reads nothing, not even what it wrote.
 
 This is the one module that imports ``cryptography``, when the first key is used. Not here: files
@@ -36,7 +40,7 @@ import os
 import re
 import struct
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
 from hmac import compare_digest
@@ -49,6 +53,7 @@ from treesnap.core.model.errors import (
     ErrorCode,
     InvalidArgument,
     OperationFailed,
+    Refused,
     RemoteLocked,
     UnsupportedFormat,
 )
@@ -92,6 +97,8 @@ _WRAPPING_NONCE = bytes(12)
 _ROW = struct.Struct("<IB32s")
 """Generation, algorithm, master key."""
 _DRAWS = struct.Struct("<QQ")
+_READ_ROW = struct.Struct(f"<IB{KEY_SIZE}s{KEY_SIZE}s64s")
+"""Generation, algorithm, read key, public key of the owner, which the owner before has signed."""
 _SLOT_SHAPE = struct.Struct("<BIII")
 """Kind of the secret, and the three costs, 0 for one that is random."""
 _SLOT_NAME = re.compile(r"keys/[0-9a-f]{32}\Z")
@@ -116,6 +123,8 @@ class SecretKind(IntEnum):
     KEY_FILE = 3
     PAPER_KEY = 4
     """A raw key that a person keeps on paper: see :mod:`treesnap.remote.paper`."""
+    MACHINE_KEY = 5
+    """The key of one machine that was invited."""
 
     @property
     def words(self) -> str:
@@ -125,7 +134,7 @@ class SecretKind(IntEnum):
     @property
     def is_random(self) -> bool:
         """Tells whether it is as random as a key can be, and is not stretched."""
-        return self in (SecretKind.RAW_KEY, SecretKind.PAPER_KEY)
+        return self not in (SecretKind.PASSPHRASE, SecretKind.KEY_FILE)
 
 
 class Cost(NamedTuple):
@@ -330,6 +339,21 @@ def is_checksum(public: bytes, signature: bytes, data: bytes) -> bool:
 # -------------------------------------------------------------------- secrets
 
 
+class OwnerKey(NamedTuple):
+    """Who signs the lists of machines of one generation."""
+
+    generation: int
+    public: bytes
+
+
+class Recipient(NamedTuple):
+    """A machine that gets a slot of its own."""
+
+    id: bytes
+    exchange: bytes
+    """The X25519 key that it is for."""
+
+
 class _SlotKeys(NamedTuple):
     """What a secret is stretched to for one slot."""
 
@@ -340,11 +364,17 @@ class _SlotKeys(NamedTuple):
 class Secret:
     """The secret that opens a remote. Printing it shows its kind alone."""
 
-    __slots__ = ("_value", "kind")
+    __slots__ = ("_value", "kind", "machine", "owner")
 
-    def __init__(self, kind: SecretKind, value: bytes) -> None:
+    def __init__(
+        self, kind: SecretKind, value: bytes, machine: bytes = b"", owner: OwnerKey | None = None
+    ) -> None:
         self.kind: SecretKind = kind
         self._value = value
+        self.machine: bytes = machine
+        """The id of the machine whose key it is."""
+        self.owner: OwnerKey | None = owner
+        """An owner that the machine trusts, and those that this one has signed."""
 
     @classmethod
     def passphrase(cls, text: str) -> Self:
@@ -391,15 +421,29 @@ class Secret:
         assert len(key) == KEY_SIZE
         return cls(SecretKind.PAPER_KEY, key)
 
+    @classmethod
+    def machine_key(cls, seed: bytes, remote_id: bytes, owner: OwnerKey) -> Self:
+        """Returns the secret of an invited machine with a seed, which trusts an owner."""
+        return cls(SecretKind.MACHINE_KEY, _exchange(seed, remote_id), key_signer(seed).id, owner)
+
+    def trusting(self, owner: OwnerKey) -> Secret:
+        """Returns the same one, which trusts an owner that it saw later, if it is for a machine."""
+        if self.owner is None or owner.generation < self.owner.generation:
+            return self
+        return Secret(self.kind, self._value, self.machine, owner)
+
     def __repr__(self) -> str:
         return f"<Secret: {self.kind.words}>"
 
-    def stretched(self, salt: bytes, cost: Cost | None) -> _SlotKeys:
-        """Returns what it opens a slot with; takes the time and memory that the cost says."""
-        kek = self._key_encryption_key(salt, cost)
-        return _SlotKeys(
-            keyed_hash(kek, b"commit"), Cipher(Algorithm.AES_256_GCM, keyed_hash(kek, b"wrap"))
-        )
+    def stretched(self, salt: bytes, cost: Cost | None, exchange: bytes = b"") -> _SlotKeys:
+        """Returns what it opens a slot with; takes the time and memory that the cost says.
+
+        ``exchange`` is the public key in a slot for a machine.
+        """
+        if self.kind is SecretKind.MACHINE_KEY:
+            own = _library().shared_key(self._value)
+            return _slot_keys(_exchanged(own, exchange, salt, exchange, _public_of(own)))
+        return _slot_keys(self._key_encryption_key(salt, cost))
 
     def _key_encryption_key(self, salt: bytes, cost: Cost | None) -> bytes:
         library = _library()
@@ -419,6 +463,39 @@ class Secret:
             raise OperationFailed(
                 f"There is too little memory to open a key slot, which takes {cost.memory_kib} KiB"
             ) from None
+
+
+def _slot_keys(kek: bytes) -> _SlotKeys:
+    return _SlotKeys(
+        keyed_hash(kek, b"commit"), Cipher(Algorithm.AES_256_GCM, keyed_hash(kek, b"wrap"))
+    )
+
+
+def recipient(seed: bytes, remote_id: bytes) -> Recipient:
+    """Returns what a slot for the machine with a seed is made for."""
+    secret = _library().shared_key(_exchange(seed, remote_id))
+    return Recipient(key_signer(seed).id, _public_of(secret))
+
+
+def _exchange(seed: bytes, remote_id: bytes) -> bytes:
+    return _derived(_library(), seed, remote_id, b"treesnap machine exchange 2")
+
+
+def _public_of(secret: X25519PrivateKey) -> bytes:
+    return secret.public_key().public_bytes_raw()
+
+
+def _exchanged(
+    own: X25519PrivateKey, other: bytes, salt: bytes, sent: bytes, received: bytes
+) -> bytes:
+    """Returns what the key of a slot for a machine is; raises Corrupt for a key that is none."""
+    library = _library()
+    try:
+        shared = own.exchange(library.shared_public(other))
+    except ValueError:
+        del own
+        raise Corrupt("A key slot has a key that is none", code=ErrorCode.REMOTE_DAMAGED) from None
+    return _derived(library, shared, salt + sent + received, b"treesnap machine key 1")
 
 
 def new_raw_key(random: Random = os.urandom) -> str:
@@ -505,24 +582,41 @@ def _random_for(random_bytes: bytes, content: bytes, where: bytes) -> bytes:
 class GenerationKeys:
     """What the files of one remote are named and encrypted with in one generation."""
 
-    __slots__ = ("_contents", "_files", "_inbox", "_names", "_owner", "algorithm", "generation")
+    __slots__ = (
+        "_contents",
+        "_files",
+        "_inbox",
+        "_names",
+        "_owner_seed",
+        "algorithm",
+        "generation",
+        "owner_key",
+    )
 
     def __init__(
-        self, generation: int, algorithm: Algorithm, master: bytes, remote_id: bytes
+        self,
+        algorithm: Algorithm,
+        read_key: bytes,
+        remote_id: bytes,
+        owner_key: OwnerKey,
+        owner_seed: bytes | None = None,
     ) -> None:
         library = _library()
-        self.generation: int = generation
+        self.generation: int = owner_key.generation
         self.algorithm: Algorithm = algorithm
-        self._files = _derived(library, master, remote_id, b"treesnap files 2")
-        self._contents = _derived(library, master, remote_id, b"treesnap contents 2")
-        self._names = _derived(library, master, remote_id, b"treesnap names 2")
-        self._owner = _derived(library, master, remote_id, b"treesnap owner 2")
-        self._inbox = _derived(library, master, remote_id, b"treesnap inbox 2")
+        self.owner_key: OwnerKey = owner_key
+        self._owner_seed = owner_seed
+        self._files = _derived(library, read_key, remote_id, b"treesnap files 2")
+        self._contents = _derived(library, read_key, remote_id, b"treesnap contents 2")
+        self._names = _derived(library, read_key, remote_id, b"treesnap names 2")
+        self._inbox = _derived(library, read_key, remote_id, b"treesnap inbox 2")
 
     @property
     def owner(self) -> Signer:
-        """What signs for all who have the master key."""
-        return key_signer(self._owner)
+        """What signs for all who have the master key; raises Refused without that."""
+        if self._owner_seed is None:
+            raise not_allowed("an owner, which opens it with a secret, changes its machines")
+        return key_signer(self._owner_seed)
 
     def content_hash(self, content: bytes | memoryview) -> bytes:
         """Returns a hash that holders of the keys alone can compare a guess with."""
@@ -556,6 +650,85 @@ class GenerationKeys:
             return None
         salt = public + own.public_key().public_bytes_raw()
         return InboxKeys(self.generation, self.algorithm, shared, salt)
+
+
+def not_allowed(who: str) -> Refused:
+    """Returns the error for what the role of a machine on a remote does not allow."""
+    return Refused(
+        f"The role of this machine on the remote does not allow that: {who}",
+        code=ErrorCode.REMOTE_ROLE,
+    )
+
+
+class ReadKeys:
+    """The read keys of all generations of a remote, as a machine has them that was invited."""
+
+    __slots__ = ("_rows", "generations")
+
+    def __init__(self, rows: bytes) -> None:
+        self._rows = rows
+        self.generations: Mapping[int, Algorithm] = {
+            generation: Algorithm(algorithm)
+            for generation, algorithm, *_ in _READ_ROW.iter_unpack(rows)
+        }
+        """The algorithm of each, in rising order."""
+
+    @property
+    def newest(self) -> int:
+        """The generation that new files are encrypted with."""
+        return max(self.generations)
+
+    def __repr__(self) -> str:
+        return f"<ReadKeys: generations {', '.join(map(str, self.generations))}>"
+
+    def of_remote(self, remote_id: bytes) -> dict[int, GenerationKeys]:
+        """Returns the keys of each generation for one remote, in rising order."""
+        _require_remote_id(remote_id)
+        return {
+            generation: GenerationKeys(
+                Algorithm(algorithm), read_key, remote_id, OwnerKey(generation, public)
+            )
+            for generation, algorithm, read_key, public, _ in _READ_ROW.iter_unpack(self._rows)
+        }
+
+    def is_of(self, trusted: OwnerKey, remote_id: bytes) -> bool:
+        """Tells whether an owner is among theirs, and has signed the next one, and so on."""
+        owners = [
+            (OwnerKey(generation, public), signature)
+            for generation, _, _, public, signature in _READ_ROW.iter_unpack(self._rows)
+        ]
+        if trusted not in [owner for owner, _ in owners]:
+            return False
+        later = [item for item in owners if item[0].generation > trusted.generation]
+        signer = trusted
+        for owner, signature in later:
+            if not is_signed(signer.public, signature, _next_owner(remote_id, owner)):
+                return False
+            signer = owner
+        return True
+
+    @property
+    def owner(self) -> OwnerKey:
+        """The newest owner."""
+        *_, (generation, _, _, public, _) = _READ_ROW.iter_unpack(self._rows)
+        return OwnerKey(generation, public)
+
+    @classmethod
+    def unwrapped(cls, cipher: Cipher, data: bytes, associated: bytes) -> Self | None:
+        """Returns the keys of a slot, or None where there are no valid ones."""
+        rows = cipher.decrypt(_WRAPPING_NONCE, data, associated)
+        if rows is None or not rows or len(rows) % _READ_ROW.size:
+            return None
+        pairs = [
+            (generation, algorithm) for generation, algorithm, *_ in _READ_ROW.iter_unpack(rows)
+        ]
+        return cls(rows) if _are_rows(pairs) else None
+
+
+def _next_owner(remote_id: bytes, owner: OwnerKey) -> bytes:
+    """Returns what an owner signs of the next one."""
+    generation = owner.generation.to_bytes(4, "little")
+    return b"treesnap next owner 2" + remote_id + generation + owner.public
 
 
 class MasterKeys:
@@ -610,21 +783,56 @@ class MasterKeys:
     def of_remote(self, remote_id: bytes) -> dict[int, GenerationKeys]:
         """Returns the keys of each generation for one remote, in rising order."""
         _require_remote_id(remote_id)
-        _library()  # while no key is around that an error could show
-        return {
-            generation: GenerationKeys(generation, Algorithm(algorithm), master, remote_id)
-            for generation, algorithm, master in _ROW.iter_unpack(self._rows)
-        }
+        library = _library()  # while no key is around that an error could show
+        keys: dict[int, GenerationKeys] = {}
+        for generation, algorithm, master in _ROW.iter_unpack(self._rows):
+            seed = _derived(library, master, remote_id, b"treesnap owner 2")
+            keys[generation] = GenerationKeys(
+                Algorithm(algorithm),
+                _derived(library, master, remote_id, b"treesnap read 2"),
+                remote_id,
+                OwnerKey(generation, key_signer(seed).public),
+                seed,
+            )
+        return keys
 
-    def slot_token(
-        self, random_bytes: bytes, kind: SecretKind, cost: Cost | None, remote_id: bytes
-    ) -> bytes:
-        """Returns the 32 bytes that tell a slot from all that hold other keys or cost another."""
+    def read_rows(self, remote_id: bytes) -> bytes:
+        """Returns what a machine is given of them that may read."""
+        library, rows, signature = _library(), b"", bytes(SIGNATURE_SIZE)
+        keys = self.of_remote(remote_id)
+        before: Signer | None = None
+        for generation, algorithm, master in _ROW.iter_unpack(self._rows):
+            owner = keys[generation].owner_key
+            if before is not None:
+                signature = before.sign(_next_owner(remote_id, owner))
+            read_key = _derived(library, master, remote_id, b"treesnap read 2")
+            rows += _READ_ROW.pack(generation, algorithm, read_key, owner.public, signature)
+            before = keys[generation].owner
+        return rows
+
+    def _slots_key(self, remote_id: bytes) -> bytes:
         library = _library()
         *_, (_, _, master) = _ROW.iter_unpack(self._rows)
-        key = _derived(library, master, remote_id, b"treesnap slots 1")
+        return _derived(library, master, remote_id, b"treesnap slots 1")
+
+    def slot_token(
+        self,
+        random_bytes: bytes,
+        kind: SecretKind,
+        cost: Cost | None,
+        remote_id: bytes,
+        exchange: bytes = b"",
+    ) -> bytes:
+        """Returns the 32 bytes that tell a slot from all that hold other keys, cost another, or are
+        for another machine.
+        """
         shape = _SLOT_SHAPE.pack(kind, *(cost or (0, 0, 0)))
-        return keyed_hash(key, random_bytes + shape + self._rows)
+        key = self._slots_key(remote_id)
+        return keyed_hash(key, random_bytes + shape + self._rows + exchange)
+
+    def exchange_secret(self, token: bytes, remote_id: bytes) -> bytes:
+        """Returns the secret that one slot for a machine is made with, and that is then gone."""
+        return keyed_hash(self._slots_key(remote_id), b"exchange" + token)
 
     def wrapped(self, cipher: Cipher, associated: bytes) -> bytes:
         """Returns the keys encrypted for a slot."""
@@ -645,7 +853,10 @@ def _require_remote_id(remote_id: bytes) -> None:
 def _is_valid(rows: bytes) -> bool:
     if not rows or len(rows) % _ROW.size:
         return False
-    pairs = [(generation, algorithm) for generation, algorithm, _ in _ROW.iter_unpack(rows)]
+    return _are_rows([(item[0], item[1]) for item in _ROW.iter_unpack(rows)])
+
+
+def _are_rows(pairs: Sequence[tuple[int, int]]) -> bool:
     generations = [generation for generation, _ in pairs]
     return (
         generations[0] > 0
@@ -668,6 +879,10 @@ class SlotHeader(NamedTuple):
     """Tells whether a secret is the right one before anything is decrypted."""
     cost: Cost | None
     """None for what is as random as a key can be."""
+    machine: bytes | None = None
+    """The id of the machine that it is for, which was invited."""
+    exchange: bytes | None = None
+    """A public key that was made for the slot of a machine."""
 
 
 class KeySlot(NamedTuple):
@@ -676,18 +891,25 @@ class KeySlot(NamedTuple):
     header: bytes
     """An encoded :class:`SlotHeader`, as it was authenticated."""
     wrapped: bytes
+    signature: bytes = b""
+    """The owner's, of the slot of a machine."""
 
 
 def encode_slot(slot: KeySlot) -> bytes:
     """Returns the payload of a slot."""
-    return pack({"version": 1, **slot._asdict()})
+    fields = {name: value for name, value in slot._asdict().items() if value}
+    return pack({"version": 1, **fields})
 
 
 def decode_slot(payload: bytes) -> KeySlot:
     """Returns the slot of a payload; raises Corrupt, or UnsupportedFormat for an unknown kind."""
     fields = Fields(unpack(payload, "key slot"), "key slot")
     fields.require_version(1)
-    slot = KeySlot(fields.get("header", bytes), fields.get("wrapped", bytes))
+    slot = KeySlot(
+        fields.get("header", bytes),
+        fields.get("wrapped", bytes),
+        fields.optional("signature", bytes) or b"",
+    )
     decode_header(slot.header)
     return slot
 
@@ -715,6 +937,12 @@ def decode_header(data: bytes) -> SlotHeader:
         fields.get("commitment", bytes),
         None if kind.is_random else _decode_cost(fields.get("cost", tuple)),
     )
+    if kind is SecretKind.MACHINE_KEY:
+        header = header._replace(
+            machine=fields.get("machine", bytes), exchange=fields.get("exchange", bytes)
+        )
+        require(len(header.machine or b"") == SIGNER_ID_SIZE, what, "its machine is an odd id")
+        require(len(header.exchange or b"") == KEY_SIZE, what, "its key has a wrong size")
     require(len(header.salt) == SALT_SIZE, what, "its salt has a wrong size")
     require(len(header.commitment) == KEY_SIZE, what, "its commitment has a wrong size")
     return header
@@ -745,7 +973,7 @@ class OpenedSlot(NamedTuple):
     """The keys of a remote, and the slot that they were in."""
 
     name: str
-    keys: MasterKeys
+    keys: MasterKeys | ReadKeys
 
 
 def new_slot(
@@ -772,12 +1000,40 @@ def new_slot(
     return RemoteFile(name, KEY_SLOT.seal(KeySlot(header, wrapped)))
 
 
+def new_machine_slot(
+    keys: MasterKeys, machine: Recipient, remote_id: bytes, random: Random = os.urandom
+) -> RemoteFile:
+    """Returns a new key slot, which holds the read keys for a machine; raises Corrupt for a key of
+    it that is none.
+    """
+    kind = SecretKind.MACHINE_KEY
+    token = keys.slot_token(random(RANDOM_SIZE), kind, None, remote_id, machine.exchange)
+    name, salt = f"keys/{token[:SALT_SIZE].hex()}", token[SALT_SIZE:]
+    own = _library().shared_key(keys.exchange_secret(token, remote_id))
+    public = _public_of(own)
+    made = _slot_keys(_exchanged(own, machine.exchange, salt, public, machine.exchange))
+    header = encode_header(
+        SlotHeader(kind, keys.newest, salt, made.commitment, None, machine.id, public)
+    )
+    rows = keys.read_rows(remote_id)
+    wrapped = made.cipher.encrypt(_WRAPPING_NONCE, rows, _associated(remote_id, name, header))
+    signature = keys.of_remote(remote_id)[keys.newest].owner.sign(
+        _signed_slot(remote_id, name, header, wrapped)
+    )
+    return RemoteFile(name, KEY_SLOT.seal(KeySlot(header, wrapped, signature)))
+
+
+def _signed_slot(remote_id: bytes, name: str, header: bytes, wrapped: bytes) -> bytes:
+    """Returns what the owner signs of the slot of a machine."""
+    return b"treesnap machine slot 1" + _associated(remote_id, name, header) + wrapped
+
+
 def slot_header(name: str, data: bytes) -> SlotHeader:
     """Returns what a slot shows without a secret; raises Corrupt or UnsupportedFormat."""
     return decode_header(_read(name, data).header)
 
 
-def open_slot(name: str, data: bytes, secret: Secret, remote_id: bytes) -> MasterKeys:
+def open_slot(name: str, data: bytes, secret: Secret, remote_id: bytes) -> MasterKeys | ReadKeys:
     """Returns the keys of one slot.
 
     Raises RemoteLocked for another secret than the slot's, Corrupt, or UnsupportedFormat.
@@ -788,13 +1044,20 @@ def open_slot(name: str, data: bytes, secret: Secret, remote_id: bytes) -> Maste
     kind = header.kind.words
     if header.kind is not secret.kind:
         raise RemoteLocked(f"Key slot {name!r} has a {kind}, not a {secret.kind.words}", path=name)
-    made = secret.stretched(header.salt, header.cost)
+    made = secret.stretched(header.salt, header.cost, header.exchange or b"")
     if not compare_digest(made.commitment, header.commitment):
         raise RemoteLocked(f"Key slot {name!r} has another {kind}", path=name)
     associated = _associated(remote_id, name, slot.header)
-    keys = MasterKeys.unwrapped(made.cipher, slot.wrapped, associated)
+    kind_of_keys = ReadKeys if secret.owner is not None else MasterKeys
+    keys = kind_of_keys.unwrapped(made.cipher, slot.wrapped, associated)
     if keys is None or keys.newest != header.generation:
         raise damaged(name, "holds keys that are not authentic")
+    if isinstance(keys, ReadKeys):
+        assert secret.owner is not None
+        signed = _signed_slot(remote_id, name, slot.header, slot.wrapped)
+        is_of_owner = is_signed(keys.owner.public, slot.signature, signed)
+        if not is_of_owner or not keys.is_of(secret.owner, remote_id):
+            raise damaged(name, "is not from an owner of the remote that this machine trusts")
     return keys
 
 
@@ -816,7 +1079,7 @@ def open_slots(slots: Mapping[str, bytes], secret: Secret, remote_id: bytes) -> 
         except UnsupportedFormat as error:
             unsupported.append(error)
         else:
-            if header.kind is secret.kind:
+            if header.kind is secret.kind and (header.machine or b"") == secret.machine:
                 fitting.append((header.generation, name))
                 work_kib[name] = header.cost.work_kib if header.cost is not None else 0
     is_locked = False
@@ -837,6 +1100,10 @@ def open_slots(slots: Mapping[str, bytes], secret: Secret, remote_id: bytes) -> 
         raise damages[0]
     if unsupported and len(unsupported) == len(slots):
         raise unsupported[0]
+    if secret.machine:
+        raise RemoteLocked(
+            "No key slot of the remote is for this machine: it was revoked, or the slot is gone"
+        )
     words = secret.kind.words
     besides = f", {len(damages)} damaged" if damages else ""
     raise RemoteLocked(

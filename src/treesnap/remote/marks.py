@@ -15,9 +15,9 @@ from treesnap.core.model.ids import checksum
 from treesnap.remote.records import FILE_ID_SIZE, REMOTE_STATE, HeadName, Marks, RemoteState
 
 
-def marks_of(number: int, state: RemoteState, generation: int) -> Marks:
+def marks_of(number: int, state: RemoteState, generation: int, owner: bytes = b"") -> Marks:
     """Returns what is to be remembered of a state, and of the newest keys beside it."""
-    return Marks(number, state_hash(state), generation, state.heads)
+    return Marks(number, state_hash(state), generation, state.heads, owner=owner)
 
 
 def state_hash(state: RemoteState) -> bytes:
@@ -40,6 +40,9 @@ def require_not_set_back(
             url,
             f"is at key generation {seen.generation}, and was at generation {known.generation}",
         )
+    is_same = seen.generation == known.generation and known.owner and seen.owner
+    if is_same and seen.owner != known.owner:
+        raise set_back(url, f"has another owner of key generation {seen.generation} than")
     if seen.members < known.members:
         raise set_back(
             url, f"has list {seen.members} of its machines, and had list {known.members}"

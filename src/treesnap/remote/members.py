@@ -1,22 +1,27 @@
-"""Which machines' commits, deletions and states count on a remote.
+"""Which machines' commits, deletions and states count on a remote, by their roles.
 
-    members/<n>   the public keys of all machines, signed by the owner; the highest one counts
+    members/<n>   the public keys and roles of all machines, signed by the owner; the highest counts
+
+    writer        delivers to the inbox, and nothing else that it signs counts
+    member        pushes as itself: its commits count
+    collector     also its deletions, of what any machine pushed, and its states
+    owner         also changes the list, and with it the keys
 
 Every machine has a key of its own for each remote, which never leaves its store. A process that
-opens a key slot is an owner, and enrols its machine by itself when it first writes something: it
-creates the next list. A list is one of the newest key generation that its reader can open, so an
-owner whose secret was shut out can enrol no machine. What is not such a list counts for nothing.
+opens a key slot with a secret is an owner, and enrols its machine by itself when it first writes
+something: it creates the next list. Other machines are invited: they have the keys that read, and
+not the key that signs lists. A list is one of the newest key generation that its reader can open,
+so an owner whose secret was shut out can enrol no machine. What is not such a list counts for
+nothing, and nor does what a machine signs that its role does not allow.
 
-The list has *writers* too, which an owner invited: they deliver to the inbox of the remote, and
-what they sign counts nowhere else.
-
-A list is read where a machine is met that the one at hand does not have. Others that know more
-machines name files that are then not readable here, and not the other way round.
+A list is read where a machine is met that the one at hand does not have, and with each state that
+is new: the one who revokes a machine creates a state after the list. Others that know more machines
+name files that are then not readable here, and not the other way round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -34,13 +39,15 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.remote.blobs.base import BlobMissing
 from treesnap.remote.cache import FileCache
 from treesnap.remote.copies import Doubled
-from treesnap.remote.keys import KEY_SIZE, Signer, damaged, signer_id
+from treesnap.remote.keys import Signer, damaged, not_allowed, signer_id
 from treesnap.remote.records import (
     FILE_ID_SIZE,
     MEMBERS,
     MEMBERS_SIZE_MAX,
     NUMBER_MAX,
     MemberList,
+    MemberRole,
+    MemberRow,
     NotSigned,
     Span,
     file_number,
@@ -68,6 +75,9 @@ class Machine(Protocol):
 
     def settle(self, sequence: int, folded: int) -> None:
         """Takes note that a commit counts, and does not matter up to the ``folded`` one."""
+
+    def is_invited(self) -> bool:
+        """Tells whether an owner put it on the list, rather than itself."""
 
 
 class MemberChain(NamedTuple):
@@ -101,9 +111,8 @@ class Members:
         self._machine = machine
         self._cache = cache
         self._are_keys_known = are_keys_known
-        self._keys: dict[bytes, bytes] = {}
-        """Public keys by ids."""
-        self._writers: dict[bytes, bytes] = {}
+        self._members: dict[bytes, MemberRow] = {}
+        """All on the list, by their ids."""
         self._hash = bytes(FILE_ID_SIZE)
         """Of the list that they are from."""
         self._number = -1
@@ -118,18 +127,35 @@ class Members:
         self.behind: Corrupt | None = None
         """Why the owner's newest list could not be read: the one that counts is an older one."""
 
-    def key_of(self, identity: bytes) -> bytes | None:
-        """Returns the public key of a machine that was met, or None for a stranger."""
+    def key_of(self, identity: bytes, least: MemberRole = MemberRole.MEMBER) -> bytes | None:
+        """Returns the public key of a machine that was met, or None for one that has not at least
+        this role.
+        """
+        member = self._found(identity)
+        return member.key if member is not None and member.role >= least else None
+
+    def role_of(self, identity: bytes) -> MemberRole | None:
+        """Returns the role of a machine that was met, or None for a stranger."""
+        member = self._found(identity)
+        return MemberRole(member.role) if member is not None else None
+
+    def _found(self, identity: bytes) -> MemberRow | None:
         if not self._is_read:
             self._take_kept()
-        return self._keys.get(identity)
+        return self._members.get(identity)
 
     def meet(self, identities: Iterable[bytes]) -> None:
         """Finds out who some machines are; costs requests where one is not known.
 
         Raises Corrupt where there are lists and none can be read, and RemoteFailed.
         """
-        if any(self.key_of(item) is None for item in identities):
+        if any(self._found(item) is None for item in identities):
+            self.read()
+
+    def look(self) -> None:
+        """Reads the newest list if there is a newer one; raises what :meth:`meet` does."""
+        self._found(b"")
+        if self._number < 0 or not self.is_newest(self._number):
             self.read()
 
     def read(self) -> None:
@@ -137,6 +163,8 @@ class Members:
         found = self._listed()
         self._is_current, self._newer, self.behind = True, None, None
         self._taken = frozenset(found)
+        if not found:
+            self._number = -1  # what was kept is on the server no more
         failure: Corrupt | None = None
         for number in sorted(found, reverse=True)[:_LOOKED_AT_MAX]:
             name = members_name(number)
@@ -179,18 +207,26 @@ class Members:
         """What this machine is called, whether or not it is a member."""
         return self._sealer.signer(self.machine.seed()).id
 
-    def signer(self) -> Signer:
-        """Returns what signs as this machine, which is a member from then on, durably.
+    def signer(self, least: MemberRole = MemberRole.MEMBER) -> Signer:
+        """Returns what signs as this machine, which has the role from then on, durably.
 
-        Raises RemoteFailed, GenerationMissing where the secret was shut out, and Corrupt.
+        Raises RemoteFailed, Corrupt, GenerationMissing where the secret was shut out, and Refused
+        for an invited machine that is on the list no more, or has a lower role.
         """
         signer = self._sealer.signer(self.machine.seed())
+        is_invited = self.machine.is_invited()
         for _ in range(_ENROLS_MAX):
-            if self.key_of(signer.id) is not None:
+            role = self.role_of(signer.id)
+            if role is not None and role >= (least if is_invited else MemberRole.OWNER):
                 return signer
+            if self._is_current and is_invited:
+                if role is None:
+                    raise not_allowed("an owner revoked it, or a copy of it made it another one")
+                raise not_allowed(f"it is a {role.words}, and only a {least.words} may do so")
             if self._is_current:
                 self._require_newest_keys()
-                self._write(self._sealer, [*self._keys.values(), signer.public], self._writers)
+                own = MemberRow(signer.public, MemberRole.OWNER)
+                self._write(self._sealer, {**self._members, signer.id: own})
             self.read()  # where two can create one list, it may be that of another machine
         raise Corrupt(
             "This machine does not become a member of the remote",
@@ -198,8 +234,14 @@ class Members:
             path=_FOLDER,
         )
 
-    def rotate(self, sealer: Sealer) -> int | None:
-        """Creates a list of the same machines with newer keys; returns its number.
+    def may(self, least: MemberRole) -> bool:
+        """Tells whether this machine has a role, as far as was found out; an owner takes it."""
+        if self._machine is None or not self._machine.is_invited():
+            return True
+        return (self.role_of(self.own_id) or MemberRole.WRITER) >= least
+
+    def rotate(self, sealer: Sealer, without: Container[bytes] = ()) -> int | None:
+        """Creates a list of the same machines with newer keys, but for some; returns its number.
 
         Writers are left out: what they deliver is encrypted with the older keys. None where another
         machine created a list meanwhile, or has newer keys. Raises what :meth:`signer` does.
@@ -207,18 +249,26 @@ class Members:
         self.read()
         self._require_newest_keys()
         number = self._next_number()
-        is_done = self._write(sealer, self._keys.values(), {})
+        kept = {
+            identity: item
+            for identity, item in self._members.items()
+            if item.role != MemberRole.WRITER and identity not in without
+        }
+        is_done = self._write(sealer, kept)
         return number if is_done and not self._are_keys_known(sealer.generation) else None
 
     def rebuild(self, keys: Iterable[bytes], seen: int) -> bool:
         """Creates a list of machines whose keys were found elsewhere, and of those on the newest
         list that can be read, without writers; returns whether this machine did.
 
-        Its number is above ``seen`` and all that machines came to by counting. Raises RemoteFailed.
+        Machines that are on none are members: owners make themselves that again. Its number is
+        above ``seen`` and all that machines came to by counting. Raises RemoteFailed.
         """
         counted = (number for number in self._taken if number <= NUMBER_MAX // 2)
         number = max(self._number, seen, *counted, -1) + 1
-        is_done = self._write(self._sealer, {*self._keys.values(), *keys}, {}, number)
+        added = {signer_id(key): MemberRow(key, MemberRole.MEMBER) for key in keys}
+        listed = {k: item for k, item in self._members.items() if item.role != MemberRole.WRITER}
+        is_done = self._write(self._sealer, added | listed, number)
         self.read()
         return is_done
 
@@ -256,7 +306,8 @@ class Members:
                         "were made at once, one was replaced, or it was made anew"
                     )
                 previous = checksum(data, FILE_ID_SIZE)
-                machines, writers = (len(k) // KEY_SIZE for k in (record.keys, record.writers))
+                writers = sum(item.role == MemberRole.WRITER for item in record.members)
+                machines = len(record.members) - writers
         return MemberChain(machines, writers, tuple(faults))
 
     def _authentic(self, name: str, data: bytes) -> bytes:
@@ -267,31 +318,42 @@ class Members:
     @property
     def writer_count(self) -> int:
         """How many writers are on the list that was read last."""
-        return len(self._writers)
+        return sum(item.role == MemberRole.WRITER for item in self._members.values())
+
+    @property
+    def known(self) -> dict[bytes, MemberRow]:
+        """All on the list that was read last, by their ids."""
+        self._found(b"")
+        return dict(self._members)
+
+    def all(self) -> dict[bytes, MemberRow]:
+        """Returns all on the newest list, by their ids."""
+        self.read()
+        return dict(self._members)
 
     def writers(self) -> dict[bytes, bytes]:
         """Returns the public keys of the writers by their ids, as the newest list has them."""
-        self.read()
-        return dict(self._writers)
+        listed = self.all().items()
+        return {identity: item.key for identity, item in listed if item.role == MemberRole.WRITER}
 
-    def change_writers(self, change: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]) -> None:
-        """Puts other writers on the list, durably; raises what :meth:`signer` does.
+    def change(self, change: Callable[[dict[bytes, MemberRow]], dict[bytes, MemberRow]]) -> None:
+        """Changes the list, durably; raises what :meth:`signer` does.
 
         ``change`` is called again where another machine created a list meanwhile.
         """
-        self.signer()  # it has read the list: no machine is left out
+        self.signer(MemberRole.OWNER)  # it has read the list: no machine is left out
         for _ in range(_ENROLS_MAX):
             self.read()
             self._require_newest_keys()
-            wanted = change(dict(self._writers))
-            if wanted == self._writers:
+            changed = change(dict(self._members))
+            if changed == self._members:
                 return
-            self._write(self._sealer, self._keys.values(), wanted)
+            self._write(self._sealer, changed)
         raise Busy("Other machines kept changing the members of the remote")
 
     def is_newest(self, number: int) -> bool:
         """Tells whether no higher list was created since all were read."""
-        return max(self._listed().keys() - self._taken, default=number) == number
+        return max(self._listed().keys() - self._taken, default=number) <= number
 
     def _listed(self) -> dict[int, int]:
         """Returns the sizes of all lists by their numbers."""
@@ -308,14 +370,10 @@ class Members:
             raise self._newer
 
     def _write(
-        self,
-        sealer: Sealer,
-        keys: Iterable[bytes],
-        writers: Mapping[bytes, bytes],
-        number: int | None = None,
+        self, sealer: Sealer, members: Mapping[bytes, MemberRow], number: int | None = None
     ) -> bool:
         """Creates the next list; returns whether this machine did. Raises RemoteFailed."""
-        record = MemberList(self._hash, b"".join(sorted(keys)), b"".join(sorted(writers.values())))
+        record = MemberList(self._hash, tuple(sorted(members.values())))
         name = members_name(self._next_number() if number is None else number)
         return self._blobs.create(name, sealer.sign(name, MEMBERS.seal(record), sealer.owner))
 
@@ -345,7 +403,7 @@ class Members:
     def _take(self, name: str, data: bytes) -> bytes:
         """Takes a list for the one that counts; returns it as it is stored."""
         record = self._decoded(name, data)
-        self._keys, self._writers = _by_id(record.keys), _by_id(record.writers)
+        self._members = {signer_id(item.key): item for item in record.members}
         self._hash = checksum(data, FILE_ID_SIZE)
         self._is_read = True
         return data
@@ -355,14 +413,10 @@ class Members:
     ) -> MemberList:
         """Returns what a list says; without ``owners`` it has to be of the newest one."""
         if owners is None:
-            owners = {self._sealer.owner.id: self._sealer.owner.public}
+            public = self._sealer.owner_key.public
+            owners = {signer_id(public): public}
         signed = self._sealer.open_signed(name, data, owners.get)
         try:
             return MEMBERS.unseal(signed.content, name)
         except UnsupportedFormat as error:
             raise Corrupt(error.message, code=ErrorCode.REMOTE_DAMAGED, path=name) from error
-
-
-def _by_id(keys: bytes) -> dict[bytes, bytes]:
-    parts = (keys[start : start + KEY_SIZE] for start in range(0, len(keys), KEY_SIZE))
-    return {signer_id(key): key for key in parts}

@@ -14,7 +14,8 @@ to create a file that is not there, and only collectors need it: for the next st
 
     visible    a commit of the catalog; or one that is listed, is not below the floor, and was
                not removed
-    certain    a commit of the catalog; or a visible one that is not below ``closing``
+    certain    a commit of the catalog; or a visible one that is not below ``closing``, and not of
+               a machine that the state lets push no more
 
 **Push.** A writer reads the commits that are listed, and then the state: the other way round,
 it could trust a commit that is void already. It stores what lies in no pack that certain
@@ -64,6 +65,15 @@ read. Nothing is removed or condemned, and what is whole and was not removed com
 and catalog can be read, what is garbage by them is none of it: a sweep may be deleting that. A
 commit that is made of packs has the numbers of the one that was lost, or is on its way, and a
 deletion counts for both.
+
+**Roles.** What a machine signs counts as far as its role on the list of members allows: commits of
+a member, also deletions and states of a collector, lists of an owner. A reader of a state that it
+did not have reads the newest list first. To *revoke* a machine, an owner creates a state that
+limits it: from then on the machine creates no state, and believes of its own commits only those
+that the catalog has, and no other machine relies on any other of them. What it pushed is folded.
+Then comes the list without it, and a state after that. So what was acknowledged stays, and no
+honest machine creates a state meanwhile that counts no more. A role never rises: what its machine
+signed before would count.
 
 **Sweep.** A pack below the floor that the index does not name is garbage for ever, so any machine
 may delete it at any time: a commit lists packs of its own epoch alone, and commits below the
@@ -129,6 +139,7 @@ from treesnap.core.model.errors import (
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Record
+from treesnap.remote.keys import not_allowed
 from treesnap.remote.marks import not_listed, state_hash
 from treesnap.remote.records import (
     CATALOG,
@@ -147,6 +158,7 @@ from treesnap.remote.records import (
     Head,
     HeadName,
     HistoryName,
+    MemberRole,
     NotSigned,
     OriginStatement,
     RemoteCommit,
@@ -239,6 +251,10 @@ class RemoteFiles(Protocol):
 
     def is_member(self, machine: bytes) -> bool:
         """Tells whether a machine is a member, as far as was found out."""
+
+    @property
+    def own_id(self) -> bytes:
+        """What this machine is called, whether or not it is a member."""
 
     def sign(self, data: bytes) -> tuple[bytes, bytes]:
         """Returns the key of this machine, and its signature for what it says of a commit."""
@@ -428,7 +444,9 @@ class View:
 
     def is_certain(self, name: RemoteName) -> bool:
         """Tells whether a visible commit stays visible until it is deleted."""
-        return name.key in self.catalog or name.number >= self.state.closing
+        return name.key in self.catalog or (
+            name.number >= self.state.closing and self.state.allows(name.machine, MemberRole.MEMBER)
+        )
 
     @cached_property
     def counted_heads(self) -> tuple[HeadName, ...]:
@@ -940,7 +958,7 @@ class Remote:
     def _read_deletions_once(self) -> Deletions:
         listed: dict[RemoteName, Deletion] = {}
         damaged: dict[RemoteName, Corrupt] = {}
-        names = self.names(Folder.DELETIONS)
+        names = [name for name in self.names(Folder.DELETIONS) if self._may_delete(name.machine)]
         self.files.meet(frozenset(name.machine for name in names if name not in self._known))
         for name in names:
             try:
@@ -951,6 +969,10 @@ class Remote:
                 damaged[name] = error
         self.files.keep_only((Folder.DELETIONS,), list(map(str, listed)))
         return Deletions(listed, damaged)
+
+    def _may_delete(self, machine: bytes) -> bool:
+        state = self._last_state
+        return state is None or state[1].allows(machine, MemberRole.COLLECTOR)
 
     def catalog_parts(self, view: View) -> dict[RemoteName, tuple[CommitEntry, ...]]:
         """Returns the parts that the catalog of a view was read from."""
@@ -984,7 +1006,8 @@ class Remote:
         count_read = 0
         while True:
             _, state = self.read_state()
-            if state.closing <= commit.number:
+            may_push = state.allows(commit.machine, MemberRole.MEMBER)
+            if state.closing <= commit.number and may_push:
                 return True
             with suppress(_FileGone), damage_of_remote():  # the next state has it
                 parts = self._all(state.catalog_parts)
@@ -1000,6 +1023,8 @@ class Remote:
 
         False when another collector wrote it, or has gone on since. Raises RemoteFailed.
         """
+        if not state.allows(self.files.own_id, MemberRole.COLLECTOR):
+            raise not_allowed("an owner revoked it, or let it push alone")
         name = state_name(number)
         state = state._replace(token=os.urandom(FILE_ID_SIZE))
         content = REMOTE_STATE.seal(state)
@@ -1194,6 +1219,8 @@ class Push:
         self._forget()
         self.view = view if view is not None else self._remote.read(own, skips_damaged=True)
         self.view.require_whole()
+        if not self.view.state.allows(self._remote.files.own_id, MemberRole.MEMBER):
+            raise not_allowed("an owner revoked it")
         if own is None:
             self._seen = newest_heads((*self._seen, *self.view.certain_heads))
         return self.view

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Self
 
 from treesnap.core.codec.envelope import FileKind, Format
@@ -158,6 +158,34 @@ def file_number(name: str) -> int | None:
     return int(found[2], 16) if found else None
 
 
+class MemberRole(IntEnum):
+    """What a machine may do, as every reader checks by its signature."""
+
+    WRITER = 0
+    """Deliver to the inbox."""
+    MEMBER = 1
+    """Read, and push as itself."""
+    COLLECTOR = 2
+    """Also delete snapshots of any machine, and collect garbage."""
+    OWNER = 3
+    """Also enrol and revoke machines, and change keys."""
+
+    @property
+    def words(self) -> str:
+        """The role as commands call it."""
+        return self.name.lower()
+
+
+class RoleLimit(NamedTuple):
+    """The highest role that a machine has from a state on, whatever the list of members says.
+
+    A limit comes before that list, so that the machine does nothing meanwhile that will not count.
+    """
+
+    machine: bytes
+    role: int
+
+
 class RemoteState(NamedTuple):
     """What holds until the next state; the one with the highest number counts."""
 
@@ -175,11 +203,17 @@ class RemoteState(NamedTuple):
     heads: tuple[HeadName, ...] = ()
     """The newest commit of each machine among all that ever counted; of a machine that was copied
     there may be several with one number."""
+    limits: tuple[RoleLimit, ...] = ()
+    """Machines that were revoked, or have a lower role, or are about to."""
     collected_at_ns: int = 0
     """When the last collection ended, by the clock of its machine; 0 where that is not known. For
     people: no rule depends on it."""
     token: bytes = bytes(FILE_ID_SIZE)
     """Which attempt wrote it."""
+
+    def allows(self, machine: bytes, role: MemberRole) -> bool:
+        """Tells whether a machine may still have a role; the list of members says if it has."""
+        return all(item.role >= role for item in self.limits if item.machine == machine)
 
 
 class HistoryName(NamedTuple):
@@ -228,15 +262,22 @@ class Head(NamedTuple):
     """Its machine's numbers above its head in that state that may never count."""
 
 
+class MemberRow(NamedTuple):
+    """A machine on the list."""
+
+    key: bytes
+    """The public key that its id follows from."""
+    role: int
+    exchange: bytes = b""
+    """The public key that its key slot is made for; none of an owner, or of a writer."""
+
+
 class MemberList(NamedTuple):
-    """Which machines' commits count; the owner signs it."""
+    """Which machines count for what; the owner signs it."""
 
     previous: bytes
     """A hash of the list before; zeros in the first one."""
-    keys: bytes
-    """The public keys of the machines, 32 bytes each."""
-    writers: bytes = b""
-    """Those of writers, which deliver to the inbox and count for nothing else."""
+    members: tuple[MemberRow, ...]
 
 
 class CommitEntry(NamedTuple):
@@ -352,6 +393,7 @@ def _name(folder: Folder) -> FieldKind:
 
 
 _FILE_ID = _ids(FILE_ID_SIZE)
+_ROLE = where(SIZE, lambda number: number in set(MemberRole), "is not a role")
 _SEQUENCE = where(SIZE, lambda number: 0 < number <= SEQUENCE_MAX, "is out of range")
 _SPAN = where(
     array(_SEQUENCE), lambda span: len(span) == 2 and span[0] <= span[1], "is not from and to"
@@ -380,6 +422,7 @@ _STATE = Table(
     catalog_parts=array(_name(Folder.CATALOG)),
     removed=array(_FILE_ID),
     heads=_HEADS,
+    limits=array(row(RoleLimit, machine=_ids(MACHINE_ID_SIZE), role=_ROLE)),
     collected_at_ns=SIZE,
     token=_FILE_ID,
 )
@@ -392,13 +435,18 @@ _HEAD = Table(
     seen=_HEADS,
     void=array(_SPAN),
 )
-_KEYS = where(BYTES, lambda keys: len(keys) % KEY_SIZE == 0, "has a key that is cut short")
 _MEMBERS = Table(
     MemberList,
     "list of members",
     previous=_FILE_ID,
-    keys=_KEYS,
-    writers=_KEYS,
+    members=array(
+        row(
+            MemberRow,
+            key=_ids(KEY_SIZE),
+            role=_ROLE,
+            exchange=where(BYTES, lambda value: len(value) in (0, KEY_SIZE), "is not a key"),
+        )
+    ),
 )
 
 
@@ -454,12 +502,16 @@ class Marks(NamedTuple):
     back, as a person has accepted."""
     members: int = 0
     """The number of the newest list of members."""
+    owner: bytes = b""
+    """The public key of the owner of that generation; none where nothing is encrypted."""
 
     def joined(self, other: Self) -> Self:
         """Returns the newest of both; of two states with one number, its own."""
         newer = other if other.state_number > self.state_number else self
+        keys = other if (other.generation, other.owner) > (self.generation, self.owner) else self
         return newer._replace(
-            generation=max(self.generation, other.generation),
+            generation=keys.generation,
+            owner=keys.owner,
             members=max(self.members, other.members),
             heads=newest_heads((*self.heads, *other.heads)),
         )
@@ -506,6 +558,7 @@ _MARKS = Table(
     heads=omitted(_HEADS, absent=()),
     accepted=omitted(array(_FILE_ID), absent=()),
     members=omitted(_NUMBER, absent=0),
+    owner=omitted(BYTES, absent=b""),
 )
 _KNOWN_REMOTE = Table(
     KnownRemote,
@@ -556,6 +609,10 @@ class MachineRecord(NamedTuple):
     """The number of the last commit that it began to send: no other commit ever gets it."""
     unsettled: tuple[Span, ...] = ()
     """Numbers of commits of which it never learned that they count."""
+    owner_generation: int = 0
+    """Of the owner that invited the machine; 0 where it enrolled itself."""
+    owner: bytes = b""
+    """The public key of that owner."""
 
 
 class DeliveryName(NamedTuple):
@@ -631,6 +688,8 @@ _MACHINE = Table(
     seed=_ids(KEY_SIZE),
     sequence=where(SIZE, lambda number: number <= SEQUENCE_MAX, "is out of range"),
     unsettled=array(_SPAN),
+    owner_generation=omitted(SIZE, absent=0),
+    owner=omitted(BYTES, absent=b""),
 )
 
 

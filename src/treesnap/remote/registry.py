@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import add_directory, sync_directory, unlink_if_present
@@ -36,6 +37,10 @@ from treesnap.remote.records import (
     Span,
     spans,
 )
+
+if TYPE_CHECKING:
+    from treesnap.remote.invitation import Invitation
+    from treesnap.remote.keys import Secret
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _LOCK = ".lock"
@@ -197,6 +202,7 @@ class StoredMachine:
         self._registry = registry
         self._fs = fs
         self._layout = layout
+        self._remote_id = remote_id
         self._path = os.path.join(layout.remotes, f".machine-{remote_id.hex()}")
 
     def seed(self) -> bytes:
@@ -233,8 +239,47 @@ class StoredMachine:
         )
 
     def renew(self) -> None:
-        """Begins anew, as another machine; durable after return."""
+        """Begins anew, as another machine; durable after return.
+
+        Raises Refused for one that was invited: no owner has put another one on the list.
+        """
+        if self.is_invited():
+            raise Refused(
+                "A copy of this machine pushed as well, so an owner has to invite each of them",
+                code=ErrorCode.REMOTE_ROLE,
+            )
         self._changed(lambda _: MachineRecord(os.urandom(KEY_SIZE)))
+
+    def is_invited(self) -> bool:
+        """Tells whether an owner put it on the list, rather than itself."""
+        record = read_record(self._fs, self._path, MACHINE)
+        return record is not None and bool(record.owner)
+
+    def join(self, invitation: Invitation | None) -> None:
+        """Begins to be the machine that was invited, or, without an invitation, one that is not;
+        durable after return.
+        """
+        if invitation is not None:
+            owner, seed = invitation.owner, invitation.seed
+            self._changed(
+                lambda record: (
+                    record
+                    if record.seed == seed
+                    else MachineRecord(seed, owner_generation=owner.generation, owner=owner.public)
+                )
+            )
+        elif self.is_invited():
+            self._changed(lambda _: MachineRecord(os.urandom(KEY_SIZE)))
+
+    def secret(self) -> Secret | None:
+        """Returns what opens the key slot of the machine, if it was invited."""
+        from treesnap.remote.keys import OwnerKey, Secret
+
+        record = read_record(self._fs, self._path, MACHINE)
+        if record is None or not record.owner:
+            return None
+        owner = OwnerKey(record.owner_generation, record.owner)
+        return Secret.machine_key(record.seed, self._remote_id, owner)
 
     def _changed(self, change: Callable[[MachineRecord], MachineRecord]) -> MachineRecord:
         add_directory(self._fs, self._layout.remotes)

@@ -87,6 +87,7 @@ from treesnap.remote.connection import (
     read_format,
     removed_if_unused,
     require_encrypted,
+    require_remote,
     set_up,
 )
 from treesnap.remote.copies import Doubled
@@ -112,6 +113,7 @@ from treesnap.remote.histories import (
 )
 from treesnap.remote.invitation import Invitation
 from treesnap.remote.key_slots import ExportedSlots
+from treesnap.remote.keys import not_allowed
 from treesnap.remote.marks import set_back
 from treesnap.remote.merge_bases import merge_bases, merges_without_effect
 from treesnap.remote.objects import RemoteObjects
@@ -129,6 +131,7 @@ from treesnap.remote.records import (
     HistoryName,
     KnownRemote,
     Marks,
+    MemberRole,
     PushedHistory,
     RemoteName,
     RemoteState,
@@ -176,6 +179,28 @@ class RemoteInfo(Record):
     is_encrypted: bool
     may_collect: bool
     appends_only: bool
+
+
+class MemberInfo(Record):
+    """A machine on the list of a remote."""
+
+    id: str
+    role: str
+    """Writer, member, collector or owner."""
+    histories: tuple[str, ...]
+    """What its histories are called there."""
+    is_own: bool
+    """Whether it is this one."""
+
+
+class Revoked(Record):
+    """A machine that was taken off the list of a remote."""
+
+    member: MemberInfo
+    generation: int | None
+    """Of the keys that were made because it could read; None for a writer."""
+    removed: tuple[str, ...]
+    """Key slots whose secrets have to be added again."""
 
 
 class RemotePolicy(Record):
@@ -363,7 +388,8 @@ class _RemoteSession(NamedTuple):
         """Remembers a state that was read, and keys, if newer ones were made than were opened."""
         registry = _registry(self.session)
         seen = self.connection.marks(number, state)
-        seen = seen._replace(generation=max(seen.generation, generation))
+        if generation > seen.generation:
+            seen = seen._replace(generation=generation, owner=b"")
         registry.note(self.name, registry.get(self.name), seen)
 
     def note_pushed(self, commits: Iterable[RemoteName]) -> None:
@@ -425,6 +451,7 @@ class Remotes:
         append_only: bool = False,
         only_collector: bool = False,
         exported_keys: str | None = None,
+        invitation: Invitation | None = None,
     ) -> RemoteInfo:
         """Adds a remote, and sets it up where there is none; durable after return.
 
@@ -436,9 +463,10 @@ class Remotes:
         allow that. With ``only_collector`` no other machine may collect garbage on a new remote,
         which asks less of its server; on one that was set up so, this machine takes over. With
         ``exported_keys``, a text of :meth:`export_keys`, a remote is opened that lost its key
-        slots, and the one that the secret opens is stored there again. Raises
-        InvalidArgument, Refused where the name is taken, ``encrypted`` is not what the
-        remote is, or another rule for collections was set up, RemoteFailed, RemoteLocked.
+        slots, and the one that the secret opens is stored there again. With an ``invitation`` this
+        machine is the one that an owner invited, and needs no secret. Raises InvalidArgument,
+        Refused where the name is taken, ``encrypted`` is not what the remote is, or another rule
+        for collections was set up, RemoteFailed, RemoteLocked.
         """
         check_remote_name(name)
         exported = ExportedSlots.from_text(exported_keys) if exported_keys is not None else None
@@ -448,7 +476,9 @@ class Remotes:
         known = KnownRemote(
             url, bytes(FILE_ID_SIZE), is_encrypted=directory is None, appends_only=append_only
         )
-        secret = self._secret_of(known)
+        if invitation is not None and invitation.is_writer:
+            raise InvalidArgument("An invitation of a writer is for deliveries alone")
+        secret = self._secret_of(known) if invitation is None else invitation.secret
         encrypts = expects_encryption(url, secret, said=encrypted)
         known = known._replace(is_encrypted=encrypts)
         with opened(self._context, "add a remote", create=True, recover=False) as session:
@@ -463,6 +493,8 @@ class Remotes:
                     format_ = read_format(url, Doubled(blobs))
                     if encrypts and format_ is not None:
                         require_encrypted(url, format_)  # before the probe writes anything there
+                    if invitation is not None:
+                        require_remote(url, format_, invitation.remote_id)
                     collection, has_ranges = _suited_for(
                         url, blobs, self._opener, format_, only_collector=only_collector
                     )
@@ -491,6 +523,7 @@ class Remotes:
                             "collector",
                             code=ErrorCode.REMOTE_NAME_TAKEN,
                         )
+                    _require_invited(connection, invitation)
                     marks = self._marks_of_added(connection)
                     if exported is not None:
                         connection.mend_slots()
@@ -504,6 +537,8 @@ class Remotes:
                 marks=marks,
                 reads_whole=not has_ranges,
             )
+            if known.is_encrypted:
+                registry.machine(known.remote_id).join(invitation)
             registry.add(name, known)
             connection.keep_slot(FileCache(session.fs, session.store.layout, known.remote_id))
         if directory is not None and not known.is_encrypted:
@@ -729,6 +764,7 @@ class Remotes:
             pushed = pushed._replace(
                 pruned=tuple(item for item in dict.fromkeys(pruned) if item.hex() in local)
             )
+            remote.connection.files.members.signer(MemberRole.COLLECTOR)
             remote.set_own_history(pushed)
             remote.delete(mine, gone)
             return result
@@ -742,6 +778,7 @@ class Remotes:
         """
         with self._connected(name, "delete a history on a remote", frees_space=True) as remote:
             chosen = choose(remote.histories(), history)
+            remote.connection.files.members.signer(MemberRole.COLLECTOR)
             remote.delete(chosen, chosen.records)
             return chosen.info()
 
@@ -779,10 +816,10 @@ class Remotes:
         """Makes a remote whole: small files from their copies, damaged commits from their packs.
 
         With ``rebuild`` index, catalog and state are written anew, of what the packs say, and the
-        list of the machines where it cannot be read. That takes the remote as it is now: other
-        machines that remember more refuse it, unless they accept that as well. Durable after
-        return. :meth:`verify` finds lost contents, and stores them again. Raises Busy, Refused,
-        RemoteFailed, RemoteLocked.
+        list of the machines where it cannot be read; the state limits none of them any more. That
+        takes the remote as it is now: other machines that remember more refuse it, unless they
+        accept that as well. Durable after return. :meth:`verify` finds lost contents, and stores
+        them again. Raises Busy, Refused, RemoteFailed, RemoteLocked.
         """
         with opened(self._context, "look for a remote", recover=False) as session:
             marks = _registry(session).find(name)[1].marks
@@ -884,31 +921,94 @@ class Remotes:
             remote.note(remote.view.number, remote.view.state, info.generation)
             return info, removed
 
-    def invite_writer(self, name: str | None = None) -> tuple[str, Invitation]:
-        """Invites a writer, which delivers snapshots to an encrypted remote and can do nothing
-        else there; durable after return. Returns its id, and what it is given: a secret.
+    def invite(self, name: str | None, role: MemberRole) -> Invitation:
+        """Invites a machine to an encrypted remote, durably; returns what it is given: a secret.
 
-        Raises Refused and Busy.
+        A writer delivers snapshots and can do nothing else there; others have :meth:`add` called
+        with the invitation. An owner is not invited: it has a secret. Raises InvalidArgument,
+        Refused and Busy.
         """
-        with self._connected(name, "invite a writer to a remote") as remote:
-            invited = remote.connection.invite()
+        if role is MemberRole.OWNER:
+            raise InvalidArgument("An owner opens the remote with a secret, and is not invited")
+        with self._connected(name, "invite a machine to a remote") as remote:
+            invited = remote.connection.invite(role)
             remote.note(remote.view.number, remote.view.state)
             return invited
 
-    def writers(self, name: str | None = None) -> tuple[str, ...]:
-        """Returns the ids of the writers that were invited. Raises Refused."""
-        with self._connected(name, "look at the writers of a remote", only_reads=True) as remote:
-            return tuple(remote.connection.writers())
+    def members(self, name: str | None = None) -> tuple[MemberInfo, ...]:
+        """Returns the machines on the list of a remote, with their roles. Raises Refused."""
+        with self._connected(
+            name, "look at the members of a remote", only_reads=True, newest_keys=True
+        ) as remote:
+            return _members(remote)
 
-    def remove_writer(self, name: str | None, beginning: str) -> str:
-        """Lets what a writer delivers count no more; durable after return. Returns its id.
+    def demote(self, name: str | None, machine: str) -> MemberInfo:
+        """Makes a collector that was invited a member, durably; returns what it is then.
 
-        What was received of it stays. Raises NotFound, InvalidArgument, Busy and Refused.
+        ``machine`` is the beginning of its id, or the name of its computer or a history. A role
+        never rises: what the machine signed before, and did not count, would count then. Raises
+        InvalidArgument, NotFound, Refused, Busy.
         """
-        with self._connected(name, "remove a writer of a remote") as remote:
-            removed = remote.connection.remove_writer(beginning)
-            remote.note(remote.view.number, remote.view.state)
-            return removed
+        with (
+            self._connected(name, "change a role on a remote") as remote,
+            _alone(remote, "remote members"),
+        ):
+            remote.connection.require_owner()
+            member = _member(remote, machine)
+            if member.role != MemberRole.COLLECTOR.words:
+                raise Refused(
+                    f"The machine {member.id} is not a collector: it is a {member.role}",
+                    code=ErrorCode.REMOTE_ROLE,
+                )
+            _require_collections(remote)
+            identity, connection = bytes.fromhex(member.id), remote.connection
+            collector = Collector(connection.protocol)
+            collector.limit(identity, MemberRole.MEMBER)
+            connection.demote(identity)
+            collector.renew_state()
+            remote.note(*connection.protocol.read_state())
+            return member._replace(role=MemberRole.MEMBER.words)
+
+    def revoke(self, name: str | None, machine: str, secret: SecretSource | None = None) -> Revoked:
+        """Takes a machine off the list of a remote, durably: what it pushes later counts for
+        nothing, and what it pushed before stays.
+
+        ``machine`` is the beginning of its id, or the name of its computer or a history. If it
+        could read, keys are made anew, so that it reads nothing that is stored later. What was
+        stored before it can read as long as its credentials of the place are good. An owner knows
+        a secret: then ``secret`` is the one that alone opens the remote from now on. Raises
+        InvalidArgument, NotFound, Refused, Busy.
+        """
+        with (
+            self._connected(name, "revoke a machine", newest_keys=True) as remote,
+            _alone(remote, "remote members"),
+        ):
+            connection = remote.connection
+            connection.require_owner()
+            member = _member(remote, machine)
+            identity = bytes.fromhex(member.id)
+            if member.is_own:
+                raise Refused("This machine does not revoke itself", code=ErrorCode.REMOTE_ROLE)
+            if member.role == MemberRole.WRITER.words:
+                connection.remove_writer(identity)
+                remote.note(remote.view.number, remote.view.state)
+                return Revoked(member, None, ())
+            if member.role == MemberRole.OWNER.words and secret is None:
+                raise Refused(
+                    f"The machine {member.id} is an owner, so another secret is needed",
+                    code=ErrorCode.SECRET_IN_USE,
+                )
+            _require_collections(remote)
+            collector = Collector(connection.protocol, remote.session.context.clock_ns)
+            collector.limit(identity, MemberRole.WRITER)
+            collector.fold_all()
+            is_owner = member.role == MemberRole.OWNER.words
+            info, removed = connection.revoke(identity, secret if is_owner else None)
+            _warn_of_ended_invitations(remote)
+            collector.renew_state()
+            number, state = connection.protocol.read_state()
+            remote.note(number, state, info.generation)
+            return Revoked(member, info.generation, removed)
 
     def deliver(
         self,
@@ -928,6 +1028,8 @@ class Remotes:
         it replaces nothing there, so that its credentials need not allow that. Raises NotFound,
         Busy, Corrupt, Refused, RemoteFailed.
         """
+        if not invitation.is_writer:
+            raise InvalidArgument("Only an invitation of a writer is for deliveries")
         directory = directory_of(url)
         url = url if directory is None else os.path.abspath(directory)
         remote_id = invitation.remote_id
@@ -971,7 +1073,8 @@ class Remotes:
             return Delivered(sealer.writer_id.hex(), begins, ids, stored)
 
     def receive(self, name: str | None = None) -> ReceiveResult:
-        """Stores what writers delivered as histories of a remote, and empties its inbox.
+        """Stores what writers delivered as histories of a remote, and empties its inbox; takes a
+        collector.
 
         Each root of a writer gets a history of its own, whose name says which writer. Objects are
         compared with their ids. What is not whole, or of no writer, stays in the inbox and is named
@@ -979,6 +1082,7 @@ class Remotes:
         """
         with self._connected(name, "receive deliveries") as remote:
             connection, view = remote.connection, remote.view
+            connection.files.members.signer(MemberRole.COLLECTOR)
             _become_another_if_copied(remote)
             inbox, received, left = Inbox(connection.files), list[Received](), dict[str, str]()
             remote.note(view.number, view.state)  # an older list may have writers that were removed
@@ -1025,6 +1129,8 @@ class Remotes:
         """
         with self._connected(name, "collect garbage on a remote", frees_space=True) as remote:
             connection, known_as = remote.connection, quoted(remote.name)
+            connection.files.members.look()
+            connection.files.members.signer(MemberRole.COLLECTOR)
             if not connection.may_collect:
                 raise Refused(
                     f"Another machine alone collects garbage on the remote {known_as}"
@@ -1215,8 +1321,7 @@ class Remotes:
         goes_on = earlier is None and is_whole and _is_cloned(context)
         if earlier is None and not goes_on:
             _require_empty(context.root)
-        name, known = self._known(place)
-        secret = self._secret_of(known)
+        name, known, secret = self._known(place)
         if name is None:
             encrypts = expects_encryption(known.url, secret, said=encrypted)
             known = known._replace(is_encrypted=encrypts)
@@ -1321,8 +1426,14 @@ class Remotes:
         if view.contradiction and is_current and not self._accepts_rollback:
             raise set_back(connection.url, view.contradiction)
 
-    def _known(self, place: str) -> tuple[str | None, KnownRemote]:
-        """Returns a remote with its name in the store, or, without one, by its address.
+    def _secret(self, session: Session, known: KnownRemote) -> SecretSource:
+        """Returns what gives the secret of a remote: the key of this machine, if it was invited."""
+        secret = _registry(session).machine(known.remote_id).secret()
+        return self._secret_of(known) if secret is None else lambda: secret
+
+    def _known(self, place: str) -> tuple[str | None, KnownRemote, SecretSource]:
+        """Returns a remote with its name in the store, or, without one, by its address; and what
+        gives its secret.
 
         Raises NotFound for what is neither, and RemoteNotNamed.
         """
@@ -1331,10 +1442,12 @@ class Remotes:
             with opened(self._context, "look for a remote", recover=False) as session:
                 names = _registry(session).names()
                 if place in names:
-                    return self._contacted(session, place)
+                    name, known = self._contacted(session, place)
+                    return name, known, self._secret(session, known)
         except StoreMissing:
             pass
-        return None, _by_address(place, names)
+        known = _by_address(place, names)
+        return None, known, self._secret_of(known)
 
     @contextmanager
     def _connected(
@@ -1346,6 +1459,7 @@ class Remotes:
         only_reads: bool = False,
         changes_history: bool = False,
         frees_space: bool = False,
+        newest_keys: bool = False,
         prepare: Callable[[Connection], None] | None = None,
     ) -> Iterator[_RemoteSession]:
         """Opens the store and a remote, and reads what is visible there.
@@ -1353,7 +1467,8 @@ class Remotes:
         A command that ``only_reads`` goes on without a state, index or catalog that is damaged,
         which is a warning; any other one raises Corrupt. With ``reads_all`` nothing is taken from
         what was kept of the remote. What is remembered of the root's history there changes in one
-        process at a time. A command that ``frees_space`` uses the room that is kept for it. What
+        process at a time. A command that ``frees_space`` uses the room that is kept for it, and one
+        with ``newest_keys`` opens no slot that may be left of a rotation. What
         ``prepare`` does comes before all that is read. A damaged commit is a warning.
         """
         with opened(self._context, doing, recover=False) as session:
@@ -1369,10 +1484,11 @@ class Remotes:
                 _history_lock(session) if changes_history else nullcontext(),
                 connect(
                     known,
-                    self._secret_of(known),
+                    self._secret(session, known),
                     keeping_reserve(self._opener) if frees_space else self._opener,
                     cache,
                     registry.machine,
+                    newest_keys=newest_keys,
                 ) as connection,
             ):
                 if prepare is not None:  # with all that was kept
@@ -1388,6 +1504,73 @@ class Remotes:
                 self._require_consistent(connection, view)
                 self._note(session, name, known, connection, view)
                 yield _RemoteSession(session, name, connection, view)
+
+
+def _require_invited(connection: Connection, invitation: Invitation | None) -> None:
+    """Raises Refused where the list of a remote lacks what an invitation is for."""
+    members = connection.files.members
+    if invitation is not None:
+        members.look()
+        if members.role_of(invitation.machine_id) is None:
+            raise not_allowed("an owner revoked what it was invited as")
+
+
+def _members(remote: _RemoteSession) -> tuple[MemberInfo, ...]:
+    """Returns the machines on the list, the ones that may do most first."""
+    listed = remote.connection.members()
+    own_id = remote.connection.files.own_id
+    names: dict[bytes, set[str]] = {identity: set() for identity in listed}
+    for entry in remote.view.visible.values():
+        for identity in listed:
+            if entry.history.is_of(identity) and entry.snapshots:
+                names[identity].add(entry.history.name)
+    order = sorted(listed.items(), key=lambda item: (-item[1].role, item[0]))
+    return tuple(
+        MemberInfo(
+            identity.hex(),
+            MemberRole(item.role).words,
+            tuple(sorted(names[identity])),
+            identity == own_id,
+        )
+        for identity, item in order
+    )
+
+
+def _member(remote: _RemoteSession, words: str) -> MemberInfo:
+    """Returns the machine whose id begins so, or that has a history, or a name, of these words.
+
+    Raises NotFound and InvalidArgument.
+    """
+    listed = _members(remote)
+    fitting = [
+        item
+        for item in listed
+        if words
+        and (
+            item.id.startswith(words)
+            or any(words in (name, name.rpartition("@")[2]) for name in item.histories)
+        )
+    ]
+    if not fitting:
+        raise NotFound(
+            f"No machine of the remote {quoted(remote.name)} has the id or the name "
+            f"{quoted(words)}",
+            code=ErrorCode.MEMBER_NOT_FOUND,
+        )
+    if len(fitting) > 1:
+        ids = ", ".join(item.id for item in fitting)
+        raise InvalidArgument(f"Several machines are called {quoted(words)}: {ids}")
+    return fitting[0]
+
+
+def _require_collections(remote: _RemoteSession) -> None:
+    """Raises Refused where this machine may not create a state."""
+    if not remote.connection.may_collect:
+        raise Refused(
+            f"The remote {quoted(remote.name)} lets this machine collect no garbage, which is what "
+            "it takes to say what a machine pushed before",
+            code=ErrorCode.REMOTE_UNRELIABLE,
+        )
 
 
 def _registry(session: Session) -> Registry:

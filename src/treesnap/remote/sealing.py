@@ -63,7 +63,9 @@ from treesnap.remote.keys import (
     GenerationKeys,
     InboxKeys,
     MasterKeys,
+    OwnerKey,
     Random,
+    ReadKeys,
     RemoteFile,
     Signer,
     checksum_signer,
@@ -71,6 +73,7 @@ from treesnap.remote.keys import (
     is_checksum,
     is_signed,
     key_signer,
+    signer_id,
 )
 from treesnap.remote.records import STATEMENT_SIZE_MAX, NotSigned
 
@@ -127,7 +130,11 @@ class Sealer(Protocol):
 
     @property
     def owner(self) -> Signer:
-        """What signs lists of members."""
+        """What signs lists of members; raises Refused where only an owner does."""
+
+    @property
+    def owner_key(self) -> OwnerKey:
+        """Who signs lists of members now."""
 
     @property
     def owners(self) -> Mapping[bytes, bytes]:
@@ -219,6 +226,11 @@ class Plain:
         return checksum_signer(self._remote_id)
 
     @property
+    def owner_key(self) -> OwnerKey:
+        """The one owner."""
+        return OwnerKey(0, self.owner.public)
+
+    @property
     def owners(self) -> Mapping[bytes, bytes]:
         """The one owner."""
         return {self.owner.id: self.owner.public}
@@ -300,7 +312,9 @@ class Plain:
 class Encrypted:
     """Files of an encrypted remote: new ones with its newest keys, old ones with all."""
 
-    def __init__(self, keys: MasterKeys, remote_id: bytes, random: Random = os.urandom) -> None:
+    def __init__(
+        self, keys: MasterKeys | ReadKeys, remote_id: bytes, random: Random = os.urandom
+    ) -> None:
         self._remote_id = remote_id
         self._generations = keys.of_remote(remote_id)
         self._newest = self._generations[keys.newest]
@@ -317,14 +331,19 @@ class Encrypted:
 
     @property
     def owner(self) -> Signer:
-        """What signs lists of members: all who have the newest keys."""
+        """What signs lists of members: all who have the newest master key."""
         return self._newest.owner
+
+    @property
+    def owner_key(self) -> OwnerKey:
+        """Who signs lists of members now."""
+        return self._newest.owner_key
 
     @property
     def owners(self) -> Mapping[bytes, bytes]:
         """The public keys of the owners in all generations that are known."""
-        signers = (keys.owner for keys in self._generations.values())
-        return {signer.id: signer.public for signer in signers}
+        owners = (keys.owner_key.public for keys in self._generations.values())
+        return {signer_id(public): public for public in owners}
 
     def signed_object(self, data: bytes) -> bytes:
         """Returns what a machine signs that says something in an object of a pack."""

@@ -865,9 +865,42 @@ def test_a_writer_is_invited_delivers_and_is_removed(snap, run_snap, root, disk,
     (item,) = received.json["received"]
     assert item["history_id"].startswith(done["history"])
     assert item["snapshots"] == done["snapshots"]
-    listed = snap("remote", "invite", "--list", env=PASSPHRASE).out.split()
-    assert listed == [done["writer"]]
-    removed = snap("remote", "invite", "disk", "--remove", listed[0][:6], env=PASSPHRASE)
-    assert removed.out == f"Removed the writer {listed[0]}\n"
-    assert snap("remote", "invite", "--writer", "--list", env=PASSPHRASE).code == 2
-    assert snap("remote", "invite", "disk", "--remove", "0", env=PASSPHRASE).code == 5
+    listed = snap("remote", "members", "list", "--json", env=PASSPHRASE).json["members"]
+    assert [item["role"] for item in listed] == ["owner", "writer"]
+    writer = done["writer"]
+    assert listed[1]["id"] == writer
+    revoke = partial(snap, "remote", "members", "revoke", "disk", env=PASSPHRASE)
+    assert revoke(writer[:6]).out.startswith(f"Revoked the writer {writer}\nWhat it delivers")
+    assert revoke(writer[:6]).code == 5
+    assert snap("remote", "invite", "--writer", "--role", "member", env=PASSPHRASE).code == 2
+
+
+def test_a_machine_is_invited_pushes_is_demoted_and_revoked(snap, run_snap, root, disk, tmp_path):
+    snap("create", "-q")
+    snap("remote", "add", "disk", disk, "--encrypt", env=PASSPHRASE)
+    invited = snap("remote", "invite", "--role", "collector", "--json", env=PASSPHRASE).json
+    (tmp_path / "laptop").mkdir()
+    (tmp_path / "laptop" / "plants").write_text("roses")
+    env = {"TREESNAP_REMOTE_INVITATION": "", "SNAP_STORE": str(tmp_path / "other")}
+    laptop = partial(run_snap, cwd=tmp_path / "laptop", env=env)
+    laptop("create", "-q")
+
+    refused = laptop("remote", "add", "disk", disk, "--invited")
+    assert (refused.code, "An invitation is needed" in refused.err) == (3, True)
+    env["TREESNAP_REMOTE_INVITATION"] = invited["invitation"]
+    added = laptop("remote", "add", "disk", disk, "--invited", env=env)
+    assert added.code == 0
+    env["TREESNAP_REMOTE_INVITATION"] = ""
+    assert len(laptop("push", "--json", env=env).json["snapshots"]) == 1
+    assert laptop("remote", "gc", env=env).code == 0
+    listed = laptop("remote", "members", "list", env=env).out
+    assert f"{invited['id']}  collector  laptop@" in listed
+    assert "(this machine)" in listed
+    demoted = snap("remote", "members", "demote", "disk", invited["id"][:8], env=PASSPHRASE)
+    assert demoted.out == f"The machine {invited['id']} is a member now\n"
+    refused = laptop("remote", "gc", env=env)
+    assert (refused.code, "does not allow that" in refused.err) == (3, True)
+    revoked = snap("remote", "members", "revoke", "disk", invited["id"], env=PASSPHRASE)
+    assert "has keys of generation 2" in revoked.out
+    refused = laptop("push", env=env)
+    assert (refused.code, "it was revoked" in refused.err) == (3, True)

@@ -23,6 +23,7 @@ class MemoryMachine:
         self._seed = seed
         self._sequence = 0
         self._unsettled = set[int]()
+        self.invited = False
 
     def seed(self) -> bytes:
         return self._seed
@@ -32,6 +33,9 @@ class MemoryMachine:
         self._sequence += 1
         self._unsettled.add(self._sequence)
         return self._sequence, before
+
+    def is_invited(self) -> bool:
+        return self.invited
 
     def settle(self, sequence: int, folded: int) -> None:
         self._unsettled.discard(sequence)

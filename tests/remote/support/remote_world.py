@@ -149,6 +149,11 @@ class Client:
     def meet(self, machines: Iterable[bytes]) -> None:
         """Does nothing: every machine is a member."""
 
+    @property
+    def own_id(self) -> bytes:
+        """Which machine this is."""
+        return self.id
+
     def is_member(self, machine: bytes) -> bool:
         """Tells that every machine is one."""
         return bool(machine)

@@ -116,6 +116,7 @@ HINTS: dict[str, str | None] = {
     "remote-unreliable": (
         "delete nothing there by hand; 'snap remote check' says which machines can collect"
     ),
+    "remote-role": "'snap remote members list' shows the roles; an owner invites",
     "not-encrypted": "a user who can read the place can read what is stored there",
     "encryption-expected": (
         "--no-encrypt takes it as it is, if it is meant to be so; else find out who put it there, "
@@ -151,7 +152,7 @@ HINTS: dict[str, str | None] = {
         "'snap remote list' shows the remotes, 'snap remote add NAME URL' adds one"
     ),
     "key-not-found": "'snap remote key list' shows the key slots",
-    "writer-not-found": "'snap remote invite --list' shows the writers",
+    "member-not-found": "'snap remote members list' shows the machines",
     "history-not-found": (
         "'snap remote show NAME' lists the histories, 'snap push NAME' begins one"
     ),

@@ -21,8 +21,9 @@ from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, prin
 from treesnap.core.model.quantities import count_text, size_text, time_text
 from treesnap.remote.commands.completion import remote_argument
 from treesnap.remote.commands.keys import key
+from treesnap.remote.commands.members import given_invitation, invite, members
 from treesnap.remote.commands.secret import Source, new_secret_of, remember, remotes_of
-from treesnap.remote.commands.writers import deliver, invite, receive
+from treesnap.remote.commands.writers import deliver, receive
 
 if TYPE_CHECKING:
     from treesnap.remote import HistoryInfo, RemoteCheck, RemoteInfo, RolePolicy
@@ -68,6 +69,7 @@ def remote() -> None:
 @click.option("--passphrase-file", metavar="FILE", help="Read the passphrase from a file's line.")
 @click.option("--passphrase-command", metavar="COMMAND", help="Run a command that prints it.")
 @click.option("--keys", metavar="FILE", help="Take key slots that 'remote key export' printed.")
+@click.option("--invited", is_flag=True, help="Use the invitation of an owner, and no passphrase.")
 @pass_invocation
 def add(
     invocation: Invocation,
@@ -80,6 +82,7 @@ def add(
     passphrase_file: str | None,
     passphrase_command: str | None,
     keys: str | None,
+    invited: bool,
 ) -> None:
     """Add a remote, and set it up where there is none.
 
@@ -87,7 +90,7 @@ def add(
     passphrase is set, is encrypted, and one that exists there is refused if it is not. The
     passphrase comes from --passphrase-command, --passphrase-file, $TREESNAP_REMOTE_KEY,
     $TREESNAP_REMOTE_PASSPHRASE, or the terminal, in this order. The remote cannot be read without
-    it, and it cannot be recovered.
+    it, and it cannot be recovered. With --invited, $TREESNAP_REMOTE_INVITATION stands for it.
     """
     from treesnap.remote import Remotes
 
@@ -102,6 +105,7 @@ def add(
             append_only=append_only,
             only_collector=only_collector,
             exported_keys=_content(keys) if keys is not None else None,
+            invitation=given_invitation() if invited else None,
         )
         remember(handle, info.url, source)
     words = "encrypted" if info.is_encrypted else "not encrypted"
@@ -373,6 +377,7 @@ def policy(invocation: Invocation, *, name: str | None, role: str | None) -> Non
 
 remote.add_command(key)
 remote.add_command(invite)
+remote.add_command(members)
 remote.add_command(deliver)
 remote.add_command(receive)
 

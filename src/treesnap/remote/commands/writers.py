@@ -1,68 +1,19 @@
-"""``snap remote invite``, ``deliver`` and ``receive``: machines that write and cannot read."""
+"""``snap remote deliver`` and ``receive``: machines that write and cannot read."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.failure import ExitCode
 from treesnap.cli.invocation import Invocation
-from treesnap.core.model.errors import ErrorCode, InvalidArgument, Refused, printable
+from treesnap.core.model.errors import printable
 from treesnap.core.model.quantities import count_text, size_text
 from treesnap.remote.commands.completion import remote_argument
+from treesnap.remote.commands.members import given_invitation
 from treesnap.remote.commands.secret import remotes_of
-
-if TYPE_CHECKING:
-    from treesnap.remote.invitation import Invitation
-
-INVITATION_VARIABLE = "TREESNAP_REMOTE_INVITATION"
-
-
-@command(
-    "invite",
-    examples=[
-        "snap remote invite backup --writer",
-        "snap remote invite backup --list",
-        "snap remote invite backup --remove 3f2a9c",
-    ],
-)
-@remote_argument("name", required=False)
-@click.option("--writer", is_flag=True, help="Make an invitation for a writer, and print it.")
-@click.option("--list", "lists", is_flag=True, help="List the writers.")
-@click.option("--remove", metavar="WRITER", help="Remove a writer: it delivers no more.")
-@pass_invocation
-def invite(
-    invocation: Invocation, *, name: str | None, writer: bool, lists: bool, remove: str | None
-) -> None:
-    """Let a machine write to an encrypted remote that can neither read nor remove anything there.
-
-    The invitation is a secret: it goes into $TREESNAP_REMOTE_INVITATION of that machine, for 'snap
-    remote deliver'. Give each writer one of its own. It ends when the keys are rotated or changed.
-    """
-    if (writer, lists, remove is not None).count(True) != 1:
-        raise InvalidArgument("Say one of --writer, --list and --remove WRITER")
-    made: Invitation | None = None
-    with invocation.open(progress=False, needs_root=False) as handle:
-        remotes = remotes_of(handle)
-        if writer:
-            identity, made = remotes.invite_writer(name)
-            ids, lines = [identity], [made.to_text()]
-        elif remove is not None:
-            ids = [remotes.remove_writer(name, remove)]
-            lines = [f"Removed the writer {ids[0]}"]
-        else:
-            ids = lines = list(remotes.writers(name))
-    if writer:
-        invocation.output.note(f"Invited the writer {ids[0]}")
-    invocation.output.result(
-        "remote.invite",
-        lambda: {"writers": ids, "invitation": made.to_text() if made is not None else None},
-        lines,
-    )
 
 
 @command(
@@ -91,15 +42,7 @@ def deliver(
     Nothing is read there. What was delivered is seen once 'snap remote receive' ran on a machine
     with a key. Without REF all that was not delivered before and a person asked for.
     """
-    from treesnap.remote.invitation import Invitation
-
-    text = os.environ.get(INVITATION_VARIABLE)
-    if not text:
-        raise Refused(
-            f"An invitation is needed: ${INVITATION_VARIABLE} is not set",
-            code=ErrorCode.REMOTE_LOCKED,
-        )
-    invitation = Invitation.from_text(text)
+    invitation = given_invitation()
     with invocation.open() as handle:
         ids = [invocation.resolve(handle, ref) for ref in refs]
         done = remotes_of(handle).deliver(
