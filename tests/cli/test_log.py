@@ -158,6 +158,7 @@ def test_numbered_steps_of_a_loop_stand_below_their_session(snap, root):
     assert [" +1 " in line for line in lines] == [False, False, False, True, True, False]
 
 
+@pytest.mark.needs("exit codes")
 def test_snapshots_of_a_plan_stand_below_their_steps(snap, root, tmp_path):
     (tmp_path / "plan.yaml").write_text(
         "name: tidy\nsteps:\n"

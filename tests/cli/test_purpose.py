@@ -64,6 +64,7 @@ def test_the_latest_of_a_type_is_a_reference(snap, root):
     assert (root / "a").read_text() == "safe again"
 
 
+@pytest.mark.needs("exit codes")
 def test_the_latest_of_a_type_may_be_of_a_plan(snap, root):
     (root / "plan.yaml").write_text("name: p\nsteps:\n- {name: one, run: 'touch b'}\n")
     assert snap("plan", "run", "plan.yaml").code == 0

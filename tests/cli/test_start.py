@@ -346,6 +346,7 @@ def test_exit_code_reaches_the_shell(snap):
     assert snap("show", "nosuch", process=True).code == 5
 
 
+@pytest.mark.needs("linux")
 def test_interrupt_exits_130_without_a_traceback(environment, root):
     process = subprocess.Popen(
         [sys.executable, "-m", "treesnap", "run", "--", "sleep", "30"],

@@ -276,6 +276,7 @@ def test_command_that_does_something_keeps_its_code(root, snap, unprinted, name)
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["full", "closed"])
+@pytest.mark.needs("exit codes")
 def test_plan_goes_on_where_the_output_of_its_steps_cannot_be_printed(
     root, snap, unprinted, plan_file, kind
 ):

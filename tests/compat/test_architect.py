@@ -298,6 +298,7 @@ def test_manual_rollback_of_the_page(root, manager):
     assert (root / "main.py").read_text() == "1"
 
 
+@pytest.mark.needs("exit codes")
 def test_pipeline_of_the_page(root, manager, tmp_path):
     path = tmp_path / "pipeline.yaml"
     path.write_text(SETTINGS + PIPELINE)
@@ -316,6 +317,7 @@ def test_pipeline_of_the_page(root, manager, tmp_path):
     assert sorted(os.listdir(root)) == ["Implementa la feature", "main.py"]
 
 
+@pytest.mark.needs("exit codes")
 class TestAPipelineWithArchitectsDefaults:
     """``--architect``: its labels, its defaults, and nothing for a step without a change."""
 

@@ -72,6 +72,7 @@ def fork_and_leave(ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["exit", "raise", "return"])
+@pytest.mark.needs("exit codes")
 def test_child_that_leaves_a_called_step_does_not_go_on_with_the_plan(
     tmp_path, monkeypatch, ending
 ):

@@ -241,6 +241,7 @@ class TestOthers:
 
     @pytest.mark.sampled(5)
     @pytest.mark.parametrize("how", HOWS)
+    @pytest.mark.needs("exit codes")
     def test_a_damaged_plan_goes_to_quarantine_and_the_others_stay(self, world, how):
         planner = Planner(world.handle())
         kept, lost = (planner.run(name, [Step(name="a", run="true")]) for name in ("one", "two"))
@@ -251,6 +252,7 @@ class TestOthers:
 
         assert [plan.id for plan in planner.list()] == [kept.id]
 
+    @pytest.mark.needs("exit codes")
     def test_a_plan_whose_file_is_whole_and_says_nothing_goes_there_too(self, world):
         planner = Planner(world.handle())
         kept, lost = (planner.run(name, [Step(name="a", run="true")]) for name in ("one", "two"))

@@ -65,6 +65,7 @@ def mended(world: World, fs: Interfering) -> tuple[treesnap.VerifyResult, list[s
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize(("make", "number"), [(state, 1), (state, 2), (plan, 1), (history, 1)])
+@pytest.mark.needs("exit codes")
 def test_what_goes_before_it_is_read_is_no_damage(world, make, number):
     """A state is read with its snapshot too, each time that is looked at."""
     path = make(world)
@@ -164,6 +165,7 @@ def after_the_first_look(world: World, action) -> Interfering:
 
 
 @pytest.mark.parametrize("make", [plan, history])
+@pytest.mark.needs("exit codes")
 def test_a_file_that_is_good_again_stays(world, make):
     path = make(world)
     whole = path.read_bytes()

@@ -122,6 +122,7 @@ class TestRoot:
         assert refused > 2
 
     @pytest.mark.parametrize("free_blocks", [0, 10, 30, 63, 80])
+    @pytest.mark.needs("exit codes")
     def test_that_could_not_take_the_roll_back_of_a_step_takes_no_step(
         self, place_on_small_root, tmp_path, free_blocks
     ):

@@ -40,7 +40,8 @@ def by_block(handle: treesnap.Handle, script: str) -> None:
         raise Failed
 
 
-WAYS = pytest.mark.parametrize("way", [by_run, by_plan, by_block])
+PLANNED = pytest.param(by_plan, marks=pytest.mark.needs("exit codes"))
+WAYS = pytest.mark.parametrize("way", [by_run, PLANNED, by_block])
 
 
 @pytest.fixture

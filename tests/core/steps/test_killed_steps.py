@@ -194,6 +194,7 @@ def test_a_step_that_ended_or_lives_is_not_told_of(handle, monitor):
     assert monitor.messages == []
 
 
+@pytest.mark.needs("exit codes")
 def test_a_step_of_a_plan_is_told_of_by_its_plan_alone(handle, monitor):
     step = Step(name="step", run="kill -KILL $PPID")
     with pytest.raises(RuntimeError, match="-9"):

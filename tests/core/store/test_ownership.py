@@ -167,6 +167,7 @@ def test_commands_of_a_plan_run_in_an_own_store_alone(handle, tmp_path):
     assert Planner(handle).resume("latest").state == "failed"
 
 
+@pytest.mark.needs("exit codes")
 def test_a_plan_in_a_store_of_others_changes_no_root_that_was_not_named(handle, tmp_path):
     failed = Planner(handle).run("plan", [Step(name="one", run="false")])
     (tmp_path / "root" / "file").write_text("later")

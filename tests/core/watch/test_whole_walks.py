@@ -36,6 +36,7 @@ class TestAWholeWalkIsDone:
         (world.root / "d2" / "deep" / "file").write_text("and later")
         assert world.listed_by_create() == 0
 
+    @pytest.mark.needs("linux")
     def test_after_more_changes_than_the_queue_holds(self, world, monkeypatch):
         monkeypatch.setattr(notifier, "_UNREAD_MAX", 1)
         read = 4096  # at most, before the rest has to stay in the kernel's queue
