@@ -198,6 +198,7 @@ class TestCreate:
 
         assert syncs() == CREATE_SYNCS
 
+    @pytest.mark.needs("notices")
     def test_beside_a_watcher_gives_no_block_of_a_file_back(self, handle, fs, root):
         """To empty a file, or to put another one in its place, takes milliseconds on ext4."""
         with handle.watch() as watching:
