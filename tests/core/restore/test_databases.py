@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 
 import treesnap
+from treesnap import Corrupt
 
 KILLED_WRITER = """
 import os, sqlite3, sys
@@ -61,7 +62,7 @@ def test_a_log_of_a_later_state_goes_with_the_database_that_is_restored(root, ha
     write_and_die(root)
     done = handle.restore("latest", ["lab.db"])
 
-    assert done.scope == (b"lab.db", b"lab.db-shm", b"lab.db-wal")
+    assert done.scope == (b"lab.db", b"lab.db-journal", b"lab.db-shm", b"lab.db-wal")
     assert state_of(root / "lab.db") == ("ok", {"first": 500})
     handle.undo()
     assert state_of(root / "lab.db") == ("ok", {"last": 30, "later": 2970})
@@ -77,6 +78,19 @@ def test_a_log_comes_with_its_database(root, handle, tmp_path):
 
     for directory in (root, tmp_path / "elsewhere"):
         assert state_of(directory / "lab.db") == ("ok", {"last": 30, "later": 2970})
+
+
+def test_a_lost_content_is_told_by_what_needs_it(root, handle, tmp_path):
+    handle.create()
+    (root / "lab.db").write_bytes(b"changed")
+    (pack,) = (tmp_path / "store/packs").iterdir()
+    with pack.open("r+b") as file:
+        file.seek(200)  # in the content: directories come after it
+        file.write(bytes(50))
+
+    assert [change.path for change in handle.diff("latest", paths=["lab.db"])] == [b"lab.db"]
+    with pytest.raises(Corrupt):
+        handle.restore("latest", ["lab.db"])
 
 
 def test_what_is_named_like_a_log_beside_another_file_stays(root, handle):

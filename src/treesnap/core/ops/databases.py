@@ -6,9 +6,7 @@ writes what the log says into the file. So whatever is about the one is about th
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 from treesnap.core.codec.reader import read_content
 from treesnap.core.model.entries import (
@@ -18,10 +16,13 @@ from treesnap.core.model.entries import (
     Entry,
     EntryKind,
 )
+from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.context import Session
 
 _SUFFIXES = (*DATABASE_LOG_SUFFIXES, b"-shm")
+_PAGE_SIZE_MIN = 512
+"""A database is a number of pages, https://www.sqlite.org/fileformat.html."""
 
 
 def with_logs(
@@ -29,28 +30,23 @@ def with_logs(
 ) -> tuple[bytes, ...]:
     """Returns paths with the files beside those that are databases in one of the snapshots.
 
-    Only with those that are there, in a snapshot or the root, and that all the snapshots, which
-    may have been taken of some paths, were taken of.
+    Also with those that are absent: a program may make one until the root is looked at. Only with
+    those that all the snapshots, which may have been taken of some paths, were taken of.
     """
     trees, tops = session.store.trees(), [item.record.root for item in snapshots]
-    root = os.fsencode(session.context.root)
-
-    def is_there(path: bytes) -> bool:
-        in_snapshot = any(trees.find(top, path) is not None for top in tops)
-        return in_snapshot or os.path.lexists(os.path.join(root, path))
-
-    def beside(path: bytes) -> Iterator[bytes]:
-        logs = [path + suffix for suffix in _SUFFIXES if is_there(path + suffix)]
-        if logs and any(_is_database(session, trees.find(top, path)) for top in tops):
-            yield from logs
-
-    added = chain.from_iterable(beside(path) for path in paths if path)
-    return (*paths, *(log for log in added if all(it.record.covers((log,)) for it in snapshots)))
+    databases = (
+        path
+        for path in paths
+        if path and any(_is_database(session, trees.find(top, path)) for top in tops)
+    )
+    logs = (path + suffix for path in databases for suffix in _SUFFIXES)
+    return (*paths, *(log for log in logs if all(it.record.covers((log,)) for it in snapshots)))
 
 
 def with_logs_told_once(changes: ChangeList, paths: tuple[bytes, ...]) -> ChangeList:
-    """Returns changes without those of a log that was not asked for and of which the database,
-    whose difference is made with the log, tells.
+    """Returns changes without those of logs that were not asked for and that a database tells of.
+
+    Its difference is made with the log.
     """
     changed = {change.path for change in changes}
 
@@ -67,5 +63,10 @@ def with_logs_told_once(changes: ChangeList, paths: tuple[bytes, ...]) -> Change
 def _is_database(session: Session, entry: Entry | None) -> bool:
     if entry is None or entry.kind != EntryKind.FILE or entry.is_skipped:
         return False
-    first = next(read_content(entry.file_content, session.store.get), b"")
+    if not entry.size or entry.size % _PAGE_SIZE_MIN:
+        return False  # without reading any of it
+    try:
+        first = next(read_content(entry.file_content, session.store.get), b"")
+    except Corrupt:  # what needs the content says so
+        return False
     return first.startswith(DATABASE_HEADER)
