@@ -442,7 +442,7 @@ def test_exported_key_slots_are_refused_where_they_do_not_belong(encrypted):
         with pytest.raises(InvalidArgument, match=problem):
             encrypted.remotes.add("again", "s3://b", exported_keys=bad)
     other = text.replace(encrypted.remotes.list()[0].remote_id, "77" * 16)
-    with pytest.raises(Refused, match="is for the remote 7777") as refused:
+    with pytest.raises(Refused, match="The key slots are for the remote 7777") as refused:
         encrypted.remotes.add("again", "s3://b", exported_keys=other)
     assert refused.value.code is ErrorCode.REMOTE_REPLACED
 

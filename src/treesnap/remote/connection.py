@@ -804,7 +804,7 @@ def set_up(
         if encrypts or exported_slots is not None:
             require_encrypted(url, format_)
         if exported_slots is not None:
-            require_remote(url, format_, exported_slots.remote_id)
+            require_remote("The key slots are", url, format_, exported_slots.remote_id)
         slots = KeySlots(blobs, exported=exported_slots.slots if exported_slots else None)
         opened = slots.open(secret, format_.remote_id) if format_.is_encrypted else None
         if NAME in blobs.mended:
@@ -871,13 +871,13 @@ def require_encrypted(url: str, found: RemoteFormat) -> None:
         )
 
 
-def require_remote(url: str, there: RemoteFormat | None, remote_id: bytes) -> None:
-    """Raises Refused where another remote is than the one that this is for, and RemoteFailed."""
+def require_remote(what: str, url: str, there: RemoteFormat | None, remote_id: bytes) -> None:
+    """Raises Refused where another remote is than ``what`` is for, and RemoteFailed."""
     if there is None:
         raise _no_remote(url)
     if there.remote_id != remote_id:
         raise Refused(
-            f"This is for the remote {remote_id.hex()}, and at {quoted(url)} is "
+            f"{what} for the remote {remote_id.hex()}, and at {quoted(url)} is "
             f"{there.remote_id.hex()}",
             code=ErrorCode.REMOTE_REPLACED,
         )

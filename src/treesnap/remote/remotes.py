@@ -494,7 +494,7 @@ class Remotes:
                     if encrypts and format_ is not None:
                         require_encrypted(url, format_)  # before the probe writes anything there
                     if invitation is not None:
-                        require_remote(url, format_, invitation.remote_id)
+                        require_remote("The invitation is", url, format_, invitation.remote_id)
                     collection, has_ranges = _suited_for(
                         url, blobs, self._opener, format_, only_collector=only_collector
                     )

@@ -56,7 +56,7 @@ def invite(invocation: Invocation, *, name: str | None, role: str | None, writer
     from treesnap.remote.records import MemberRole
 
     if writer == (role is not None):
-        raise InvalidArgument("Say one of --role ROLE and --writer")
+        raise InvalidArgument("Give either --role ROLE or --writer")
     asked = MemberRole[(role or "writer").upper()]
     with invocation.open(progress=False, needs_root=False) as handle:
         made = remotes_of(handle).invite(name, asked)
