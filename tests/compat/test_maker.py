@@ -105,6 +105,21 @@ class TestCreate:
         assert facts["source_tool"] == "maker"
         assert set(record.scope) == {b"src/utils/validator.ts", b"src/utils/errors.ts"}
 
+    @pytest.mark.parametrize("files", [("lab.db",), ("lab.db", "lab.db-wal"), ("src", "lab.db")])
+    def test_a_database_is_captured_and_restored_with_its_log(self, root, store, run, files):
+        (root / "lab.db").write_bytes(b"SQLite format 3\0".ljust(512, b"."))
+        (root / "lab.db-wal").write_bytes(b"earlier")
+        run(create_block(root, "one", *files))
+        again = maker(create_block(root, "one", *files), store)
+        (root / "lab.db-wal").write_bytes(b"later")
+        (root / "lab.db-journal").write_bytes(b"later")
+        run(restore_block(root, "one"))
+
+        assert again[0] == 0
+        assert len(treesnap.open(root, store).list()) == 2  # one is the safety snapshot
+        assert (root / "lab.db-wal").read_bytes() == b"earlier"
+        assert not (root / "lab.db-journal").exists()
+
     def test_metadata_location_names_the_snapshot(self, root, store, run):
         text = run(CREATE_INPUT.replace(DIRECTORY, str(root)))
 

@@ -64,6 +64,7 @@ from treesnap.core.model.reserved_tags import fact_tags, facts_of
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, utc_time
 from treesnap.core.ops.context import absolute
 from treesnap.core.ops.create import create
+from treesnap.core.ops.databases import without_logs
 from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.undo import restore
 
@@ -153,7 +154,7 @@ def _remove_replaced(handle: Handle, replaced: Snapshot) -> None:
 
 
 def _create_request(request: Create, replaces: SnapshotId | None = None) -> CaptureRequest:
-    is_as_given = request.files == _texts(treepath.without_nested(_paths(request.files)))
+    is_as_given = request.files == _texts(_without_nested(request.files))
     of_step = f": {request.step_name}" if request.step_name else ""
     return CaptureRequest(
         scope=tuple(_paths(request.files)) or None,
@@ -405,19 +406,24 @@ def _files_of(snapshot: Snapshot) -> tuple[str, ...]:
     Raises Corrupt for a damaged list: its paths must be those that were captured, because a
     restore looks at them in the working directory.
     """
-    scope = snapshot.record.scope or ()
+    scope = without_logs(snapshot.record.scope or ())
     listed = facts_of(snapshot).get("files")
     if listed is None:
         return _texts(scope)
     with suppress(ValueError, TypeError, RecursionError):
         files = tuple(json.loads(listed))
-        if treepath.without_nested(_paths(files)) == scope:
+        if _without_nested(files) == scope:
             return files
     raise Corrupt(f"The list of files of checkpoint {snapshot.name!r} is damaged")
 
 
 def _held(handle: Handle, snapshot: Snapshot) -> set[bytes]:
     return {entry.name for entry in handle.ls(snapshot.id, recursive=True)}
+
+
+def _without_nested(files: tuple[str, ...]) -> tuple[bytes, ...]:
+    """Returns the paths that a capture of some files adds the logs of databases to."""
+    return without_logs(treepath.without_nested(_paths(files)))
 
 
 def _paths(files: tuple[str, ...]) -> list[bytes]:

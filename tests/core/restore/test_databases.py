@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -25,6 +26,14 @@ database.execute("UPDATE t SET s = 'last' WHERE i % 97 = 0")
 database.commit()
 os._exit(0)  # its log stays
 """
+OTHER_WRITER = """
+import sqlite3, sys
+sqlite3.connect(sys.argv[1], timeout=0).execute("BEGIN EXCLUSIVE")
+"""
+
+
+class BodyFailed(Exception):
+    """What the body of a block raises."""
 
 
 @pytest.fixture
@@ -103,3 +112,56 @@ def test_what_is_named_like_a_log_beside_another_file_stays(root, handle):
 
     assert (root / "notes").read_text() == "first"
     assert (root / "notes-journal").read_text() == "second"
+
+
+def test_a_database_that_is_captured_alone_is_captured_with_its_log(root, handle):
+    write_and_die(root)
+    made = handle.create(["lab.db"])
+    with closing(sqlite3.connect(root / "lab.db")) as database:
+        database.execute("DELETE FROM t")
+        database.commit()
+    handle.restore(made.id)
+
+    assert made.absent == ()
+    assert {entry.name for entry in handle.ls(made.id)} >= {b"lab.db", b"lab.db-wal"}
+    assert state_of(root / "lab.db") == ("ok", {"last": 30, "later": 2970})
+
+
+def test_a_block_over_a_database_rolls_back_the_log_that_its_body_left(root, handle):
+    with suppress(BodyFailed), handle.rollback_on_error(paths=["lab.db"]):
+        write_and_die(root)
+        assert (root / "lab.db-wal").exists()
+        raise BodyFailed
+
+    assert not (root / "lab.db-wal").exists()
+    assert state_of(root / "lab.db") == ("ok", {"first": 500})
+
+
+def test_a_capture_of_a_database_leaves_the_locks_of_this_program(root, handle):
+    with closing(sqlite3.connect(root / "lab.db", isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+        database.execute("BEGIN IMMEDIATE")
+        handle.create(["lab.db"])
+        other = subprocess.run(
+            [sys.executable, "-c", OTHER_WRITER, root / "lab.db"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+
+    assert "database is locked" in other.stderr
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "text", "directory"])
+def test_what_is_no_database_is_captured_alone(root, handle, kind):
+    path = root / "other"
+    if kind == "link":
+        path.symlink_to("lab.db")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "text":
+        path.write_bytes(b"x" * 512)
+    else:
+        path.mkdir()
+
+    assert handle.create(["other"]).snapshot.record.scope == (b"other",)

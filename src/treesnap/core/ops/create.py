@@ -35,6 +35,7 @@ from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.capture import Capture, latest
 from treesnap.core.ops.checkpoint_locks import refuse_full_root, refuse_overlap
 from treesnap.core.ops.context import Context, Session, check_root
+from treesnap.core.ops.databases import with_live_logs, without_logs
 from treesnap.core.ops.maintenance.space import maintain, with_room, with_settings
 from treesnap.core.ops.references import STEP_MAX, find_named, is_reserved_name, paths_in_history
 from treesnap.core.store.writer import Added, retry_overtaken
@@ -168,6 +169,8 @@ def _checked(context: Context, request: CaptureRequest) -> CaptureRequest:
     _refuse_links(context, scope or ())
     if request.scope and not request.allow_absent:
         _refuse_unknown(context, request.scope)
+    if scope:
+        scope = tuple(without_nested(list(with_live_logs(context.fs, context.root, scope))))
     return request._replace(scope=scope)
 
 
@@ -354,7 +357,7 @@ def _result(capture: Capture, snapshot: Snapshot, *, unchanged: bool) -> CreateR
         skipped=result.skipped,
         absent=tuple(
             path
-            for path in snapshot.record.scope or ()
+            for path in without_logs(snapshot.record.scope or ())
             if trees.find(snapshot.record.root, path) is None and left_out.isdisjoint(parents(path))
         ),
         stats=stats,

@@ -6,9 +6,15 @@ writes what the log says into the file. So whatever is about the one is about th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import stat
+from collections.abc import Container, Sequence
+from contextlib import suppress
 
 from treesnap.core.codec.reader import read_content
+from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
+from treesnap.core.model import treepath
 from treesnap.core.model.entries import (
     DATABASE_HEADER,
     DATABASE_LOG_SUFFIXES,
@@ -19,10 +25,29 @@ from treesnap.core.model.entries import (
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.context import Session
+from treesnap.core.worktree.directory import DirectoryChain, open_chain
 
 _SUFFIXES = (*DATABASE_LOG_SUFFIXES, b"-shm")
 _PAGE_SIZE_MIN = 512
 """A database is a number of pages, https://www.sqlite.org/fileformat.html."""
+
+
+def with_live_logs(fs: FileSystem, root: str, paths: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Returns paths of a root with the files beside those that are databases now.
+
+    Also with those that are absent: a restore of what is captured removes one that a program made
+    later. Costs a look at each path, and reads the start of what may be a database by its size.
+    """
+    with suppress(OSError), open_chain(fs, root) as chain:
+        databases = [path for path in paths if path and _is_live_database(fs, chain, path)]
+        return _beside(paths, databases)
+    return tuple(paths)
+
+
+def without_logs(paths: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Returns paths without those of logs of what else is among them."""
+    present = set(paths)
+    return tuple(path for path in paths if not _is_beside(path, present))
 
 
 def with_logs(
@@ -34,13 +59,13 @@ def with_logs(
     those that all the snapshots, which may have been taken of some paths, were taken of.
     """
     trees, tops = session.store.trees(), [item.record.root for item in snapshots]
-    databases = (
+    databases = [
         path
         for path in paths
         if path and any(_is_database(session, trees.find(top, path)) for top in tops)
-    )
-    logs = (path + suffix for path in databases for suffix in _SUFFIXES)
-    return (*paths, *(log for log in logs if all(it.record.covers((log,)) for it in snapshots)))
+    ]
+    added = _beside(paths, databases)[len(paths) :]
+    return (*paths, *(log for log in added if all(it.record.covers((log,)) for it in snapshots)))
 
 
 def with_logs_told_once(changes: ChangeList, paths: tuple[bytes, ...]) -> ChangeList:
@@ -51,19 +76,47 @@ def with_logs_told_once(changes: ChangeList, paths: tuple[bytes, ...]) -> Change
     changed = {change.path for change in changes}
 
     def tells(path: bytes) -> bool:
-        if path in paths:
+        if path in paths or not _is_beside(path, paths):
             return True
         name, _, suffix = path.rpartition(b"-")
-        is_beside = name in paths and b"-" + suffix in _SUFFIXES
-        return not (is_beside and (name in changed or suffix == b"shm"))
+        return name not in changed and suffix != b"shm"
 
     return ChangeList(change for change in changes if tells(change.path))
+
+
+def _beside(paths: Sequence[bytes], databases: Sequence[bytes]) -> tuple[bytes, ...]:
+    return (*paths, *(path + suffix for path in databases for suffix in _SUFFIXES))
+
+
+def _is_beside(path: bytes, paths: Container[bytes]) -> bool:
+    name, _, suffix = path.rpartition(b"-")
+    return name in paths and b"-" + suffix in _SUFFIXES
+
+
+def _is_live_database(fs: FileSystem, chain: DirectoryChain, path: bytes) -> bool:
+    directory, name = treepath.split(path)
+    with suppress(OSError):
+        directory_fd = chain.open(directory)
+        status = fs.lstat(name, dir_fd=directory_fd)
+        if not stat.S_ISREG(status.st_mode) or not _has_size_of_database(status.st_size):
+            return False
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = open_for_reading(fs, name, flags, dir_fd=directory_fd)
+        try:
+            return fs.read(fd, len(DATABASE_HEADER)) == DATABASE_HEADER
+        finally:
+            close_after_reading(fs, fd)
+    return False  # the capture says what is wrong with it
+
+
+def _has_size_of_database(size: int) -> bool:
+    return size > 0 and size % _PAGE_SIZE_MIN == 0
 
 
 def _is_database(session: Session, entry: Entry | None) -> bool:
     if entry is None or entry.kind != EntryKind.FILE or entry.is_skipped:
         return False
-    if not entry.size or entry.size % _PAGE_SIZE_MIN:
+    if not _has_size_of_database(entry.size):
         return False  # without reading any of it
     try:
         first = next(read_content(entry.file_content, session.store.get), b"")
