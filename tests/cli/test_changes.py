@@ -10,7 +10,7 @@ import pytest
 from terminal import shown_on_a_terminal
 from treesnap.testing.children import in_child
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture
@@ -466,6 +466,7 @@ def test_diff_of_a_word_that_is_nothing_is_not_found(snap, damaged):
 
     assert (result.code, result.json["code"]) == (5, "snapshot-not-found")
     assert "neither a snapshot nor a path" in result.json["message"]
+    assert "'@yesterday'" in snap("diff", "yesterday").err
 
 
 def test_diff_compares_at_most_two_snapshots(snap, damaged):

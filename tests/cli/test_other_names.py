@@ -30,6 +30,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
         ("rm", "'snap delete REF' deletes a snapshot; 'rm' removes files"),
         ("plan rn", "did you mean 'snap plan run'?"),
         ("plan rm", "see 'snap plan --help'"),
+        ("remote push", "did you mean 'snap push'?"),
         ("remote lst", "did you mean 'snap remote list'?"),
     ],
 )

@@ -174,7 +174,7 @@ class SnapGroup(click.Group):
         name = args[0]
         if name in self.list_commands(ctx) or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        from treesnap.cli.aliases import expanded, hint_for
+        from treesnap.cli.aliases import did_you_mean, expanded, hint_for
 
         if ctx.parent is None or name == "help":
             args = expanded(args)
@@ -184,6 +184,11 @@ class SnapGroup(click.Group):
             hint = hint_for(
                 args[0], ctx.command_path, self.list_commands(ctx), is_top=ctx.parent is None
             )
+            program = ctx.find_root()
+            if isinstance(program.command, click.Group) and args[
+                0
+            ] in program.command.list_commands(program):
+                hint = did_you_mean([f"{program.command_path} {args[0]}"])
             raise advised(click.UsageError(f"No such command {args[0]!r}", ctx), hint)
         return super().resolve_command(ctx, args)
 

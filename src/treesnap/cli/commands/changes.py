@@ -259,7 +259,10 @@ def _is_ref(handle: Handle, invocation: Invocation, word: str, refs: list[str]) 
             raise
         if is_path or _was_path(handle, refs[0] if refs else "latest", session, path):
             return False
-        raise NotFound(f"{quoted(word)} is neither a snapshot nor a path") from error
+        failure = NotFound(f"{quoted(word)} is neither a snapshot nor a path")
+        for advice in getattr(error, "__notes__", ()):
+            failure.add_note(advice)
+        raise failure from error
     if is_path:
         raise usage_error(
             f"{word!r} is both a snapshot and a path; write '--' before the first path"
