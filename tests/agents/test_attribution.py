@@ -118,6 +118,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rules", BROKEN.values(), ids=BROKEN)
 def test_a_broken_rule_is_found(rules):
     def differs(seed: int, rates: Rates) -> bool:

@@ -25,7 +25,7 @@ from treesnap.core.ops.context import Context, context_at
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.testing.doubles import UnsyncedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 UUIDS = [f"01a22093-3c85-7b40-bf5d-0000000000{number:02}" for number in range(4)]
 CALLING = ("codex", "copilot", "opencode")

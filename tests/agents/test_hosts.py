@@ -17,6 +17,8 @@ from treesnap.core.model.arguments import problem_of_name
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.ops.history.steps import EventPhase
 
+pytestmark = pytest.mark.sampled(2)
+
 PAYLOADS = Path(__file__).parent / "payloads"
 FILES = sorted(PAYLOADS.glob("*/*.json"))
 READS_JSON = {"gemini", "cline"}

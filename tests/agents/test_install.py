@@ -42,6 +42,8 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 WORDS = ["/opt/with space/snap"]
 SHARED = [host for host in HOSTS if CONTRACTS[host].form not in (Form.PLUGIN, Form.SCRIPTS)]
 WHOLE = [host for host in HOSTS if host not in SHARED]

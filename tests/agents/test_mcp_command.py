@@ -16,7 +16,7 @@ from state import tree_state
 from treesnap.cli.main import execute
 from treesnap.testing.children import in_child
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 pytest.importorskip("mcp", reason="the extra 'mcp' is not installed")
 

@@ -41,7 +41,7 @@ from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.testing.children import in_child
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 PATHS = ["text", "sub"]
 READING = ["list", "show", "diff", "read", "find", "restore_plan"]

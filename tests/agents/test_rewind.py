@@ -18,6 +18,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.testing.doubles import UnsyncedFileSystem
 
+pytestmark = pytest.mark.sampled(4)
+
 TURN, PRE, END = EventPhase.TURN, EventPhase.PRE, EventPhase.END
 
 

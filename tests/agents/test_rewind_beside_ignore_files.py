@@ -11,7 +11,7 @@ from test_rewind_of_many import POST, PRE, TURN, Place, verdicts
 from treesnap.agents.attribution import Whose
 from treesnap.agents.sessions import agent_session
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture

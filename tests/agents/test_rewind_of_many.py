@@ -27,7 +27,7 @@ from treesnap.core.ops.context import Context, context_at, find_root, is_worktre
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.testing.doubles import MUTATING, Call, UnsyncedFileSystem, WrappedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 TURN, WAKE, PRE = EventPhase.TURN, EventPhase.WAKE, EventPhase.PRE
 POST, END = EventPhase.POST, EventPhase.END

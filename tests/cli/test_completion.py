@@ -23,6 +23,8 @@ from treesnap.cli.group import snap as command_line
 from treesnap.cli.main import execute
 from treesnap.core.ops.maintenance.config import KEYS
 
+pytestmark = pytest.mark.sampled(3)
+
 WORDBREAKS = " \t\n\"'@><=;|&(:"
 DEADLINE_S = 30.0
 

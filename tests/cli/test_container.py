@@ -13,7 +13,7 @@ import pytest
 
 from plain_container import DATA, PlainContainer, require_containers
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 PAYLOAD = json.dumps(
     {
@@ -87,7 +87,7 @@ def test_working_trees_of_a_repository_need_no_home(container):
     assert not tree.exists()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("env", WITHOUT_HOME.values(), ids=WITHOUT_HOME)
 def test_with_a_named_store_the_commands_of_a_day_work(container, env):
     outcomes = container.run(DAY, env | STORE)
@@ -149,7 +149,7 @@ def test_many_files_need_no_shared_memory_and_no_tmp(container):
     assert sum(1 for _ in (container.volume / "other").rglob("*")) == 40 + 40 * 300 + 2
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("env", WITHOUT_HOME.values(), ids=WITHOUT_HOME)
 def test_without_a_store_each_command_names_the_setting_or_has_nothing_to_say(container, env):
     outcomes = container.run(DAY, env)

@@ -17,7 +17,7 @@ from treesnap.cli.main import plain_call
 from treesnap.cli.parameters import OneOf
 from treesnap.core.model.errors import TreesnapError
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 VALUES = ["x", "", "0", "7", "1.5", "-1", "1_0", " 3", "٣", "nan", "inf", "1e400", "9" * 5000]
 VALUES += ["a=b", "a=1", "=", "a=", "5M", "2h", "-", "--", "-x", "--json", "a b", "\udc80", "auto"]

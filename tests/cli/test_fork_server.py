@@ -46,7 +46,7 @@ from treesnap.core.fs.peers import HELLO, encode_call, send
 from treesnap.core.model.errors import OperationFailed
 from treesnap.core.ops.context import MARKS_VARIABLE, default_store_path
 
-pytestmark = [pytest.mark.needs("companions"), pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.needs("companions"), pytest.mark.sampled(10)]
 
 TIMEOUT_S = 60
 SOON = "import treesnap.cli.fork_client; treesnap.cli.fork_client.END_PATIENCE_S = 0.05; "

@@ -12,7 +12,7 @@ import pytest
 import treesnap
 from treesnap.compat.maker import carry_out
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 TIMEOUT_S = 60
 

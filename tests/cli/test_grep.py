@@ -12,7 +12,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import RecordingFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture

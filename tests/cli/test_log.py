@@ -10,6 +10,8 @@ import pytest
 from terminal import shown_on_a_terminal
 from treesnap.core.ops.history.steps import EventPhase
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def made(snap, root):

@@ -11,6 +11,8 @@ from treesnap.cli.parameters import DURATION, SIZE, ValueKind
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.ops.context import context_at
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture
 def history(snap, root: Path) -> list[str]:

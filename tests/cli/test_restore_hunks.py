@@ -8,7 +8,7 @@ import pytest
 
 from terminal import shown_on_a_terminal
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 OLD = "".join(f"line {number}\n" for number in range(30))
 LIVE = OLD.replace("line 3\n", "three\n").replace("line 20\n", "").replace("line 29\n", "last")

@@ -19,7 +19,7 @@ from treesnap.cli.group import snap as command_line
 from treesnap.cli.invocation import Invocation
 from treesnap.core.fs import native
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 HEAVY = {
     "backports.zstd",

@@ -14,7 +14,7 @@ import pytest
 from oracle import difference, record
 from treesnap.core.store.layout import is_hex
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 WRITER = """
 import sys, treesnap

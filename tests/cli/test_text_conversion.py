@@ -17,6 +17,8 @@ from treesnap.core.handle import open as open_root
 from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.ops.history import text_conversion
 
+pytestmark = pytest.mark.sampled(3)
+
 HEX = "import sys; print(open(sys.argv[1], 'rb').read().hex())"
 
 

@@ -10,7 +10,7 @@ import pytest
 from mounting import Mounter, mounting
 from treesnap.core.ops.context import find_root
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture

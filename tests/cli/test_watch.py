@@ -33,7 +33,7 @@ from treesnap.core.ops.known_changes import ask
 pytestmark = [
     pytest.mark.needs("companions"),
     pytest.mark.usefixtures("filled"),
-    pytest.mark.sampled(5),
+    pytest.mark.sampled(10),
 ]
 
 

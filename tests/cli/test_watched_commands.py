@@ -23,7 +23,7 @@ from command_line import (
 pytestmark = [
     pytest.mark.needs("companions"),
     pytest.mark.usefixtures("filled"),
-    pytest.mark.sampled(5),
+    pytest.mark.sampled(10),
 ]
 
 

@@ -21,6 +21,8 @@ from treesnap import InvalidArgument
 from treesnap.compat.architect import CHECKPOINT_PREFIX, Checkpoint, CheckpointManager
 from treesnap.core.model.reserved_tags import rollback_count
 
+pytestmark = pytest.mark.sampled(4)
+
 TIMEOUT_S = 60
 ORDINARY = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 """Runs a command of the superuser without the right to read everything."""

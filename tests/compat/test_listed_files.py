@@ -10,6 +10,8 @@ import pytest
 from treesnap.compat.listed_files import listed_files
 from treesnap.core.model.errors import InvalidArgument
 
+pytestmark = pytest.mark.sampled(4)
+
 DEPTH = 16
 CALLS_MAX = 20_000
 

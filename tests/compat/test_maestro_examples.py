@@ -14,7 +14,7 @@ import uuid
 
 import pytest
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 SESSION_ID = "0b1c9a57-5d6d-4bb3-9a36-6a2f3d9a6a01"
 TIMEOUT_S = 60

@@ -20,7 +20,7 @@ import yaml
 import treesnap
 from maker_blocks import RULE, cleanup_block, create_block, reason, restore_block, sections, status
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 DEFINITION = (
     Path(__file__).parents[2] / "integrations/maker/agents/maker-checkpoint-manager.md"

@@ -8,7 +8,7 @@ from maker_blocks import cleanup_block, create_block, restore_block, status
 from treesnap.compat.maker import carry_out
 from treesnap.compat.maker_result import Created, FileAction, FileState, Restored, result_text
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture

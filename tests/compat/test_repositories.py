@@ -12,7 +12,7 @@ import treesnap
 from treesnap.compat.architect import CheckpointManager as Architect
 from treesnap.compat.maestro import CheckpointManager, CheckpointPhase
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 def git(root, *words: str) -> str:

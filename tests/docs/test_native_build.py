@@ -15,7 +15,7 @@ from hatchling.bridge.app import Application
 
 from treesnap.core.fs import native
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 PROJECT = Path(__file__).parents[2]
 IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))

@@ -186,7 +186,7 @@ def cases(language: str) -> list[Any]:
     ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("without_mounts")
 @pytest.mark.parametrize("page", cases("console"))
 def test_commands_do_what_the_page_says(page, tmp_path, environment, warm):

@@ -17,7 +17,7 @@ import trees
 from mount.conftest import PROGRAM, is_mounted
 from treesnap.core.model.errors import Busy
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 
 def build_large(root, seed):

@@ -9,7 +9,7 @@ import pytest
 from treesnap.core.model.quantities import time_text
 from treesnap.core.model.results import RestoreResult
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 def run(shell, *lines):

@@ -18,7 +18,7 @@ from calling import Ended, run_forked
 from oracle import difference, record
 from plan_bench import is_alive
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 PLAN = """\
 name: release

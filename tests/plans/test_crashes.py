@@ -32,6 +32,8 @@ from treesnap.testing.doubles import (
     kill_halfway,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 POINTS_MAX = 5000
 EVERY = {"run": 23, "resume": 17, "rollback": 13}
 """The sample: one point in so many."""
@@ -149,7 +151,7 @@ def outcomes(
     raise AssertionError("The operation has no end")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", EVERY)
 def test_a_kill_leaves_a_plan_that_agrees_with_its_files_and_goes_on(place, name):
     found = list(outcomes(place, name, 5, EVERY[name]))
@@ -196,7 +198,7 @@ def test_a_roll_back_that_fails_leaves_all_as_it_was(place, every):
     assert failures > 2
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("start", "step"),
     [
@@ -226,7 +228,7 @@ def test_a_kill_leaves_plan_and_files_both_old_or_both_new(place, start, step, e
     assert found == {("failed", 2), ("rolled_back", 1)}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", ["run", "run few", "resume"])
 @pytest.mark.parametrize(
     "every", [29, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "all"]
@@ -248,7 +250,7 @@ def test_an_error_leaves_a_plan_that_nothing_has_interrupted(place, name, every)
     assert failures
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 class TestARealKillFromWithinAStep:
     def snap(self, place: Place, *words: str) -> Ended:
         words = ("-C", str(place.root), "--store", str(place.store), *words)

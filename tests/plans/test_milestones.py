@@ -12,7 +12,7 @@ from treesnap import SnapshotKind
 from treesnap.core.model.reserved_tags import facts_of, own_tags
 from treesnap.plans import Milestones, Step
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 def names(bench) -> list[str]:

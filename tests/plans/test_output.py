@@ -16,7 +16,7 @@ from treesnap.plans import PlanState, Step
 from treesnap.plans.process import HEAD_BYTES, TAIL_BYTES, Log, StepWork, attempt
 from treesnap.plans.runner import OUTPUT_BYTES_MAX
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 FS = LocalFileSystem()
 MUCH_BYTES = sized(4, 20) << 20

@@ -17,7 +17,7 @@ from treesnap.core.ops.context import MARKS_VARIABLE
 from treesnap.core.ops.processes import end_leftovers
 from treesnap.plans.process import StepWork, attempt, keep_output
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 MARK = f"plan/0/1/{os.getpid()}"
 """Another one in each process that runs tests, because a mark names processes to kill."""

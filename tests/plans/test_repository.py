@@ -13,6 +13,8 @@ from treesnap import Busy, Corrupt, ErrorCode, InvalidArgument, NotFound
 from treesnap.plans import Plan, PlanState, Step
 from treesnap.plans.repository import FINISHED_MAX, forget_old, plan_lock, save
 
+pytestmark = pytest.mark.sampled(3)
+
 YES = Step(name="yes", run="true")
 NO = Step(name="no", run="false")
 

@@ -30,6 +30,8 @@ from treesnap.plans.checkpoints import with_checkpoint
 from treesnap.plans.repository import plan_lock, save
 from treesnap.testing.doubles import FaultyFileSystem, error_at
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class TestRollback:
     def test_without_a_checkpoint_they_are_listed_newest_first(self, bench, plan):

@@ -16,7 +16,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step, StepState
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 FAILS = Step(name="fails", run="echo litter > litter; mkdir -p a/b; rm -f kept; exit 3")
 

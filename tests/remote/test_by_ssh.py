@@ -24,6 +24,8 @@ from treesnap.remote.blobs.probe import Creation
 from treesnap.remote.blobs.ssh import PROGRAM_VARIABLE, SshBlobs, parse_ssh_url
 from treesnap.remote.keys import Secret
 
+pytestmark = pytest.mark.sampled(4)
+
 
 def secret_of(_known):
     return lambda: Secret.raw_key("5a" * 32)

@@ -27,7 +27,7 @@ from treesnap.remote.format import decode_format, encode_format
 from treesnap.remote.keys import Secret
 from treesnap.remote.records import Collection
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 def secret_of(_known):

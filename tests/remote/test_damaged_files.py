@@ -31,7 +31,7 @@ from treesnap.remote import Remotes
 from treesnap.remote.copies import copy_name, original_name
 from treesnap.remote.keys import Secret
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 GENERATION_AT = 12
 """Where the header of an encrypted file says which keys it needs."""

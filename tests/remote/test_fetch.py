@@ -25,7 +25,7 @@ from treesnap.core.store.store import Store
 from treesnap.remote import Remotes
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Killed
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 
 class Machine:

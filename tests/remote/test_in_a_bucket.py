@@ -14,7 +14,7 @@ from treesnap.core.model.errors import ErrorCode, RemoteFailed
 from treesnap.remote import MemberRole, Remotes
 from treesnap.remote.keys import Secret
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 def secret_of(_known):

@@ -19,6 +19,8 @@ from sampling import IS_FULL
 from treesnap.remote import MemberRole, Remotes
 from treesnap.remote.keys import Secret
 
+pytestmark = pytest.mark.sampled(2)
+
 PEAK_BYTES_MAX = 200 << 20
 SIZE_BYTES = 143 << 20
 """Five packs."""

@@ -20,7 +20,7 @@ from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.keys import Secret
 from treesnap.remote.policy import REMOVED, WRITTEN, role_policies
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 URL = "s3://bucket/me"
 ACTIONS = {

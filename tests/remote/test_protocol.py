@@ -36,7 +36,7 @@ from treesnap.remote.records import (
     state_name,
 )
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 RUNS = sized(3, 300)
 

@@ -20,7 +20,7 @@ from treesnap.core.store.maintenance.retention import Policy
 from treesnap.remote import Remotes
 from treesnap.remote.blobs.base import Blobs
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 Event = Callable[[], object]
 

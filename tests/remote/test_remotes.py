@@ -59,7 +59,7 @@ from treesnap.remote.keys import MasterKeys, Secret, new_slot
 from treesnap.remote.sealing import generation_of
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Killed, Kind, kill_at
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 RAW_KEY = "5a" * 32
 SECRET_TEXT = b"the roses are in bloom"
@@ -832,7 +832,7 @@ def test_a_clone_that_was_killed_anywhere_goes_on_when_it_is_called_again(
     again, store = tmp_path / "again", tmp_path / "other"
     outcomes = set()
 
-    for number in count(1, sized(4, 1)):
+    for number in count(1, sized(9, 1)):
         fs = FaultyFileSystem(kill_at(number))
         killed = treesnap.Handle(treesnap.open(again, store).context._replace(fs=fs))
         try:

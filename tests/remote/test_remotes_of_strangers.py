@@ -15,7 +15,7 @@ from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.connection import open_blobs
 from treesnap.remote.keys import Secret
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 CONTACTS: dict[str, Callable[[Remotes], object]] = {
     "check": lambda remotes: remotes.check(),

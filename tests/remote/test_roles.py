@@ -45,7 +45,7 @@ from treesnap.remote.records import (
 from treesnap.remote.registry import Registry
 from treesnap.remote.sealing import Encrypted
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(6)
 
 URL = "s3://bucket"
 OLD, NEW = "5a" * 32, "6b" * 32

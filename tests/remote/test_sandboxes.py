@@ -14,7 +14,7 @@ from blob_doubles import MemoryBlobs, WrappedBlobs
 from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 URL = "s3://bucket/agents"
 

@@ -34,7 +34,7 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from treesnap.core.model.ids import expanded
 from treesnap.remote.keys import Algorithm, MasterKeys, Signer
 from treesnap.remote.sealing import SEGMENT_SIZE, Encrypted, Plain, _encrypted
 
+pytestmark = pytest.mark.sampled(2)
+
 REMOTE_ID = bytes(range(16))
 KEYS = MasterKeys.new().rotated()
 PREFIX = "packs/0000000000000003-"

@@ -21,7 +21,7 @@ from treesnap.remote.blobs.directory import DirectoryBlobs
 from treesnap.remote.keys import Secret
 from treesnap.remote.records import COMMIT, HistoryName, RemoteCommit
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 URL = "s3://bucket"
 

@@ -1,4 +1,6 @@
 """Writers: what they deliver arrives, and what a thief of one has opens, removes and forges
+
+pytestmark = pytest.mark.sampled(4)
 nothing.
 """
 

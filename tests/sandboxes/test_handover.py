@@ -18,7 +18,7 @@ from treesnap.remote import Remotes
 from treesnap.sandboxes import handover
 from treesnap.sandboxes.handover import HandedOut, Receiver
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 
 class Scene:

@@ -18,7 +18,7 @@ from treesnap.core.features import FEATURES
 from treesnap.core.model.snapshots import SnapshotKind
 from treesnap.plans import Milestones, Planner, Step
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 PACKAGE = Path(treesnap.__file__).parent
 PROJECT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ import pytest
 import treesnap
 from without_linux import MODULES, hidden_names
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 PACKAGE = Path(treesnap.__file__).parent
 HOOK = Path(__file__).parents[1] / "support" / "without_linux.py"

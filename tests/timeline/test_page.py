@@ -16,7 +16,7 @@ from treesnap.core.model.quantities import time_text
 from treesnap.timeline import page as page_module
 from treesnap.timeline.page import HistoryPage
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 VOID = {"meta", "br", "link", "img", "input"}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")

@@ -11,7 +11,7 @@ from state import tree_state
 from timeline.conftest import settled
 from treesnap.timeline.history import PAGE_LENGTH
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 
 def in_loop(test):

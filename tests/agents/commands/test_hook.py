@@ -36,6 +36,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase
 from treesnap.core.store import lock
 
+pytestmark = pytest.mark.sampled(4)
+
 Tell = Callable[..., Outcome]
 
 

@@ -10,7 +10,7 @@ from treesnap.agents.sessions import note_gap
 from treesnap.core.ops.context import context_at
 from treesnap.core.ops.history.steps import EventPhase
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 TURN, PRE, POST, END = EventPhase.TURN, EventPhase.PRE, EventPhase.POST, EventPhase.END
 

@@ -27,7 +27,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import UnsyncedFileSystem, kill_at
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 GIT = ["git", "-c", "user.name=Anna", "-c", "user.email=anna@example.org"]
 

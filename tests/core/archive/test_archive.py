@@ -19,7 +19,7 @@ from trees import build
 from treesnap import InvalidArgument, NotFound, Refused
 from treesnap.core.ops.history.archive import ArchiveCompression
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 PROGRAMS = {
     "tar": ["tar", "--acls", "--xattrs", "--xattrs-include=*", "--warning=none", "-xpf"],

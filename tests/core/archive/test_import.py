@@ -26,6 +26,8 @@ from trees import build, write_sparse
 from treesnap import InvalidArgument, NotFound, OperationFailed, Refused
 from treesnap.core.model.reserved_tags import IMPORTED
 
+pytestmark = pytest.mark.sampled(4)
+
 Add = Callable[..., None]
 
 

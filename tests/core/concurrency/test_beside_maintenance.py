@@ -16,6 +16,8 @@ from beside import ACTS, DAMAGES, lost
 from capabilities import require
 from sampling import IS_FULL, SEED, sized
 
+pytestmark = pytest.mark.sampled(3)
+
 STEP = 81
 FEW, FAR = 3, 47
 """Places of a pair in the suite, and how far apart: most commands make some hundred calls."""
@@ -118,7 +120,7 @@ def test_nothing_is_lost_beside_a_repair(tmp_path, damage, other):
 
 
 def test_both_of_two_settings_hold(tmp_path):
-    assert problems(tmp_path, "config", "other config", None, count(22, sized(4, 1))) == []
+    assert problems(tmp_path, "config", "other config", None, count(22, sized(12, 1))) == []
 
 
 @pytest.mark.needs("exchange")

@@ -25,7 +25,7 @@ from treesnap.core.store.maintenance.reachability import Reachability
 from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 YEAR_NS = 365 * 24 * 3600 * 10**9
 TIMEOUT_S = 120

@@ -14,7 +14,7 @@ import treesnap
 from plan_bench import Bench, is_alive
 from treesnap.plans import PlanState, Step
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 LEAVING_A_BLOCK = """
 import os, sys, treesnap

@@ -28,7 +28,7 @@ from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Writer
 from treesnap.testing.doubles import RecordingFileSystem, UnsyncedFileSystem
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 LATER_NS = 3_600_000_000_000
 MEASURED = sized(1, 2) * EVERY

@@ -16,6 +16,8 @@ from treesnap.core.store.maintenance.reachability import SeenObjects
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import Writer
 
+pytestmark = pytest.mark.sampled(3)
+
 FEW, MANY = 500, 1500
 EACH = 10
 """Files of a directory."""

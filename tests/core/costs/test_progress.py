@@ -11,7 +11,7 @@ import treesnap
 from treesnap import Handle, NullMonitor
 from treesnap.core.model.events import ADVANCE_SIZE, Phase
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 SIZE = 40 << 20
 

@@ -22,7 +22,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.store.index import PARTS_MAX
 from treesnap.testing.doubles import MUTATING, Kind, RecordingFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 FILES = sized(200, 1000)
 EACH = FILES // 10

@@ -11,7 +11,7 @@ import pytest
 from everywhere import fail_everywhere, kill_everywhere
 from treesnap.testing.doubles import error_at, kill_halfway
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 BESIDE = {"root", "store", "target.tar"}
 

@@ -19,7 +19,7 @@ from treesnap.core.fs.base import Unsupported
 from treesnap.core.model.errors import OperationFailed, StorageFull, TreesnapError
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Kind, error_at
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 NO_EXCHANGE = Fault(
     methods=frozenset({"exchange"}), errno=errno.EINVAL, error=Unsupported, lasting=True

@@ -27,7 +27,7 @@ from treesnap.testing.doubles import (
     kill_halfway,
 )
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 def fork_of(scene, name: str = "fork") -> Path:

@@ -31,7 +31,7 @@ from treesnap.core.ops.restore import transaction
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, RecordingFileSystem, kill_at, kill_halfway
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 NO_EXCHANGE = Fault(
     methods=frozenset({"exchange"}), errno=errno.EINVAL, error=Unsupported, lasting=True

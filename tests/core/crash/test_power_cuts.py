@@ -37,6 +37,8 @@ from power_cases import (
 from sampling import SEED, sized
 from treesnap.core.ops.restore import transaction
 
+pytestmark = pytest.mark.sampled(2)
+
 STATES_MAX = 4
 """States of each case that the suite itself tries."""
 FRESH_MAX = sized(60, 400)

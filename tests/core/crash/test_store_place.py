@@ -33,7 +33,7 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 OTHER_FILE_SYSTEM = Fault(errno=errno.EXDEV, methods=frozenset({"exchange"}))
 """As if the first exchange were between two file systems."""

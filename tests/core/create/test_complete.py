@@ -22,6 +22,8 @@ from sampling import sized
 from trees import is_directory, is_file, paths_below, remove_tree, write, write_sparse
 from treesnap.core.handle import Handle
 
+pytestmark = pytest.mark.sampled(3)
+
 IS_ROOT = os.geteuid() == 0
 GIBIBYTE = 1 << 30
 LONG_AGO_NS = 1_000_000_000 * 10**9

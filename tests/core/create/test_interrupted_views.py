@@ -13,6 +13,8 @@ import pytest
 
 import treesnap
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def interrupted_at(number: int, action: Callable[[], object]) -> bool:
     """Does something; interrupts it at the n-th call of a function that holds a view.

@@ -27,6 +27,8 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.worktree.scan.ignore import IGNORE_FILE_SIZE_MAX
 from treesnap.testing.doubles import Call, WrappedFileSystem
 
+pytestmark = pytest.mark.sampled(4)
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser")
 
 

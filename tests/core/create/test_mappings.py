@@ -26,7 +26,7 @@ from treesnap.core.ops.known_changes import WALK_EVERY_NS
 from treesnap.core.worktree.scan import row_differences
 from treesnap.core.worktree.scan.mapped_files import mapped_now
 
-pytestmark = [pytest.mark.needs("mappings"), pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.needs("mappings"), pytest.mark.sampled(10)]
 
 LATER_NS = 60 * 10**9
 """So long after now all times of today are trusted."""

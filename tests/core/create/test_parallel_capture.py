@@ -40,7 +40,7 @@ from treesnap.core.store.writer_slot import acquire
 from treesnap.core.worktree.scan import parallel_capture
 from treesnap.testing.doubles import Call, WrappedFileSystem
 
-pytestmark = [pytest.mark.needs("helpers"), pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.needs("helpers"), pytest.mark.sampled(10)]
 
 TIMEOUT_S = 60
 LATER_NS = 3_600_000_000_000

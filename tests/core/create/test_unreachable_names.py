@@ -23,7 +23,7 @@ from treesnap.core.model.results import CreateResult
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnreachableFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 ERRORS = [
     *(errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.ENODEV),

@@ -24,7 +24,7 @@ from treesnap.core.model.snapshots import SnapshotId
 from treesnap.mount import HistoryView
 from treesnap.plans.plan import new_ulid
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 PEAK_BYTES_MAX = 250 << 20
 LEVELS = 450

@@ -20,7 +20,7 @@ from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, UnsyncedFileSystem
 from world import World, damage
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 GIVEN_UP_EVERY = sized(4, 16)
 """Of so many damages one is also given up, because all are refused alike."""

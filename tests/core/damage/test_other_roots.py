@@ -25,7 +25,7 @@ from treesnap.core.ops.maintenance import space
 from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Fault, FaultyFileSystem, UnsyncedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 PAGED_ENTRIES = 4200
 LISTED_SIZE = 4 << 20

@@ -24,6 +24,8 @@ from treesnap.core.store.writer_slot import slot_states
 from treesnap.plans import Planner, Step
 from world import FORMATS, World, damage
 
+pytestmark = pytest.mark.sampled(2)
+
 HOWS = ["empty", "zeros", "30"]
 
 

@@ -15,7 +15,7 @@ from treesnap.core.codec.pack import BlockTable
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.store.store import Store
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.errors import Corrupt, NotFound, OperationFailed, UnsupportedFormat
 from world import FORMATS, HOWS, World, damage
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory) -> World:

@@ -28,6 +28,8 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 RENAMES = """
 import os, sys
 os.rename("Gate", "x"); os.rename("x", "gate")

@@ -16,7 +16,7 @@ from treesnap.core.handle import Handle
 from treesnap.core.model.errors import Refused, StorageFull
 from treesnap.core.ops.context import context_at
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 SIZES_MIB = {"btrfs": 256, "xfs": 320, "ext4": 64}
 SHARING = ("btrfs", "xfs")

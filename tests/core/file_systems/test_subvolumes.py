@@ -20,7 +20,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
-pytestmark = [pytest.mark.needs("mounts"), pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.needs("mounts"), pytest.mark.sampled(12)]
 
 OLD_NS = 10**18
 

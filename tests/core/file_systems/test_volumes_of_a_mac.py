@@ -29,7 +29,7 @@ from treesnap.core.worktree.apply.stage import make_stage
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import MUTATING, Fault, Kind
 
-pytestmark = pytest.mark.needs("linux")
+pytestmark = [pytest.mark.needs("linux"), pytest.mark.sampled(2)]
 
 ACCENTED = "cafe\u0301"
 """In the form that HFS+ stores."""

@@ -40,7 +40,7 @@ from treesnap.testing.doubles import (
 )
 from world import World
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 OLD_NS = 10**18
 

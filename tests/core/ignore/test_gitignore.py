@@ -15,7 +15,7 @@ from sampling import sized
 from treesnap.core.model.entries import SkipReason
 from treesnap.core.worktree.scan.patterns import Matcher, parse_lines
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 

@@ -18,7 +18,7 @@ from treesnap.core.model.events import CollectingMonitor
 from treesnap.remote import Remotes
 from treesnap.remote.keys import Secret
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser changes owners")
 SAFE = "SNAP_SAFE_DIRECTORIES"

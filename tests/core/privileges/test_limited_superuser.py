@@ -13,7 +13,7 @@ import pytest
 import treesnap
 from state import tree_state
 
-pytestmark = [pytest.mark.needs("linux"), pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.needs("linux"), pytest.mark.sampled(10)]
 
 OTHER_ID = 1234
 IN_NAMESPACE = ("unshare", "--user", "--map-root-user")

@@ -25,7 +25,7 @@ from treesnap.remote import Remotes
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser makes files of other users"),
-    pytest.mark.sampled(6),
+    pytest.mark.sampled(12),
 ]
 
 CALLS_MAX = 5000

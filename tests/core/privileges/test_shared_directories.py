@@ -19,7 +19,7 @@ from treesnap.testing.doubles import Fault
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser changes owners"),
-    pytest.mark.sampled(5),
+    pytest.mark.sampled(10),
 ]
 OTHER_ID = 12345
 

@@ -16,7 +16,7 @@ from privileges import NOBODY_ID, as_nobody, everything_is_loaded
 from treesnap.core.watch import control
 from treesnap.plans import Planner, Step
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 ONLY_ROOT = pytest.mark.skipif(
     os.geteuid() != 0, reason="only the superuser writes to the stores of others"

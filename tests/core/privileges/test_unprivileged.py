@@ -17,7 +17,7 @@ from privileges import as_nobody, everything_is_loaded
 from trees import build_small, is_directory, paths_below
 from treesnap.core.model.entries import SkipReason
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 def make(root: Path, *paths: str) -> None:

@@ -28,7 +28,7 @@ from treesnap.core.ops.restore.plan import RestoreRequest
 from treesnap.core.ops.undo import restore
 from treesnap.testing.doubles import UnsyncedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 PATHS = ["a", "b", "a/a", "a/b", "b/a", "b/b", "a/a/a", "a/a/b", "b/a/a"]
 PATHS += [".git", ".git/index", ".git/a", ".git/a/a", "b/.git", "b/.git/a", "b/.git/index"]

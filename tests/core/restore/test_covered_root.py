@@ -13,7 +13,7 @@ from mounting import Mounter, mounting
 from oracle import difference, record
 from treesnap.core.model.errors import ErrorCode, Refused
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 
 class Place(NamedTuple):

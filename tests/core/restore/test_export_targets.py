@@ -19,7 +19,7 @@ from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem
 from world import World
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 OLD_NS = 10**18
 

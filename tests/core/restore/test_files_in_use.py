@@ -20,7 +20,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
-pytestmark = [pytest.mark.needs("processes"), pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.needs("processes"), pytest.mark.sampled(10)]
 
 NOBODY_ID = 65534
 

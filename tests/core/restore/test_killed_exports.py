@@ -29,7 +29,7 @@ from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import MUTATING, Fault, FaultyFileSystem, kill_at
 from world import HOWS, World, damage
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 NOBODY_ID = 65534
 NEWER = ("version", "10")

@@ -23,7 +23,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.worktree.apply import removal, stage
 from treesnap.testing.doubles import Call, WrappedFileSystem
 
-pytestmark = [pytest.mark.needs("helpers"), pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.needs("helpers"), pytest.mark.sampled(10)]
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from mutations import mutate
 from oracle import Record, difference, record, without
 from trees import build_small
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture

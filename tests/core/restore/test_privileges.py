@@ -22,7 +22,7 @@ from treesnap.remote import Remotes
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import kill_at
 
-pytestmark = [pytest.mark.needs("attributes"), pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.needs("attributes"), pytest.mark.sampled(12)]
 
 IS_SUPERUSER = os.geteuid() == 0
 STRANGER = 12345

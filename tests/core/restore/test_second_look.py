@@ -23,7 +23,7 @@ from treesnap.core.model.errors import Conflict
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 def other_link(path: Path, outside: Path) -> None:

@@ -21,7 +21,7 @@ from treesnap.core.model.treepath import is_within
 from treesnap.core.ops.context import context_at
 from treesnap.testing.doubles import UnsyncedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 RULES = "*.o\n/cache/\nbuild/\n"
 

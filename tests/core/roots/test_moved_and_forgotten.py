@@ -44,6 +44,8 @@ from treesnap.testing.doubles import (
     WrappedFileSystem,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class Births(WrappedFileSystem):
     """A file system that tells birth times as a test wants them."""

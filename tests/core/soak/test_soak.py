@@ -16,7 +16,7 @@ from soak.run_soak import soak
 from soak.soak import MOVES_MIN, ROUNDS_MAX, TRIES_MAX, moves_verdict, verdict
 from treesnap.core.model.snapshots import SnapshotKind
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 SEED = 11
 WHERE = (TREE, SECOND, LOST)

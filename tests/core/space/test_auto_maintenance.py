@@ -23,7 +23,7 @@ from sampling import sized
 from treesnap import CollectingMonitor, CreateOptions, ErrorCode, SnapshotKind, StorageFull
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 DAY_NS = 86_400 * 10**9
 OVER_QUOTA = 8

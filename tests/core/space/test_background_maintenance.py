@@ -19,7 +19,7 @@ from treesnap.core.ops.maintenance.space import EVERY, failure_in_background
 from treesnap.core.store.store import Store
 from treesnap.testing.doubles import Call, UnsyncedFileSystem, WrappedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 KEPT = 3
 DUE_BYTES = 65 << 20

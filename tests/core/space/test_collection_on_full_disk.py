@@ -23,7 +23,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.store.reserve import RESERVE_SIZE
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 FIRST, SECOND = "first", "second"
 

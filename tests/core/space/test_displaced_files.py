@@ -22,7 +22,7 @@ from treesnap.testing.doubles import (
     WrappedFileSystem,
 )
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 FILES = [f"directory-{number % 3}/file-{number}" for number in range(12)]
 

@@ -20,7 +20,7 @@ from mounting import Mounter, mounting
 from oracle import difference, record
 from sampling import sized
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 NO_SPACE = 8
 FILES = [f"file-{number}" for number in range(20)]

@@ -34,7 +34,7 @@ from treesnap.testing.doubles import (
     WrappedFileSystem,
 )
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from fence_protocol import (
 )
 from sampling import IS_FULL
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 SHOWN_BY = {
     "one way": (repair, resumed, gc),

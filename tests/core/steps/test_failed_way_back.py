@@ -17,7 +17,7 @@ from oracle import difference, record
 from treesnap.core.model.errors import Corrupt, ErrorCode, Refused, TreesnapError
 from treesnap.plans import Planner, Step
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 Way = Callable[[treesnap.Handle, str], object]
 

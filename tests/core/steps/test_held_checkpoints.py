@@ -17,7 +17,7 @@ from treesnap.core.store.maintenance.retention import Policy
 from treesnap.testing.children import in_child
 from treesnap.testing.doubles import Call, Kind, WrappedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 ONE = Policy(keep_tags=("stays",))
 

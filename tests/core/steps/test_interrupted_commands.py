@@ -17,7 +17,7 @@ from oracle import difference, record
 from plan_bench import is_alive
 from treesnap.core.ending_signals import ENDING, signal_name
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 WAIT_S = 60.0
 """How long a command may take for one step, on a machine that is busy."""

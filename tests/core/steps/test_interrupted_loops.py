@@ -22,6 +22,8 @@ from treesnap.core.event_loop import BlockInThread
 from treesnap.core.handle import AsyncHandle
 from treesnap.core.model.events import CollectingMonitor, Phase
 
+pytestmark = pytest.mark.sampled(3)
+
 ABANDONED = "block-abandoned"
 
 

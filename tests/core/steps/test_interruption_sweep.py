@@ -32,7 +32,7 @@ from treesnap.core.ops import checkpoint_locks
 from treesnap.core.ops.run import checkpoint, rollback
 from treesnap.core.ops.run.checkpoint import CheckpointBlock
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 SOURCE = os.path.dirname(treesnap.__file__)
 CORE = tuple(

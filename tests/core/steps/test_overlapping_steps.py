@@ -22,7 +22,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.doubles import Fault, FaultyFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 class Failed(Exception):

@@ -22,7 +22,7 @@ from treesnap.plans import Planner, PlanState, Step
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import kill_at
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 def is_excluded(path: bytes) -> bool:

@@ -15,7 +15,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.store.maintenance.pack_usage import MERGED_MIN
 from treesnap.testing.doubles import MUTATING, RecordingFileSystem, UnsyncedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 CREATES = sized(64, 1000)
 SMALL_CREATES = sized(160, 1000)

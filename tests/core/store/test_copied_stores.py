@@ -12,7 +12,7 @@ import pytest
 
 import treesnap
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.mark.parametrize("original_goes_on", [True, False])

@@ -27,7 +27,7 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
-pytestmark = [pytest.mark.needs("exchange"), pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.needs("exchange"), pytest.mark.sampled(12)]
 
 
 class World:
@@ -87,7 +87,7 @@ FAR = pytest.mark.parametrize("faults", [list, lambda: [far()]], ids=["near", "f
 
 def step(faults: Callable[[], list[Fault]]) -> int:
     """Returns how many calls lie between two that are tried."""
-    return sized(7 if faults() else 3, 1)
+    return sized(14 if faults() else 6, 1)
 
 
 def without_old(there: dict[str, str]) -> dict[str, str]:
@@ -150,7 +150,7 @@ def test_a_way_home_that_is_killed_ends_later_and_each_name_is_right_meanwhile(w
 
 @FAR
 def test_a_store_comes_home_after_it_left_a_way_home_that_was_killed(world, faults):
-    for number in count(1, sized(3, 1)):
+    for number in count(1, sized(6, 1)):
         world.reset()
         world.move("a", "b")
         dead = world.handle("b", kill_at(number))

@@ -16,7 +16,7 @@ from treesnap.core.ops.context import context_at
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user"),
-    pytest.mark.sampled(5),
+    pytest.mark.sampled(10),
 ]
 
 LINKS = ["moved", "moved.moving"]

@@ -38,7 +38,7 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
-pytestmark = [pytest.mark.needs("exchange"), pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.needs("exchange"), pytest.mark.sampled(12)]
 
 
 def other_file_system() -> FaultyFileSystem:

@@ -24,7 +24,7 @@ from treesnap.plans.plan import Step
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import MUTATING, Fault
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 OTHER_USER = 12345
 

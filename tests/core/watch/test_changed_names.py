@@ -15,7 +15,7 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.worktree.scan import mapped_files
 from watching import DIRECTORIES, WatchedWorld
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 

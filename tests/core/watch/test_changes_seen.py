@@ -23,7 +23,7 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.testing.doubles import Call
 from watching import DIRECTORIES, Looks, WatchedWorld
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 def test_nothing_is_listed_when_nothing_changed(world):

@@ -23,7 +23,7 @@ from treesnap.core.worktree.scan import row_differences
 from treesnap.core.worktree.scan.statcache import RECENT, StatCacheBuilder, load
 from watching import WatchedWorld
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 MODE = 0o100644
 NONSENSE = {

@@ -18,7 +18,7 @@ from oracle import difference, record
 from treesnap import SnapshotKind
 from treesnap.core.fs.notifier import change_hints, has_inotify
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 DEADLINE_S = 30.0
 

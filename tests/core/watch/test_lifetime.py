@@ -20,7 +20,7 @@ from treesnap.core.worktree import watcher
 from treesnap.testing.doubles import Call, WrappedFileSystem
 from watching import DIRECTORIES
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 DEADLINE_S = 30.0
 

@@ -22,7 +22,7 @@ from treesnap.core.ops.context import context_at
 from treesnap.core.worktree import watcher
 from watching import DIRECTORIES, Forging, WatchedWorld
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 DEADLINE_S = 30.0
 

@@ -16,7 +16,7 @@ import pytest
 from mount.conftest import is_mounted, require_fuse
 from treesnap.mount import mount_point
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 
 @pytest.fixture

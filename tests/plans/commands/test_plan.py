@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 PLAN_FIELDS = {
     *("schema", "plan_id", "name", "state", "interrupted", "created_at", "root"),

@@ -12,7 +12,7 @@ import pytest
 
 from plan_bench import is_alive
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 PLAN_FIELDS = {
     *("schema", "plan_id", "name", "state", "interrupted", "created_at", "root"),

@@ -26,7 +26,7 @@ from treesnap.remote.blobs.base import NEAR_BYTES, BlobMissing
 from treesnap.remote.blobs.bucket import BucketBlobs, BucketUrl, diagnose, parse_bucket_url
 from treesnap.testing.children import in_child
 
-pytestmark = pytest.mark.usefixtures("bucket_environment", "short_pauses")
+pytestmark = [pytest.mark.usefixtures("bucket_environment", "short_pauses"), pytest.mark.sampled(2)]
 
 WRITTEN = http_answer("200 OK", ETag='"1"')
 NO_KEY = s3_error("404 Not Found", "NoSuchKey")

@@ -24,6 +24,8 @@ from treesnap.remote.blobs.probe import Creation, Effort, probe, server_of_files
 from treesnap.remote.blobs.retries import Retries
 from treesnap.remote.blobs.ssh import PROGRAM_VARIABLE, SshBlobs, SshUrl, Traits, parse_ssh_url
 
+pytestmark = pytest.mark.sampled(3)
+
 OLD, NEW = b"old content", bytes(range(256)) * 700
 AT_ONCE = Retries(wait=lambda _event, _duration_s: None)
 BEGUN = r"printf '\0\0\0\005\002\0\0\0\003'"

@@ -16,7 +16,7 @@ from treesnap.remote import remotes
 from treesnap.remote.commands import transfer
 from treesnap.remote.records import REMOTE
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 PASSPHRASE = {"TREESNAP_REMOTE_PASSPHRASE": "correct horse"}
 KEY = {"TREESNAP_REMOTE_KEY": "5a" * 32}

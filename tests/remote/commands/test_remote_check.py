@@ -12,7 +12,7 @@ from treesnap.core.model.quantities import time_text
 from treesnap.remote.format import decode_format, encode_format
 from treesnap.remote.records import Collection
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture

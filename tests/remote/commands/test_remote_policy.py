@@ -16,7 +16,7 @@ from treesnap.core.store.layout import Layout
 from treesnap.remote.records import KnownRemote
 from treesnap.remote.registry import Registry
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from remote.soak.remote_checks import RemoteChecker
 from remote.soak.run_remote_soak import remote_soak
 from treesnap.core.model.snapshots import SnapshotKind
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 SEED = 11
 PUSHES = 40

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.sampled(3)
+
 CHECK = "structure.typed.run_type_completeness"
 TIMEOUT_S = 300
 MODULES = {

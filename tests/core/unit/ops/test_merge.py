@@ -28,7 +28,7 @@ from treesnap.core.ops.merge.trees import (
 )
 from treesnap.testing.doubles import UnsyncedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 NAMES = ["a", "b", "d/a", "d/b", "d/e/a"]
 Files = dict[str, str]

@@ -26,7 +26,7 @@ from treesnap.testing.doubles import (
     kill_at,
 )
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 NAMES = ("one", "three", "directory/two")

@@ -17,7 +17,7 @@ from treesnap.core.model.errors import ErrorCode, Refused
 from treesnap.testing.children import killed
 from treesnap.testing.doubles import Call, Fault, WrappedFileSystem
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 MOVES = frozenset({"exchange", "rename_to_absent"})
 FIRST_MOVE = Fault(number=1, methods=MOVES)

@@ -14,7 +14,7 @@ from treesnap.core.model.errors import ErrorCode, NotFound
 from treesnap.testing.children import in_child, killed
 from treesnap.testing.doubles import kill_at
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 
 @pytest.fixture

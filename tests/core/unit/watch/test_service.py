@@ -52,7 +52,7 @@ from treesnap.testing.doubles import (
 )
 from watching import Looks
 
-pytestmark = [pytest.mark.needs("notices"), pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.needs("notices"), pytest.mark.sampled(12)]
 
 DEADLINE_S = 30.0
 

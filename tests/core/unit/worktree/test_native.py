@@ -39,7 +39,7 @@ from treesnap.core.worktree.scan.statcache import CacheFile, StatCacheBuilder, l
 
 pytestmark = [
     pytest.mark.skipif(native.module is None, reason="the module in C is not built"),
-    pytest.mark.sampled(5),
+    pytest.mark.sampled(10),
 ]
 
 FS = LocalFileSystem()
