@@ -355,8 +355,8 @@ class Collector:
         names = [name for name, _ in kept]
         held = {name for _, part in kept for name in part.packs.values()}
         sources = [part for part in view.all_packs if not held.issuperset(part.packs.values())]
-        wanted = (packs - held).union(*(part.packs.values() for part in new))
-        written = (REMOTE_INDEX.seal(index) for index in _index_of((*sources, *new), wanted))
+        listed = (packs - held).union(*(part.packs.values() for part in new))
+        written = (REMOTE_INDEX.seal(index) for index in _index_of((*sources, *new), listed))
         names += (self._files.put(Folder.INDEX, number, content) for content in written)
         return tuple(names)
 
@@ -379,8 +379,8 @@ class Collector:
         unlisted = self._remote.unlisted_packs(view, floors[Folder.INDEX])
         view = replace(view, index=(*view.index, *unlisted))
         names = {folder: self._remote.names(folder) for folder in Folder}
-        found = self._unseen(view, names[Folder.COMMITS], floors[Folder.CATALOG])
-        counted = [entry.name for entry in found.values()]
+        unseen = self._unseen(view, names[Folder.COMMITS], floors[Folder.CATALOG])
+        counted = [entry.name for entry in unseen.values()]
         number, state = view.number, view.state
         if view.has_state:
             # The next one, so that it is not written where another machine went on meanwhile.
@@ -395,12 +395,12 @@ class Collector:
         state = state._replace(index_parts=(), catalog_parts=(), heads=heads, limits=())
         blank = replace(view, number=number, state=state, catalog={}, index=(), lacks={})
         packs = frozenset(view.sizes)
-        if self._publish(blank, state, {**view.visible, **found}, packs, view.index) is None:
+        if self._publish(blank, state, {**view.visible, **unseen}, packs, view.index) is None:
             raise Busy("Another machine has changed the state of the remote meanwhile")
         return Rebuilt(
             len(packs),
-            sum(len(entry.snapshots) for entry in (*view.visible.values(), *found.values())),
-            sum(len(entry.snapshots) for entry in found.values()),
+            sum(len(entry.snapshots) for entry in (*view.visible.values(), *unseen.values())),
+            sum(len(entry.snapshots) for entry in unseen.values()),
         )
 
     def _unseen(
@@ -409,14 +409,14 @@ class Collector:
         """Returns what packs hold of commits that are not visible and not below a floor, as far as
         it is whole.
         """
-        objects, known = RemoteObjects(self._files, view), self._remote.origins
+        objects, read_before = RemoteObjects(self._files, view), self._remote.origins
         seen = {entry.name.numbers for entry in view.visible.values()}
         origins = {
             entry.id
             for part in view.all_packs
             for entry in part.entries()
             if entry.kind == ObjectKind.SNAPSHOT
-            and entry.id not in known
+            and entry.id not in read_before
             and part.packs[entry.pack_id].numbers not in seen
         }
         gone: dict[tuple[int, bytes, int], set[bytes]] = defaultdict(set)
@@ -424,9 +424,9 @@ class Collector:
             gone[deletion.commit.numbers].update(deletion.snapshots)
         listed = {name.numbers: name for name in commits}
         whole: set[ObjectId] = set()
-        found: dict[bytes, CommitEntry] = {}
+        entries: dict[bytes, CommitEntry] = {}
         read = ((identity, data) for _, identity, data in _read(objects, origins))
-        for identity, data in chain(known.items(), read):
+        for identity, data in chain(read_before.items(), read):
             statement = self._remote.statement_of(data) if data is not None else None
             if statement is None:
                 continue
@@ -442,8 +442,8 @@ class Collector:
                 if _id_bytes(item) not in gone[numbers] and _is_whole(item, objects, whole)
             )
             if left:
-                found[name.key] = CommitEntry(name, history, left, (), identity)
-        return found
+                entries[name.key] = CommitEntry(name, history, left, (), identity)
+        return entries
 
     def sweep(self, damaged: Mapping[RemoteName, Corrupt] = MappingProxyType({})) -> None:
         """Deletes what is garbage for ever. Any machine may do so at any time.
@@ -493,7 +493,7 @@ class Collector:
 
 
 def _index_of(
-    sources: Sequence[IndexedPacks], wanted: AbstractSet[RemoteName]
+    sources: Sequence[IndexedPacks], listed: AbstractSet[RemoteName]
 ) -> Iterator[RemoteIndexPart]:
     """Yields the parts of an index of some packs, each of so many packs as fit into it.
 
@@ -503,7 +503,7 @@ def _index_of(
     counts = Counter[RemoteName]()
     for source in sources:
         for name, size in source.sizes():
-            if name in wanted:
+            if name in listed:
                 sizes.setdefault(name, size)
         counts.update(source.packs[entry.pack_id] for entry in source.entries())
     for group in _joined(sizes, counts):
@@ -545,17 +545,17 @@ def _is_plausible(number: int) -> bool:
 
 def _is_whole(payload: bytes, objects: RemoteObjects, whole: set[ObjectId]) -> bool:
     """Tells whether all is there that a snapshot needs; ``whole`` is known to be, and grows."""
-    found: set[ObjectId] = set()
+    met: set[ObjectId] = set()
 
     def is_known(reference: Reference) -> bool:
-        known = reference.id in whole or reference.id in found
-        found.add(reference.id)
-        return known
+        is_met = reference.id in whole or reference.id in met
+        met.add(reference.id)
+        return is_met
 
     with suppress(Corrupt, Missing):
         for reference in needed_objects(objects, [payload], is_known):
             objects.place(reference.id)
-        whole |= found
+        whole |= met
         return True
     return False
 

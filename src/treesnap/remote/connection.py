@@ -381,8 +381,8 @@ class Connection:
         written = self._slots.mend() + self._mend_machine_slots()
         kept = [name for name in self._blobs.mended if copy_name(name) is None and name != NAME]
         written += self.files.mend(check_whole, kept)
-        found = read_format(self.url, self._blobs)
-        if NAME in self._blobs.mended or found != self.format:
+        said = read_format(self.url, self._blobs)
+        if NAME in self._blobs.mended or said != self.format:
             self._blobs.put(NAME, encode_format(self.format))
             written += (NAME,)
         return written
@@ -536,20 +536,20 @@ class Connection:
         opened, _ = self.require_owner()
         secret, old = source(), self._slots.read()
         with suppress(RemoteLocked, Corrupt, UnsupportedFormat):
-            found = open_slots(old, secret, self.format.remote_id)
-            if found.keys.newest <= opened.keys.newest:
+            again = open_slots(old, secret, self.format.remote_id)
+            if again.keys.newest <= opened.keys.newest:
                 raise Refused(
                     "This secret opens the remote already, so it would keep out no thief",
                     code=ErrorCode.SECRET_IN_USE,
                 )
             info = KeyInfo(
-                found.name.removeprefix(_SLOTS),
+                again.name.removeprefix(_SLOTS),
                 secret.kind.words,
-                found.keys.newest,
+                again.keys.newest,
                 is_used=True,
             )
-            gone = [name for name in old if name != found.name]
-            self._slots.remove(set(gone) - self._machine_slots(old, found.keys.newest))
+            gone = [name for name in old if name != again.name]
+            self._slots.remove(set(gone) - self._machine_slots(old, again.keys.newest))
             return info, self._to_add_again(old, gone)
         info = self._rotated(lambda: secret, lambda _: list(old), without)
         return info, self._to_add_again(old, old)
@@ -847,23 +847,23 @@ def read_format(url: str, blobs: Doubled) -> RemoteFormat | None:
     for folder in _SAYING_WHICH:
         for blob in blobs.list(folder):
             with suppress(BlobMissing, Corrupt, RemoteFailed):
-                found = blobs.read(
+                identity = blobs.read(
                     blob.name, functools.partial(remote_of, blob.name), FILE_SIZE_MAX
                 )
                 blobs.mended[NAME] = str(problem) if problem is not None else "it is missing"
-                return RemoteFormat(*found, Collection.NONE)
+                return RemoteFormat(*identity, Collection.NONE)
     if problem is not None:
         raise problem
     return None
 
 
-def require_encrypted(url: str, found: RemoteFormat) -> None:
+def require_encrypted(url: str, remote_format: RemoteFormat) -> None:
     """Raises Refused for a remote that is not encrypted.
 
     What says so is not authentic: a user who may write there can put it in the place of an
     encrypted one, and would read what is pushed, and choose what is cloned.
     """
-    if not found.is_encrypted:
+    if not remote_format.is_encrypted:
         raise Refused(
             f"The remote {quoted(url)} exists and is not encrypted, and an encrypted one is "
             "expected",
@@ -883,14 +883,14 @@ def require_remote(what: str, url: str, there: RemoteFormat | None, remote_id: b
         )
 
 
-def _require_same(url: str, found: RemoteFormat, expected: RemoteFormat) -> None:
-    if found.remote_id != expected.remote_id:
+def _require_same(url: str, at_url: RemoteFormat, expected: RemoteFormat) -> None:
+    if at_url.remote_id != expected.remote_id:
         raise Refused(
-            f"Another remote is at {quoted(url)} now: it has the id {found.remote_id.hex()}, "
+            f"Another remote is at {quoted(url)} now: it has the id {at_url.remote_id.hex()}, "
             f"not {expected.remote_id.hex()}",
             code=ErrorCode.REMOTE_REPLACED,
         )
-    if found.is_encrypted != expected.is_encrypted:
+    if at_url.is_encrypted != expected.is_encrypted:
         words = "is not encrypted" if expected.is_encrypted else "is encrypted"
         raise Refused(
             f"The remote {quoted(url)} says now that it {words}", code=ErrorCode.REMOTE_REPLACED

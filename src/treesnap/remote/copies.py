@@ -121,12 +121,12 @@ class Doubled(WrappedBlobs):
         is_gone = isinstance(problem, BlobMissing)
         for data in self._others(name, size_bytes_max, kept, is_gone=is_gone):
             try:
-                found = meaning(data)
+                content = meaning(data)
             except (Corrupt, UnsupportedFormat) as error:
                 problem = max(problem, error, key=_weight)
             else:
                 self.mended[name] = "it is missing" if is_gone else str(first)
-                return found
+                return content
         raise problem
 
     def _others(
@@ -163,11 +163,11 @@ class Doubled(WrappedBlobs):
         written: tuple[str, ...] = ()
         for name in names:
             both = [name, *filter(None, [copy_name(name)])]
-            found: dict[str, bytes] = {}
+            stored: dict[str, bytes] = {}
             for each in both:
                 with suppress(BlobMissing):
-                    found[each] = self._blobs.get(each)
-            for data in (*found.values(), kept(name)):
+                    stored[each] = self._blobs.get(each)
+            for data in (*stored.values(), kept(name)):
                 if data is not None:
                     with suppress(Corrupt, UnsupportedFormat):
                         check(name, data)
@@ -175,7 +175,7 @@ class Doubled(WrappedBlobs):
             else:
                 continue
             for each in both:
-                if found.get(each) != data:
+                if stored.get(each) != data:
                     self._blobs.put(each, data)
                     written += (each,)
         return written

@@ -146,14 +146,14 @@ def _delivered_objects(
 ) -> set[ObjectId]:
     """Returns what snapshots may need of their parents, which are read where both differ."""
     trees = TreeReader(source.get)
-    found = complete_trees(parents, source.get, snapshots)
-    for tree_id in list(found):
+    needed = complete_trees(parents, source.get, snapshots)
+    for tree_id in list(needed):
         with suppress(Corrupt):  # it is not here any more
             references = trees.references(Reference(ObjectKind.TREE, tree_id))
-            found.update(item.id for item in references)
+            needed.update(item.id for item in references)
     for record in map(decode_snapshot, parents):
-        found.update(item.id for item in root_references(record.root, record.links))
-    return found
+        needed.update(item.id for item in root_references(record.root, record.links))
+    return needed
 
 
 class Inbox:

@@ -210,13 +210,13 @@ class _Attempt:
 
     def _bring(self, writer: Writer, nearest: _NearestObjects, payloads: Sequence[bytes]) -> None:
         """Stores what snapshots need and the store lacks."""
-        found: set[ObjectId] = set()
-        missing = self._missing_references(writer, nearest, payloads, found)
+        brought: set[ObjectId] = set()
+        missing = self._missing_references(writer, nearest, payloads, brought)
         for count, size in self._store(writer, (item.id for item in missing)):
             self._objects_brought += count
             self._size_bytes += size
             self._session.monitor.advance(count, size)
-        self._complete |= found
+        self._complete |= brought
 
     def _narrowed(self, payload: bytes, objects: _NearestObjects) -> bytes:
         """Returns the payload of a snapshot of the wanted paths alone."""
@@ -227,7 +227,7 @@ class _Attempt:
         trees = TreeReader(objects.get)
         return encode_snapshot(narrowed(whole, self._wanted.paths, trees, objects.get, objects.put))
 
-    def _store(self, writer: Writer, wanted: Iterable[ObjectId]) -> Iterator[tuple[int, int]]:
+    def _store(self, writer: Writer, asked_ids: Iterable[ObjectId]) -> Iterator[tuple[int, int]]:
         """Stores objects; yields how many there were at a time, and their bytes.
 
         A block that is wanted whole is taken as it is. Where the rest of the history comes next,
@@ -239,7 +239,7 @@ class _Attempt:
             ids = map(ObjectId, table.ids)
             return self._wanted.others_follow and not any(map(writer.has, ids))
 
-        for block in self._objects.blocks(wanted, self._jobs, tell_totals, takes_whole):
+        for block in self._objects.blocks(asked_ids, self._jobs, tell_totals, takes_whole):
             if block.whole is not None:
                 table = block.whole.table
                 writer.put_block(block.whole)

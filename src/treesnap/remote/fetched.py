@@ -54,7 +54,7 @@ def fetched_root(store: Store, remote: str, name: str, history_id: str) -> Root:
 
 
 def find_fetched(
-    session: Session, ref: str, wanted: Filter, paths: Sequence[bytes]
+    session: Session, ref: str, criteria: Filter, paths: Sequence[bytes]
 ) -> Snapshot | None:
     """Returns the snapshot that ``REMOTE/HISTORY[@REF]`` names, or None where there is no history.
 
@@ -75,5 +75,5 @@ def find_fetched(
             )
         if matches:
             there = session._replace(root=session.store.root(matches[0].path))
-            return resolve_in(there, inner or "latest", criteria=wanted, paths=paths)
+            return resolve_in(there, inner or "latest", criteria=criteria, paths=paths)
     return None

@@ -164,12 +164,12 @@ class SealedFiles:
             return data, meaning(self._opened(name, data))
 
         try:
-            data, found = self._blobs.read(name, opened, kept=lambda: self._kept(name))
+            data, content = self._blobs.read(name, opened, kept=lambda: self._kept(name))
         except BlobMissing:
             return None
         if self._cache is not None and may_keep and name not in self.mended:
             self._cache.put(name, data, tag)
-        return found
+        return content
 
     def _kept(self, name: str) -> bytes | None:
         """Returns a file as it was kept, whatever is on the server now."""

@@ -205,8 +205,8 @@ class ExportedSlots(NamedTuple):
         Raises InvalidArgument where none is left.
         """
         title, *parts = re.split(r"\n\s*\n", text.strip())
-        found = re.fullmatch(_TITLE + f"([0-9a-f]{{{2 * REMOTE_ID_SIZE}}})", title.strip())
-        if found is None:
+        match = re.fullmatch(_TITLE + f"([0-9a-f]{{{2 * REMOTE_ID_SIZE}}})", title.strip())
+        if match is None:
             raise InvalidArgument("This text does not hold the key slots of a remote")
         slots = {}
         for part in parts[:SLOTS_MAX]:
@@ -215,4 +215,4 @@ class ExportedSlots(NamedTuple):
                 slots[name] = _whole(name, b64decode("".join(encoded), validate=True))
         if not slots:
             raise InvalidArgument("No key slot in this text is whole")
-        return cls(bytes.fromhex(found[1]), slots)
+        return cls(bytes.fromhex(match[1]), slots)

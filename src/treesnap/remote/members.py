@@ -160,15 +160,15 @@ class Members:
 
     def read(self) -> None:
         """Reads the newest list; raises what :meth:`meet` does."""
-        found = self._listed()
+        sizes = self._listed()
         self._is_current, self._newer, self.behind = True, None, None
-        self._taken = frozenset(found)
-        if not found:
+        self._taken = frozenset(sizes)
+        if not sizes:
             self._number = -1  # what was kept is on the server no more
         failure: Corrupt | None = None
-        for number in sorted(found, reverse=True)[:_LOOKED_AT_MAX]:
+        for number in sorted(sizes, reverse=True)[:_LOOKED_AT_MAX]:
             name = members_name(number)
-            if found[number] > MEMBERS_SIZE_MAX:
+            if sizes[number] > MEMBERS_SIZE_MAX:
                 failure = failure or damaged(name, "is too large for a list of members")
                 continue
             try:

@@ -157,21 +157,21 @@ class RemoteObjects:
                 yield (name, entry.block), entry
             are_all_known = True
 
-        for number, wanted in enumerate(in_blocks(places(), OBJECTS_AT_ONCE)):
+        for number, by_block in enumerate(in_blocks(places(), OBJECTS_AT_ONCE)):
             if number == 0 and are_all_known and tell_totals is not None:
-                ids = [object_id for of_block in wanted.values() for object_id in of_block]
+                ids = [object_id for of_block in by_block.values() for object_id in of_block]
                 tell_totals(len(ids), sum(self.place(item)[1].raw_size for item in ids))
-            yield from self._blocks_of(wanted, jobs, takes_whole)
+            yield from self._blocks_of(by_block, jobs, takes_whole)
 
     def _blocks_of(
         self,
-        wanted: Mapping[tuple[RemoteName, Block], Mapping[ObjectId, int]],
+        by_block: Mapping[tuple[RemoteName, Block], Mapping[ObjectId, int]],
         jobs: int,
         takes_whole: Callable[[BlockTable], bool],
     ) -> Iterator[FoundBlock]:
         parts = (
             (name, blocks)
-            for name, places in groupby(sorted(wanted), key=itemgetter(0))
+            for name, places in groupby(sorted(by_block), key=itemgetter(0))
             for blocks in _parts((block for _, block in places), _READ_SIZE_MAX)
         )
 
@@ -182,7 +182,9 @@ class RemoteObjects:
                 stored = self._stored(name, blocks)
             # Verified when it is asked for: in several threads hashing takes a fifth longer.
             pairs = zip(blocks, stored, strict=True)
-            return (_found(wanted[name, block].keys(), each, takes_whole) for block, each in pairs)
+            return (
+                _found(by_block[name, block].keys(), each, takes_whole) for block, each in pairs
+            )
 
         for pairs in _ahead(read, parts, jobs, self._files.give_up):
             yield from pairs

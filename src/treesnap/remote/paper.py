@@ -38,9 +38,9 @@ def read_line(number: int, typed: str) -> bytes | None:
     """Returns the bytes of the line with a number, typed with it or without, or None where the
     check does not fit.
     """
-    found = _LINE.match(typed)
-    if found is not None and int(found[1]) == number:
-        typed = found[2]
+    match = _LINE.match(typed)
+    if match is not None and int(match[1]) == number:
+        typed = match[2]
     digits = re.sub(r"[\s-]", "", typed).upper().translate(_MISREAD)
     if len(digits) != _DIGIT_COUNT or set(digits) - set(_DIGITS):
         return None
@@ -54,13 +54,13 @@ def read_line(number: int, typed: str) -> bytes | None:
 
 def key_of(text: str) -> bytes:
     """Returns the key whose lines are in a text; raises InvalidArgument, which names bad lines."""
-    found = [_LINE.match(line) for line in text.splitlines()]
-    typed = {int(line[1]): line[2] for line in found if line is not None}
+    matches = [_LINE.match(line) for line in text.splitlines()]
+    typed = {int(line[1]): line[2] for line in matches if line is not None}
     parts = [read_line(number, typed.get(number, "")) for number in range(1, LINE_COUNT + 1)]
     wrong = [number for number, part in enumerate(parts, start=1) if part is None]
     missing = [number for number in wrong if number not in typed]
     key = b"".join(part or b"" for part in parts)
-    del text, found, typed, parts
+    del text, matches, typed, parts
     if not wrong:
         return key
     del key

@@ -532,9 +532,9 @@ class View:
     def first(self, object_id: ObjectId) -> tuple[RemoteName, IndexEntry] | None:
         """Returns the first place where a reader may find an object, or None."""
         for packs in self.all_packs:
-            found = packs.first(object_id)
-            if found is not None:
-                return found
+            place = packs.first(object_id)
+            if place is not None:
+                return place
         return None
 
     def find(self, object_id: ObjectId) -> Iterator[tuple[RemoteName, IndexEntry]]:
@@ -650,7 +650,7 @@ class Remote:
     def _decoded(self, name: str, meaning: _Meaning) -> Any:
         """Returns what a file says; raises _FileGone, Corrupt, and UnsupportedFormat."""
         try:
-            found = self.files.read(name, lambda file: meaning(file, name))
+            content = self.files.read(name, lambda file: meaning(file, name))
         except NewerVersion:
             raise
         except UnsupportedFormat as error:  # of a file that is not whole
@@ -659,9 +659,9 @@ class Remote:
             if error.path is None:
                 error.path = name
             raise
-        if found is None:
+        if content is None:
             raise _FileGone(name)
-        return found
+        return content
 
     def _is_damage(self, error: Corrupt) -> bool:
         """Tells whether a file is damaged, rather than encrypted with keys that are newer."""
@@ -750,7 +750,7 @@ class Remote:
 
         Of a pack that is damaged, it is what lies in whole blocks.
         """
-        found = []
+        parts = []
         for name in self.names(Folder.PACKS):
             if name.number >= floor and name not in view.sizes:
                 if name not in self._unlisted:
@@ -759,8 +759,8 @@ class Remote:
                     self._unlisted[name] = part
                     self.origins.update(_origins(tables, content))
                 if (part := self._unlisted[name]) is not None:
-                    found.append(part)
-        return tuple(found)
+                    parts.append(part)
+        return tuple(parts)
 
     def _whole_blocks(self, name: RemoteName) -> tuple[bytes, list[BlockTable]]:
         """Returns a pack, and its blocks that are whole; the end of a pack lists all of them.
@@ -769,9 +769,9 @@ class Remote:
         each block, or all bytes.
         """
         with suppress(Corrupt, UnsupportedFormat):
-            found = self.files.get_damaged(str(name))
-            if found is not None:
-                content, bad = found
+            damaged_file = self.files.get_damaged(str(name))
+            if damaged_file is not None:
+                content, bad = damaged_file
                 tables = {table.block.offset: table for table in scan_blocks(content, name.key)}
                 with suppress(Corrupt):
                     for offset in decode_footer(content, str(name)):
@@ -827,8 +827,8 @@ class Remote:
                 commits[name] = commit, part
                 packs.update(part.packs)
         for name in list(damaged):  # after the others, which their packs belong to
-            if (found := self._recovered(name, packs)) is not None:
-                commits[name] = found
+            if (from_packs := self._recovered(name, packs)) is not None:
+                commits[name] = from_packs
                 recovered[name] = damaged.pop(name)
         needed = {*state.catalog_parts, *state.index_parts, *counted}
         self._forget_others(needed)
@@ -871,9 +871,9 @@ class Remote:
                 raise _FileGone(str(pack))
             tables[pack] = len(content), list(scan_blocks(content, pack.key))
             for found_id, data in _origins(tables[pack][1], content):
-                found = self.statement_of(data)
-                if found is not None and found[:3] == statement[:3]:
-                    statement, identity = found, found_id
+                said = self.statement_of(data)
+                if said is not None and said[:3] == statement[:3]:
+                    statement, identity = said, found_id
         rows = encode_index(
             sorted(
                 entry for _, each in tables.values() for table in each for entry in table.entries
@@ -895,13 +895,13 @@ class Remote:
     def _signed_origin(self, origin: bytes) -> tuple[OriginStatement, bytes] | None:
         """Returns the same with the key of the machine."""
         with suppress(Corrupt, UnsupportedFormat):
-            found = ORIGIN.decode(origin)
-            statement = ORIGIN_STATEMENT.decode(found.statement)
+            signed = ORIGIN.decode(origin)
+            statement = ORIGIN_STATEMENT.decode(signed.statement)
             is_own = statement.history.is_of(statement.machine)
             if is_own and self.files.is_signed(
-                statement.machine, found.key, found.signature, found.statement
+                statement.machine, signed.key, signed.signature, signed.statement
             ):
-                return statement, found.key
+                return statement, signed.key
         return None
 
     def keys_in_packs(self) -> frozenset[bytes]:
@@ -912,13 +912,13 @@ class Remote:
         """
         folders = (Folder.PACKS, Folder.COMMITS, Folder.DELETIONS)
         packs, *others = (self.names(folder) for folder in folders)
-        wanted = {name.machine for names in (packs, *others) for name in names}
+        machines = {name.machine for names in (packs, *others) for name in names}
         keys: dict[bytes, bytes] = {}
         packs.sort(key=lambda name: not name.sequence)  # those of collections have older ones
         for name in packs:
             if name.sequence and name.machine in keys:
                 continue
-            if wanted <= keys.keys():
+            if machines <= keys.keys():
                 break
             content, tables = self._whole_blocks(name)
             for _, data in _origins(tables, content):
@@ -984,12 +984,12 @@ class Remote:
 
     def _all(self, names: Iterable[RemoteName]) -> list[Any]:
         """Returns what files say that never change; raises Corrupt."""
-        found = []
+        contents = []
         for name in names:
             if name not in self._known:
                 self._known[name] = self._decoded(str(name), _MEANINGS[name.folder])
-            found.append(self._known[name])
-        return found
+            contents.append(self._known[name])
+        return contents
 
     def _forget_others(self, names: Collection[RemoteName]) -> None:
         for name in self._known.keys() - names:
@@ -1039,11 +1039,11 @@ class Remote:
             else:
                 is_refused = True
             try:
-                found = self.files.get(name)
+                stored = self.files.get(name)
             except NotSigned:
                 return False
-            if found is not None:
-                if REMOTE_STATE.unseal(found, name) != state:
+            if stored is not None:
+                if REMOTE_STATE.unseal(stored, name) != state:
                     return False  # not by the token alone, which repeats where randomness does
                 break
             if is_refused:

@@ -49,9 +49,9 @@ class LocalObjects:
                 else:
                     yield entry.block, entry
 
-        for wanted in in_blocks(places()):
-            for block in sorted(wanted):
-                objects = wanted[block]
+        for by_block in in_blocks(places()):
+            for block in sorted(by_block):
+                objects = by_block[block]
                 copied = self._copied(block, objects.keys())
                 if copied is not None:
                     yield copied

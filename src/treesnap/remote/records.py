@@ -94,10 +94,10 @@ class RemoteName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Returns the name that a text is, or None for another file."""
-        found = _NAME.match(text)
-        if found is None or found[1] not in frozenset(Folder):
+        match = _NAME.match(text)
+        if match is None or match[1] not in frozenset(Folder):
             return None
-        folder, number, machine, sequence, identity = found.groups()
+        folder, number, machine, sequence, identity = match.groups()
         name = cls(
             Folder(folder),
             int(number, 16),
@@ -154,8 +154,8 @@ def members_name(number: int) -> str:
 
 def file_number(name: str) -> int | None:
     """Returns the number in the name of a state or a list of members, or None for another file."""
-    found = _NUMBERED.match(name)
-    return int(found[2], 16) if found else None
+    match = _NUMBERED.match(name)
+    return int(match[2], 16) if match else None
 
 
 class MemberRole(IntEnum):
@@ -241,13 +241,13 @@ Span = tuple[int, int]
 
 def spans(numbers: Iterable[int]) -> tuple[Span, ...]:
     """Returns numbers as few spans."""
-    found: list[Span] = []
+    joined: list[Span] = []
     for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1] = found[-1][0], number
+        if joined and number == joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], number
         else:
-            found.append((number, number))
-    return tuple(found)
+            joined.append((number, number))
+    return tuple(joined)
 
 
 class Head(NamedTuple):
@@ -637,10 +637,10 @@ class DeliveryName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Returns the name that a text is, or None for another file."""
-        found = _IN_INBOX.match(text)
-        if found is None:
+        match = _IN_INBOX.match(text)
+        if match is None:
             return None
-        writer, number, part, identity = found.groups()
+        writer, number, part, identity = match.groups()
         return cls(bytes.fromhex(writer), int(number, 16), int(part, 16), bytes.fromhex(identity))
 
 

@@ -69,10 +69,10 @@ class Registry:
     def names(self) -> list[str]:
         """Returns the names of all remotes, sorted."""
         try:
-            found = self._fs.list_names(self._layout.remotes)
+            names = self._fs.list_names(self._layout.remotes)
         except FileNotFoundError:
             return []
-        return sorted(name for name in found if _NAME.match(name))
+        return sorted(name for name in names if _NAME.match(name))
 
     def get(self, name: str) -> KnownRemote:
         """Returns a remote; raises NotFound, and Corrupt for one whose file is damaged."""
@@ -306,8 +306,8 @@ def _pushed_name(remote_id: bytes) -> str:
 
 def delivered_history(root: Root, remote_id: bytes) -> DeliveredHistory:
     """Returns what a root delivered to a remote; raises Corrupt."""
-    found = root.read(_delivered_name(remote_id), DELIVERED)
-    return found if found is not None else DeliveredHistory(os.urandom(FILE_ID_SIZE))
+    history = root.read(_delivered_name(remote_id), DELIVERED)
+    return history if history is not None else DeliveredHistory(os.urandom(FILE_ID_SIZE))
 
 
 def set_delivered_history(root: Root, remote_id: bytes, delivered: DeliveredHistory) -> None:

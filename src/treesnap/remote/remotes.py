@@ -601,7 +601,7 @@ class Remotes:
             report = try_out(blobs, lambda: self._opener(url))
         finally:
             blobs.close()
-        found = report._asdict()
+        tried = report._asdict()
         return RemoteCheck(
             name=remote.name,
             url=url,
@@ -624,7 +624,7 @@ class Remotes:
             single_files=len(frozenset(single) - view.unsigned.keys()),
             unsigned_states=len(view.unsigned),
             lacking=lacking,
-            **{**found, "reasons": (*found["reasons"], *faults_of(measures), *chain.faults)},
+            **{**tried, "reasons": (*tried["reasons"], *faults_of(measures), *chain.faults)},
         )
 
     def policy(self, name: str | None = None, role: Role | None = None) -> RemotePolicy:
@@ -1036,15 +1036,15 @@ class Remotes:
         with opened(self._context, "deliver", recover=False) as session, _history_lock(session):
             before = delivered_history(session.root, remote_id)
             chosen = {resolve_in(session, ref).id for ref in refs}
-            known = set() if whole else {SnapshotId(item.hex()) for item in before.snapshots}
-            payloads = _lacking(session, known, chosen, 0, every_kind=every_kind)
+            delivered = set() if whole else {SnapshotId(item.hex()) for item in before.snapshots}
+            payloads = _lacking(session, delivered, chosen, 0, every_kind=every_kind)
             ids = tuple(map(snapshot_id, payloads))
             sealer = InboxSealer(invitation)
             begins = beginning_of(sealer.writer_id, before.history).hex()
             if not payloads:
                 return Delivered(sealer.writer_id.hex(), begins, ids, Uploaded())
             set_delivered_history(session.root, remote_id, before)
-            parents = {decode_snapshot(item).parent for item in payloads} & known
+            parents = {decode_snapshot(item).parent for item in payloads} & delivered
             here = {item.id: item for item in session.store.snapshots.names(session.root.id)}
             delivery = Delivery(before.history, _name_of(session.root), tuple(payloads), ())
             session.monitor.begin(Phase.PUSH, None, None)
@@ -1090,15 +1090,15 @@ class Remotes:
                 try:
                     delivery = inbox.read(letter)
                     own_id = connection.files.members.own_id
-                    wanted = lacking(letter, delivery, own_id, view.visible.values())
-                    if wanted.snapshots:
+                    lacked = lacking(letter, delivery, own_id, view.visible.values())
+                    if lacked.snapshots:
                         others = RemoteObjects(connection.files, view)
                         with Spool(remote.session.store.layout.temporary) as spool:
                             stored = push_snapshots(
                                 connection.protocol,
-                                wanted.history,
+                                lacked.history,
                                 inbox.objects(delivery, others, spool),
-                                wanted.snapshots,
+                                lacked.snapshots,
                                 view=view,
                                 jobs=self._jobs,
                             )
@@ -1114,9 +1114,9 @@ class Remotes:
                 received.append(
                     Received(
                         letter.writer.hex(),
-                        wanted.history.id.hex(),
-                        wanted.history.name,
-                        tuple(map(snapshot_id, wanted.snapshots)),
+                        lacked.history.id.hex(),
+                        lacked.history.name,
+                        tuple(map(snapshot_id, lacked.snapshots)),
                     )
                 )
             return ReceiveResult(remote.name, tuple(received), left, inbox.left - len(left))
@@ -1202,7 +1202,7 @@ class Remotes:
         remote: _RemoteSession,
         history: str | None,
         ref: str | None,
-        wanted: tuple[bytes, ...],
+        paths: tuple[bytes, ...],
         *,
         from_others: bool,
     ) -> FetchResult:
@@ -1229,8 +1229,8 @@ class Remotes:
                     chosen.payloads,
                     goal,
                     with_others=ref is None,
-                    others_follow=ref is None and not wanted,
-                    paths=wanted,
+                    others_follow=ref is None and not paths,
+                    paths=paths,
                 ),
                 self._jobs,
             )
@@ -1848,30 +1848,30 @@ def _count_lacking(remote: _RemoteSession) -> int | None:
 def _lacking(
     session: Session,
     there: Container[SnapshotId],
-    wanted: set[SnapshotId],
+    chosen: set[SnapshotId],
     after: int,
     *,
     every_kind: bool,
 ) -> list[bytes]:
     """Returns the payloads of the snapshots that a push stores, oldest first.
 
-    They are none of ``there``, and came after the sequence ``after``. Where ``wanted`` is empty,
+    They are none of ``there``, and came after the sequence ``after``. Where none is ``chosen``,
     it is those that a person asked for, named or pinned, without merges that have no effect.
     """
     log, root = session.store.snapshots, session.root
     payloads = []
     merges = set[SnapshotId]()
     for item in reversed(log.names(root.id)):
-        if item.id in there or (wanted and item.id not in wanted) or item.sequence <= after:
+        if item.id in there or (chosen and item.id not in chosen) or item.sequence <= after:
             continue
         payload = log.payload(root.id, item)
         record = decode_snapshot(payload)
         is_asked_for = record.kind == SnapshotKind.MANUAL or record.name is not None
-        if wanted or every_kind or is_asked_for or log.state(item.id).pinned:
+        if chosen or every_kind or is_asked_for or log.state(item.id).pinned:
             payloads.append(payload)
             if MERGED in record.tags:
                 merges.add(item.id)
-    if merges and not wanted:
+    if merges and not chosen:
         idle = merges_without_effect(session, merges)
         payloads = [item for item in payloads if snapshot_id(item) not in idle]
     return payloads

@@ -184,7 +184,7 @@ class Sealer(Protocol):
         Raises Corrupt where nothing of it is whole, or its size is wrong.
         """
 
-    def ranges(self, name: str, content_size: int, wanted: Sequence[Range]) -> list[Range]:
+    def ranges(self, name: str, content_size: int, ranges: Sequence[Range]) -> list[Range]:
         """Returns which ranges of a file to fetch for ranges of its content.
 
         The file is one that :meth:`seal` made, without a signer, and ``content_size`` what went
@@ -192,7 +192,7 @@ class Sealer(Protocol):
         """
 
     def open_ranges(
-        self, name: str, content_size: int, wanted: Sequence[Range], fetched: Sequence[bytes]
+        self, name: str, content_size: int, ranges: Sequence[Range], fetched: Sequence[bytes]
     ) -> list[bytes]:
         """Returns ranges of a content, out of those that :meth:`ranges` said; raises Corrupt."""
 
@@ -290,23 +290,23 @@ class Plain:
         head.require_signed(name, key_of, self.is_signed)
         return head.opened_clear(name, data, self._remote_id, 0)
 
-    def ranges(self, name: str, content_size: int, wanted: Sequence[Range]) -> list[Range]:
+    def ranges(self, name: str, content_size: int, ranges: Sequence[Range]) -> list[Range]:
         """Returns the ranges that are not empty."""
         _valid(_RANDOM_NAME, name)
-        return [(start, end - start) for start, end in _cut(content_size, wanted) if start < end]
+        return [(start, end - start) for start, end in _cut(content_size, ranges) if start < end]
 
     def open_ranges(
-        self, name: str, content_size: int, wanted: Sequence[Range], fetched: Sequence[bytes]
+        self, name: str, content_size: int, ranges: Sequence[Range], fetched: Sequence[bytes]
     ) -> list[bytes]:
         """Returns the ranges; raises Corrupt for one that is cut short."""
         given = iter(fetched)
-        found = []
-        for start, end in _cut(content_size, wanted):
+        parts = []
+        for start, end in _cut(content_size, ranges):
             part = next(given, b"") if start < end else b""
             if len(part) != end - start:
                 raise damaged(name, "is cut short")
-            found.append(part)
-        return found
+            parts.append(part)
+        return parts
 
 
 class Encrypted:
@@ -470,20 +470,20 @@ class Encrypted:
         for keys in reversed(self._generations.values()):
             yield _Segments(keys, name, _header(keys, self._remote_id))
 
-    def ranges(self, name: str, content_size: int, wanted: Sequence[Range]) -> list[Range]:
+    def ranges(self, name: str, content_size: int, ranges: Sequence[Range]) -> list[Range]:
         """Returns the segments that hold the ranges: sorted, and merged where they touch."""
         _valid(_RANDOM_NAME, name)
-        return _run_ranges(_runs(_cut(content_size, wanted)), self.sealed_size(name, content_size))
+        return _run_ranges(_runs(_cut(content_size, ranges)), self.sealed_size(name, content_size))
 
     def open_ranges(
-        self, name: str, content_size: int, wanted: Sequence[Range], fetched: Sequence[bytes]
+        self, name: str, content_size: int, ranges: Sequence[Range], fetched: Sequence[bytes]
     ) -> list[bytes]:
         """Returns the ranges, of which every segment was verified; raises Corrupt.
 
         The header is not needed: where there are several key generations, their sizes and the
         first segment tell which it is.
         """
-        asked = list(_cut(content_size, wanted))
+        asked = list(_cut(content_size, ranges))
         runs = _runs(asked)
         stored = {
             number: memoryview(part)[at * _STORED_SIZE : (at + 1) * _STORED_SIZE]
@@ -794,9 +794,9 @@ def _stream(content: bytes | memoryview, stream_size: int) -> Iterator[bytes | m
         yield rest[start : start + SEGMENT_SIZE]
 
 
-def _cut(content_size: int, wanted: Sequence[Range]) -> Iterator[tuple[int, int]]:
+def _cut(content_size: int, ranges: Sequence[Range]) -> Iterator[tuple[int, int]]:
     """Yields start and end of each range, inside the content."""
-    for start, size in wanted:
+    for start, size in ranges:
         if start < 0 or size < 0:
             raise InvalidArgument(f"There is no range of {size} bytes from {start} on")
         yield min(start, content_size), min(start + size, content_size)
@@ -854,10 +854,10 @@ def _forged(name: str, number: int) -> Corrupt:
     return damaged(name, f"is not authentic: segment {number} was changed, or its keys are others")
 
 
-def _missing(name: str, generation: int, known: Iterable[int]) -> GenerationMissing:
+def _missing(name: str, generation: int, generations: Iterable[int]) -> GenerationMissing:
     error = GenerationMissing(
         f"Remote file {name!r} needs key generation {generation}, and those at hand are "
-        f"{', '.join(map(str, known))}",
+        f"{', '.join(map(str, generations))}",
         path=name,
     )
     error.generation = generation

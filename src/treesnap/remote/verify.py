@@ -124,12 +124,12 @@ class Verification:
 
     def _walk(self, payload: bytes) -> None:
         """Finds what a snapshot needs; what another one needs too is not looked at again."""
-        found: dict[ObjectId, ObjectKind] = {}
+        met: dict[ObjectId, ObjectKind] = {}
 
         def is_known(reference: Reference) -> bool:
-            if reference.id in self._needed or reference.id in found:
+            if reference.id in self._needed or reference.id in met:
                 return True
-            found[reference.id] = reference.kind
+            met[reference.id] = reference.kind
             return False
 
         identity = snapshot_id(payload)
@@ -141,7 +141,7 @@ class Verification:
         except (Corrupt, Missing) as error:
             self._note("damaged-object", self._words(error), identity, identity)
             return  # what another snapshot shares with this one is looked at again
-        self._needed |= found
+        self._needed |= met
 
     def _look_for(self, reference: Reference, identity: SnapshotId) -> None:
         """Notes an object of a snapshot that lies in no pack that is there."""
@@ -234,7 +234,7 @@ class _Mended:
 
 def repaired(
     verification: Verification,
-    found: VerifyResult,
+    result: VerifyResult,
     source: PushSource,
     collect: Callable[[], object] | None,
 ) -> VerifyResult:
@@ -272,5 +272,5 @@ def repaired(
     )
     unread = {identity.hex() for identity in verification.lost.keys() - whole}
     left = [*again.problems]
-    left += [problem for problem in found.problems if problem.where in unread]
-    return found._replace(left=tuple(dict.fromkeys(left)), repaired=tuple(done))
+    left += [problem for problem in result.problems if problem.where in unread]
+    return result._replace(left=tuple(dict.fromkeys(left)), repaired=tuple(done))

@@ -107,14 +107,14 @@ class AwsProfile:
         try:
             if len(ended.stdout) > _ANSWER_MAX:
                 raise ValueError("it is too long")
-            found = json.loads(ended.stdout)
-            if found["Version"] != 1:
+            printed = json.loads(ended.stdout)
+            if printed["Version"] != 1:
                 raise ValueError("it has another version")
-            expires = found.get("Expiration")
+            expires = printed.get("Expiration")
             return _as_taken(
-                str(found["AccessKeyId"]),
-                str(found["SecretAccessKey"]),
-                found.get("SessionToken"),
+                str(printed["AccessKeyId"]),
+                str(printed["SecretAccessKey"]),
+                printed.get("SessionToken"),
                 dt.datetime.fromisoformat(expires) if expires else None,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

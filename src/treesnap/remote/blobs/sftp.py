@@ -127,9 +127,9 @@ class Pending:
 
     def body(self, kind: int) -> bytes:
         """Waits for an answer of a kind, and returns what it holds."""
-        found, body = self.answer()
-        if found != kind:
-            raise self.client.lost(f"it answers a packet of kind {found}", is_senseless=True)
+        answered, body = self.answer()
+        if answered != kind:
+            raise self.client.lost(f"it answers a packet of kind {answered}", is_senseless=True)
         return body
 
     def done(self) -> None:
@@ -306,25 +306,25 @@ class SftpClient:
             self._close(handle)
 
     def _read(self, handle: bytes, ranges: Sequence[Range]) -> list[bytes]:
-        wanted = [
+        asked = [
             (at, offset, min(_PART_BYTES, start + size - offset))
             for at, (start, size) in enumerate(ranges)
             for offset in range(start, start + size, _PART_BYTES)
         ]
-        found: list[list[bytes]] = [[] for _ in ranges]
+        pieces: list[list[bytes]] = [[] for _ in ranges]
 
         def ask(part: tuple[int, int, int]) -> Pending:
             _, offset, size = part
             return self._ask(_READ, handle, _u64(offset), _u32(size))
 
-        for part, pending in zip(wanted, self._in_turn(ask, wanted), strict=True):
+        for part, pending in zip(asked, self._in_turn(ask, asked), strict=True):
             at, offset, size = part
             data = self._data(pending, size)
             while len(data) < size:  # a server may send less than was asked for
                 left = at, offset + len(data), size - len(data)
                 data += self._data(ask(left), left[2])
-            found[at].append(data)
-        return [b"".join(parts) for parts in found]
+            pieces[at].append(data)
+        return [b"".join(parts) for parts in pieces]
 
     def _data(self, pending: Pending, size: int) -> bytes:
         data = _Fields(pending.body(_DATA)).text()

@@ -534,9 +534,9 @@ class SshBlobs:
                 name = f"{kind}/{base.decode('latin-1')}"
                 if name.startswith(prefix) and name > after and is_name(name):
                     is_told = None not in attributes[:2]
-                    found = attributes if is_told else client.status_of(self._path(name))
-                    if found.is_file:
-                        blobs.append(BlobInfo(name, self._size_of(name, found)))
+                    status = attributes if is_told else client.status_of(self._path(name))
+                    if status.is_file:
+                        blobs.append(BlobInfo(name, self._size_of(name, status)))
         except SftpRefused as error:
             if error.status != NO_SUCH_FILE:
                 raise
@@ -569,24 +569,24 @@ class SshBlobs:
 
     def _sweep(self, session: _Session) -> int:
         client = session.client
-        found: dict[bytes, int] = {}
+        modified_s: dict[bytes, int] = {}
 
         def look(path: bytes) -> Sequence[str]:
             kinds = []
             for base, attributes in client.names_in(path):
                 name = base.decode("latin-1")
                 if is_unfinished(name) and attributes.mtime_s is not None:
-                    found[b"%b/%b" % (path, base)] = attributes.mtime_s
+                    modified_s[b"%b/%b" % (path, base)] = attributes.mtime_s
                 elif attributes.is_directory and KIND.fullmatch(name):
                     kinds.append(name)
             return kinds
 
         for kind in look(self.url.path):
             look(self._path(kind))
-        if not found:
+        if not modified_s:
             return 0
         now_s = self._time_s(session) or 0
-        old = [path for path, mtime_s in found.items() if mtime_s <= now_s - UNFINISHED_S]
+        old = [path for path, mtime_s in modified_s.items() if mtime_s <= now_s - UNFINISHED_S]
         return sum(error is None for error in client.remove(old))
 
     def _time_s(self, session: _Session) -> int | None:

@@ -397,24 +397,24 @@ def _advising_on_unreadable(program: str) -> Iterator[None]:
         raise
 
 
-def _remote_lines(found: Iterable[RemoteInfo]) -> Iterator[str]:
-    for info in found:
+def _remote_lines(remotes: Iterable[RemoteInfo]) -> Iterator[str]:
+    for info in remotes:
         words = "" if info.is_encrypted else "  (not encrypted)"
         yield f"{info.name}  {printable(info.url)}{words}"
 
 
-def _history_lines(found: Iterable[HistoryInfo]) -> Iterator[str]:
-    for info in found:
+def _history_lines(histories: Iterable[HistoryInfo]) -> Iterator[str]:
+    for info in histories:
         newest = time_text(info.newest_at_ns)
         yield f"{info.id[:12]}  {newest:19}  {info.snapshots:>6,}  {printable(info.name)}"
 
 
-def _policy_lines(found: Sequence[RolePolicy]) -> Iterator[str]:
+def _policy_lines(policies: Sequence[RolePolicy]) -> Iterator[str]:
     """Yields a document alone for one role, so that it can be passed on."""
     import json
 
-    for item in found:
-        if len(found) > 1:
+    for item in policies:
+        if len(policies) > 1:
             yield f"{item.role}: {item.allows}"
         if item.policy is None:
             yield from item.advice
@@ -429,43 +429,43 @@ _CREATION = {
 }
 
 
-def check_lines(found: RemoteCheck) -> Iterator[str]:
+def check_lines(report: RemoteCheck) -> Iterator[str]:
     """Yields what a remote is, what its server guarantees, and what follows from that."""
-    yield f"{found.name}  {printable(found.url)}"
-    yield _server_line(found)
-    yield _speed_line(found)
-    if found.key_slots is None:
+    yield f"{report.name}  {printable(report.url)}"
+    yield _server_line(report)
+    yield _speed_line(report)
+    if report.key_slots is None:
         yield "Not encrypted: a user who can read it can read the snapshots"
     else:
-        memory = ", ".join(size_text(item << 10) for item in dict.fromkeys(found.slot_memory_kib))
+        memory = ", ".join(size_text(item << 10) for item in dict.fromkeys(report.slot_memory_kib))
         costs = f"; a passphrase takes {memory} of memory" if memory else ""
-        yield f"Encrypted, with {count_text(found.key_slots, 'key slot')}{costs}"
-    yield from _content_lines(found)
-    yield _CREATION[found.creation]
-    if found.lists_current:
+        yield f"Encrypted, with {count_text(report.key_slots, 'key slot')}{costs}"
+    yield from _content_lines(report)
+    yield _CREATION[report.creation]
+    if report.lists_current:
         yield "Lists what was written just before"
     else:
         yield "May list late what was written"
-    if found.has_ranges:
+    if report.has_ranges:
         yield "Reads parts of files"
     else:
         yield "Reads no parts of files: what needs a part of a pack reads all of it"
-    yield _RIGHTS[found.may_replace, found.may_remove]
-    if found.keeps_versions is not None:
-        kept = "Keeps" if found.keeps_versions else "Keeps no"
+    yield _RIGHTS[report.may_replace, report.may_remove]
+    if report.keeps_versions is not None:
+        kept = "Keeps" if report.keeps_versions else "Keeps no"
         yield f"{kept} versions of what is replaced or removed there"
-    yield from (f"Found: {reason}" for reason in found.reasons)
-    if not found.is_sound and found.may_collect:
+    yield from (f"Found: {reason}" for reason in report.reasons)
+    if not report.is_sound and report.may_collect:
         yield (
             "Do not run 'snap remote gc': it could lose snapshots, though the server could be "
             "relied on when the remote was set up"
         )
-    elif found.collection == "one":
-        which = "This machine" if found.may_collect else "Another machine"
+    elif report.collection == "one":
+        which = "This machine" if report.may_collect else "Another machine"
         yield f"{which} alone may collect garbage"
-    elif found.may_collect:
+    elif report.may_collect:
         yield "Any machine may collect garbage"
-    elif found.is_sound:
+    elif report.is_sound:
         yield (
             "No machine may collect garbage: the server could not be relied on when the remote "
             "was set up"
@@ -482,54 +482,54 @@ _RIGHTS = {
 }
 
 
-def _speed_line(found: RemoteCheck) -> str:
-    free = f", {size_text(found.free_bytes)} free" if found.free_bytes is not None else ""
+def _speed_line(report: RemoteCheck) -> str:
+    free = f", {size_text(report.free_bytes)} free" if report.free_bytes is not None else ""
     return (
-        f"Answers after {found.latency_ms:.1f} ms; takes {size_text(found.upload_bytes_per_s)} "
-        f"and gives {size_text(found.download_bytes_per_s)} a second{free}"
+        f"Answers after {report.latency_ms:.1f} ms; takes {size_text(report.upload_bytes_per_s)} "
+        f"and gives {size_text(report.download_bytes_per_s)} a second{free}"
     )
 
 
-def _content_lines(found: RemoteCheck) -> Iterator[str]:
+def _content_lines(report: RemoteCheck) -> Iterator[str]:
     """Yields what is on a remote, and what of it is not as it should be."""
-    when = f", at {time_text(found.collected_at_ns)}" if found.collected_at_ns is not None else ""
+    when = f", at {time_text(report.collected_at_ns)}" if report.collected_at_ns is not None else ""
     yield (
-        f"State {found.state}, after {count_text(found.collections, 'collection')}; "
-        f"{count_text(found.members, 'machine')}, of which {found.machines} have pushed; "
-        f"{count_text(found.unfolded, 'push', 'pushes')} since the last collection{when}"
+        f"State {report.state}, after {count_text(report.collections, 'collection')}; "
+        f"{count_text(report.members, 'machine')}, of which {report.machines} have pushed; "
+        f"{count_text(report.unfolded, 'push', 'pushes')} since the last collection{when}"
     )
-    if found.writers or found.deliveries:
-        waiting = f"; {count_text(found.deliveries, 'delivery', 'deliveries')} wait in the inbox"
-        ways = ": 'snap remote receive' stores them" if found.deliveries else ""
-        yield f"{count_text(found.writers, 'writer')} may deliver{waiting}{ways}"
-    if found.lacking is not None:
+    if report.writers or report.deliveries:
+        waiting = f"; {count_text(report.deliveries, 'delivery', 'deliveries')} wait in the inbox"
+        ways = ": 'snap remote receive' stores them" if report.deliveries else ""
+        yield f"{count_text(report.writers, 'writer')} may deliver{waiting}{ways}"
+    if report.lacking is not None:
         yield (
-            f"Lacks {count_text(found.lacking, 'snapshot')} of this root: 'snap push' stores them"
-            if found.lacking
+            f"Lacks {count_text(report.lacking, 'snapshot')} of this root: 'snap push' stores them"
+            if report.lacking
             else "Has every snapshot of this root that was asked for"
         )
-    if found.single_files:
+    if report.single_files:
         yield (
-            f"Found: {count_text(found.single_files, 'small file')} without a copy: "
+            f"Found: {count_text(report.single_files, 'small file')} without a copy: "
             "'snap remote repair' makes it"
         )
-    if found.unsigned_states:
+    if report.unsigned_states:
         yield (
-            f"Found: {count_text(found.unsigned_states, 'file')} among the states that no machine "
+            f"Found: {count_text(report.unsigned_states, 'file')} among the states that no machine "
             "of the remote wrote: 'snap remote repair' removes what no collection passes"
         )
-    for machine, count in sorted(found.junk.items()):
+    for machine, count in sorted(report.junk.items()):
         yield (
             f"Found: {count_text(count, 'push', 'pushes')} of machine {machine} that cannot be "
             "read, or are not signed by a machine that may write there"
         )
 
 
-def _server_line(found: RemoteCheck) -> str:
-    if "://" not in found.url and found.server is None:
+def _server_line(report: RemoteCheck) -> str:
+    if "://" not in report.url and report.server is None:
         return "A directory; what another machine sees late over a network cannot be found out here"
-    if found.server is None:
+    if report.server is None:
         return "A server of which nothing is known: it was tried out, which proves no guarantee"
-    if not found.is_known:
-        return f"{found.server}: it was tried out, which proves no guarantee"
-    return f"{found.server}, whose guarantees are known"
+    if not report.is_known:
+        return f"{report.server}: it was tried out, which proves no guarantee"
+    return f"{report.server}, whose guarantees are known"

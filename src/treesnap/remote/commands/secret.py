@@ -95,12 +95,12 @@ def _remembered(known: KnownRemote, monitor: Monitor) -> Source:
 
     url = known.url
     source = Source(user_setting(PASSPHRASE_COMMAND + url), user_setting(PASSPHRASE_FILE + url))
-    for kind, found, mine in (
+    for kind, of_store, mine in (
         (PASSPHRASE_COMMAND, known.secret_command, source.command),
         (PASSPHRASE_FILE, known.secret_file, source.file),
     ):
-        if found is not None and mine is None:
-            setting = shlex.join((kind + printable(url), printable(found)))
+        if of_store is not None and mine is None:
+            setting = shlex.join((kind + printable(url), printable(of_store)))
             monitor.warn(
                 WarningCode.STORE_NOT_OBEYED,
                 f"What the store says about the passphrase of {quoted(url)} is not used, because "
