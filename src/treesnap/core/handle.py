@@ -849,7 +849,7 @@ class Handle:
         they stay as they are, with the directories above them; with ``"overwrite"`` they are
         restored like the others. A modification time alone is not a conflict, and a repository
         (``.git``) is one path. Its index alone is not a conflict: it stays if the snapshot has it
-        as it is in the base.
+        as it is in the base. A database of SQLite is in conflict where its log is.
 
         Of a snapshot that is not proven to be own, such as one that was fetched, cloned or
         imported, or one in another user's store, set-user-ID bits, devices, privileged attributes

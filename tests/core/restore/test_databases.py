@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 import pytest
 
 import treesnap
-from treesnap import Corrupt
+from treesnap import Corrupt, MergeConflict
 
 KILLED_WRITER = """
 import os, sqlite3, sys
@@ -25,6 +25,14 @@ database.execute("PRAGMA wal_autocheckpoint = 0")
 database.execute("UPDATE t SET s = 'last' WHERE i % 97 = 0")
 database.commit()
 os._exit(0)  # its log stays
+"""
+LATER_WRITER = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+database.execute("PRAGMA wal_autocheckpoint = 0")
+database.execute("UPDATE t SET s = 'third' WHERE i % 97 = 0")
+database.commit()
+os._exit(0)  # only its log has the change
 """
 OTHER_WRITER = """
 import sqlite3, sys
@@ -165,3 +173,78 @@ def test_what_is_no_database_is_captured_alone(root, handle, kind):
         path.mkdir()
 
     assert handle.create(["other"]).snapshot.record.scope == (b"other",)
+
+
+@pytest.fixture
+def later(root, handle):
+    """Snapshots 'a' and 'b' of changes in the database, and a later one in its log alone."""
+    handle.create(name="a")
+    with closing(sqlite3.connect(root / "lab.db")) as database:
+        database.executemany("INSERT INTO t (s) VALUES (?)", [("secon" * 20,)] * 2000)
+        database.commit()
+    handle.create(name="b")
+    subprocess.run([sys.executable, "-c", LATER_WRITER, root / "lab.db"], check=True)
+    return "ok", {"first": 495, "secon": 1980, "third": 25}
+
+
+def test_a_revert_is_in_conflict_with_a_log_of_a_later_state(root, handle, later):
+    with pytest.raises(MergeConflict):
+        handle.revert("a..b")
+    done = handle.revert("a..b", conflicts="mine")
+
+    assert done.conflicts == (b"lab.db",)
+    assert state_of(root / "lab.db") == later
+
+
+@pytest.mark.usefixtures("later")
+def test_a_revert_that_overwrites_a_database_takes_its_log_along(root, handle):
+    done = handle.revert("a..b", conflicts="theirs")
+
+    assert [change.path for change in done.changes] == [b"lab.db", b"lab.db-shm", b"lab.db-wal"]
+    assert state_of(root / "lab.db") == ("ok", {"first": 500})
+
+
+def test_a_revert_of_a_database_reverts_its_log(root, handle):
+    handle.create(name="a")
+    write_and_die(root)
+    handle.create(name="b")
+    handle.revert("a..b", ["lab.db"])
+
+    assert state_of(root / "lab.db") == ("ok", {"first": 500})
+
+
+@pytest.mark.parametrize("conflicts", ["keep", "overwrite"])
+def test_a_log_that_others_wrote_is_a_conflict_of_its_database(root, handle, later, conflicts):
+    done = handle.restore("a", base="b", conflicts=conflicts)
+
+    assert b"lab.db" in {change.path for change in done.conflicts}
+    expected = later if conflicts == "keep" else ("ok", {"first": 500})
+    assert state_of(root / "lab.db") == expected
+
+
+def test_a_reader_of_a_database_is_no_conflict(root, handle):
+    """It makes an empty log, and what readers share."""
+    handle.create(name="a")
+    with closing(sqlite3.connect(root / "lab.db")) as database:
+        database.execute("DELETE FROM t")
+        database.commit()
+    handle.create(name="b")
+    with closing(sqlite3.connect(root / "lab.db")) as database:
+        database.execute("SELECT count(*) FROM t").fetchone()
+        assert (root / "lab.db-shm").exists()
+        handle.restore("a", base="b")
+
+    assert state_of(root / "lab.db") == ("ok", {"first": 500})
+
+
+def test_two_texts_that_are_named_like_a_database_and_its_log_are_merged_apart(root, handle):
+    for name in ("notes", "notes-journal"):
+        (root / name).write_bytes(b"first".ljust(512))
+    handle.create(name="a")
+    (root / "notes").write_bytes(b"second".ljust(512))
+    handle.create(name="b")
+    (root / "notes-journal").write_bytes(b"second".ljust(512))
+    handle.revert("a..b")
+
+    assert (root / "notes").read_bytes() == b"first".ljust(512)
+    assert (root / "notes-journal").read_bytes() == b"second".ljust(512)

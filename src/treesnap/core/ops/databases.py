@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 
-from treesnap.core.codec.reader import read_content
+from treesnap.core.codec.reader import Get, read_content
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.record_locks import close_after_reading, open_for_reading
 from treesnap.core.model import treepath
@@ -62,10 +62,41 @@ def with_logs(
     databases = [
         path
         for path in paths
-        if path and any(_is_database(session, trees.find(top, path)) for top in tops)
+        if path and any(is_database(session.store.get, trees.find(top, path)) for top in tops)
     ]
     added = _beside(paths, databases)[len(paths) :]
     return (*paths, *(log for log in added if all(it.record.covers((log,)) for it in snapshots)))
+
+
+def files_beside(path: bytes, is_database_at: Callable[[bytes], bool]) -> tuple[bytes, ...]:
+    """Returns the other files of the database that a path is, or whose log it is; else none."""
+    name, _, suffix = path.rpartition(b"-")
+    for database in (path, name) if b"-" + suffix in _SUFFIXES else (path,):
+        if is_database_at(database):
+            files = (database, *(database + each for each in _SUFFIXES))
+            return tuple(each for each in files if each != path)
+    return ()
+
+
+def may_have_files_beside(path: bytes, *entries: Entry | None) -> bool:
+    """Returns whether a path may be a database or a log, by its name and what was there."""
+    return path.endswith(_SUFFIXES) or any(map(may_be_database, entries))
+
+
+def may_be_database(entry: Entry | None) -> bool:
+    """Returns whether an entry may be a database, by its kind and size."""
+    is_file = entry is not None and entry.kind == EntryKind.FILE and not entry.is_skipped
+    return is_file and entry is not None and _has_size_of_database(entry.size)
+
+
+def said_of_database(path: bytes, entry: Entry | None) -> object:
+    """Returns what has to be the same in two files for a database to hold the same.
+
+    An empty log says nothing, as one that is absent; nor does what readers share (``-shm``).
+    """
+    if entry is None or not entry.size or path.endswith(b"-shm"):
+        return None
+    return entry.kind, entry.size, entry.content
 
 
 def with_logs_told_once(changes: ChangeList, paths: tuple[bytes, ...]) -> ChangeList:
@@ -113,13 +144,12 @@ def _has_size_of_database(size: int) -> bool:
     return size > 0 and size % _PAGE_SIZE_MIN == 0
 
 
-def _is_database(session: Session, entry: Entry | None) -> bool:
-    if entry is None or entry.kind != EntryKind.FILE or entry.is_skipped:
+def is_database(get: Get, entry: Entry | None) -> bool:
+    """Returns whether an entry is a database. Reads its start if its size is that of one."""
+    if entry is None or not may_be_database(entry):
         return False
-    if not _has_size_of_database(entry.size):
-        return False  # without reading any of it
     try:
-        first = next(read_content(entry.file_content, session.store.get), b"")
+        first = next(read_content(entry.file_content, get), b"")
     except Corrupt:  # what needs the content says so
         return False
     return first.startswith(DATABASE_HEADER)

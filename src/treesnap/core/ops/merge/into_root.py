@@ -39,6 +39,7 @@ from treesnap.core.model.treepath import PathLike
 from treesnap.core.ops.access import locked_root, opened
 from treesnap.core.ops.context import Context, Session, context_at, no_directory
 from treesnap.core.ops.create import create
+from treesnap.core.ops.databases import with_logs
 from treesnap.core.ops.history.steps import StepExtent, is_before_step
 from treesnap.core.ops.merge.trees import ConflictRule, MergeOutcome, MergeRequest, merge
 from treesnap.core.ops.origin import base_of, origin_in
@@ -258,13 +259,20 @@ def _too_large_text(paths: tuple[bytes, ...]) -> str:
 def _merged(
     session: Session, mine: Snapshot, sides: MergeSides, asked: MergeIntoRoot
 ) -> MergeOutcome:
+    named, snapshots = asked.paths or sides.scope, (mine, sides.theirs, sides.base or mine)
+    trees, tops = session.store.trees(), [item.record.root for item in snapshots]
+    logs = (
+        log
+        for log in with_logs(session, snapshots, named)[len(named) :]
+        if any(trees.find(top, log) is not None for top in tops)
+    )
     request = MergeRequest(
         label=asked.label,
         rule=asked.rule,
         kind=SnapshotKind.SAFETY,  # no one has seen this state; a kill leaves it without effect
         takes_owners=True,
         takes_times=True,
-        paths=asked.paths or sides.scope,
+        paths=(*named, *logs),
         tags=dict(asked.tags),
         merged_before=sides.merged_before,
         keeps_record=sides.keeps_record,

@@ -7,7 +7,8 @@ What both changed, and not in the same way, is merged line by line if it is text
 several bases, what is as in any of them was not changed, and texts are not merged. A directory that
 one side moved is moved first, and then what the other side did in it is merged. One that a side
 removed exists while anything is left in it, such as a file that the other side added. A
-repository is one thing, because its files refer to each other. Of each two paths it is merged
+repository is one thing, because its files refer to each other, and so are a database of SQLite, its
+log and its journal. Of each two paths it is merged
 whether they are names of one file.
 
 A modification time is never a conflict. Where no content changed, it is merged too, or stays as it
@@ -34,6 +35,12 @@ from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotKind, SnapshotRecord
 from treesnap.core.model.type_names import Any, TypeVar
 from treesnap.core.ops.context import Session
+from treesnap.core.ops.databases import (
+    files_beside,
+    is_database,
+    may_have_files_beside,
+    said_of_database,
+)
 from treesnap.core.ops.merge.renames import Moves, are_apart, can_move, find_moves, moved
 from treesnap.core.ops.privileges import MERGED, elsewhere_tags
 from treesnap.core.ops.restore.plan import REPOSITORIES
@@ -390,6 +397,8 @@ class _Merge:
         self.left_out: list[Skipped] = []
         """What is not merged, because a side skipped it."""
         self._entered: set[bytes] = set()
+        self._roots: tuple[Entry, ...] = ()
+        """Mine, theirs, and those of the bases."""
 
     def has_entered(self, path: bytes) -> bool:
         """Returns whether a path is a directory on both sides, merged by what is in it."""
@@ -397,6 +406,7 @@ class _Merge:
 
     def run(self, my_root: Entry, their_root: Entry, *base_roots: Entry) -> None:
         """Finds what the merge changes in ``my_root``."""
+        self._roots = (my_root, their_root, *base_roots)
         stack: list[_MergePlace] = [_MergePlace(treepath.ROOT, my_root, their_root, base_roots)]
         halves: list[_MergePlace] = []
         while stack:
@@ -459,6 +469,9 @@ class _Merge:
     def _merge_whole(self, place: _MergePlace) -> None:
         """Decides on what is not a directory on one side, or is a repository."""
         mine, theirs, bases = place.mine, place.theirs, place.bases
+        if self._splits_database(place):
+            self._take(place, self._in_conflict(place))
+            return
         if mine in bases and self._request.takes_times:
             result = theirs
         elif self._is_alike_any(theirs, [mine, *bases]):
@@ -474,6 +487,27 @@ class _Merge:
             result = self._with_rest(result, mine, theirs, bases)
         self._take(place, result)
 
+    def _splits_database(self, place: _MergePlace) -> bool:
+        """Returns whether each side changed another file of one database, which would damage it."""
+        if self._is_alike_any(place.theirs, [place.mine, *place.bases]):
+            return False
+        for path in self._files_beside(place):
+            mine, *others = (said_of_database(path, entry) for entry in self._all_at(path))
+            if mine not in others:
+                return True
+        return False
+
+    def _files_beside(self, place: _MergePlace) -> tuple[bytes, ...]:
+        if not may_have_files_beside(place.path, place.mine, place.theirs, *place.bases):
+            return ()
+        return files_beside(
+            place.path,
+            lambda path: any(is_database(self._get, entry) for entry in self._all_at(path)),
+        )
+
+    def _all_at(self, path: bytes) -> list[Entry | None]:
+        return [self._trees.find(root, path) for root in self._roots]
+
     def _take(self, place: _MergePlace, result: Entry | None) -> None:
         if result != place.mine:
             self.taken[place.path] = result
@@ -484,6 +518,9 @@ class _Merge:
         mine, theirs = place.mine, place.theirs
         if self._request.rule is not ConflictRule.THEIRS:
             return mine
+        for path in self._files_beside(place):
+            here, there, *_ = self._all_at(path)
+            self._take(_MergePlace(path, here, there, ()), there)
         if mine is None or theirs is None or self._request.takes_owners:
             return theirs
         return theirs._replace(uid=mine.uid, gid=mine.gid)

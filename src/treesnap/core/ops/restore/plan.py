@@ -14,7 +14,8 @@ conflict: the path is left alone like a skipped one, unless conflicts are to be 
 several bases, what is as in any of them was not changed by others. A repository is one thing: its
 files refer to each other, so a conflict in one is a conflict of all. Except its index, which
 ``git status`` writes too: where nothing else of a repository was changed by others, that is no
-conflict, and the index stays unless the target has another one than the base.
+conflict, and the index stays unless the target has another one than the base. A database of SQLite
+is one thing with its log and its journal.
 """
 
 from __future__ import annotations
@@ -53,7 +54,13 @@ from treesnap.core.model.requests import NOTHING_REVEALED, Revealed
 from treesnap.core.model.results import Privileges, RestoreResult
 from treesnap.core.model.snapshots import IgnoreRules, Snapshot, SnapshotId
 from treesnap.core.ops.context import Session
-from treesnap.core.ops.databases import with_logs
+from treesnap.core.ops.databases import (
+    files_beside,
+    may_be_database,
+    may_have_files_beside,
+    said_of_database,
+    with_logs,
+)
 from treesnap.core.ops.privileges import DEVICES, PrivilegeList, is_own, wanted_state
 from treesnap.core.ops.references import resolve_in
 from treesnap.core.ops.tree_state import (
@@ -410,6 +417,7 @@ class _Others:
         if bases:
             self._compare(bases, live)
             self._find_repositories(bases, live)
+            self._find_databases((live, *bases))
         there = [path for path, change in self._changes.items() if change.new is not None]
         self.holders = treepath.ancestors([] if overwrites else [*there, *self._repositories])
         """Directories that hold something that is kept."""
@@ -447,6 +455,21 @@ class _Others:
             elif here is not None and here.is_directory:
                 whole = Change(top, ChangeKind.MODIFIED, bases[0].entry(top), here)
                 self._repositories[top] = self._changes.get(top, whole)
+
+    def _find_databases(self, states: Sequence[State]) -> None:
+        """Lets a change of one file of a database count for all: a mix of two states is damaged."""
+
+        def may_be_at(path: bytes) -> bool:
+            return any(may_be_database(state.entry(path)) for state in states)
+
+        for path, change in list(self._changes.items()):
+            if not may_have_files_beside(path, change.old, change.new):
+                continue
+            now, *before = (said_of_database(path, state.entry(path)) for state in states)
+            for each in files_beside(path, may_be_at) if now not in before else ():
+                new, old, *_ = (state.entry(each) for state in states)
+                kind = ChangeKind.REMOVED if new is None else ChangeKind.MODIFIED
+                self._changes.setdefault(each, Change(each, kind, old, new))
 
     def at(self, path: bytes) -> Change | None:
         """Returns what others did to a path, or to the repository that it is in."""
