@@ -42,6 +42,12 @@ from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.reserved_tags import IMPORTED, facts_of
 from treesnap.core.model.snapshots import Snapshot, SnapshotId
 from treesnap.core.ops.context import Session
+from treesnap.core.ops.databases import (
+    files_beside,
+    is_database,
+    may_have_files_beside,
+    said_of_database,
+)
 from treesnap.core.ops.history.steps import EventPhase, step_of
 from treesnap.core.ops.merge.selection import Pick
 from treesnap.core.ops.restore.plan import REPOSITORIES, repository_of
@@ -337,7 +343,7 @@ class RootHistory:
         judged: list[JudgedPath] = []
         conflicts: list[Change] = []
         live = self._states[-1].record.root
-        for path, judgement in sorted(attribution.judged().items()):
+        for path, judgement in sorted(self._judged(attribution).items()):
             if tops and not any(treepath.is_within(path, top) for top in tops):
                 continue
             verdict = judgement.verdict
@@ -352,6 +358,46 @@ class RootHistory:
                 conflicts.append(change)
         self._pick_times(picks, tops, widened)
         return picks, tuple(judged), tuple(conflicts)
+
+    def _judged(self, attribution: Attribution) -> dict[bytes, Judgement]:
+        """Returns what a rewind does with each path; a database that it would leave with a log of
+        another state stays as it is.
+        """
+        judged = attribution.judged()
+        waiting = list(judged)
+        while waiting:
+            path = waiting.pop()
+            if judged[path].is_live:
+                continue
+            files = self._files_beside(path)
+            if any(self._is_of_another_state(path, each, judged) for each in files):
+                last = max(at for at, entries in enumerate(self._entries) if path in entries)
+                judged[path] = Judgement(Verdict.CONFLICT, last, is_live=True)
+                waiting += [each for each in files if each in judged]
+        return judged
+
+    def _files_beside(self, path: bytes) -> tuple[bytes, ...]:
+        ends = self._states[0].record.root, self._states[-1].record.root
+
+        def entries(at: bytes) -> list[Entry | None]:
+            return [self.trees.find(root, at) for root in ends]
+
+        if not may_have_files_beside(path, *entries(path)):
+            return ()
+        get = self._session.store.get
+        return files_beside(path, lambda at: any(is_database(get, each) for each in entries(at)))
+
+    def _is_of_another_state(
+        self, path: bytes, other: bytes, judged: Mapping[bytes, Judgement]
+    ) -> bool:
+        """Returns whether a file would not be as in the state from which another one comes back."""
+        there = self.trees.find(self._states[judged[path].stop or 0].record.root, other)
+        judgement = judged.get(other)
+        if judgement is not None and not judgement.is_live:
+            here = self._entry(other, judgement.stop)
+        else:
+            here = self.trees.find(self._states[-1].record.root, other)
+        return said_of_database(other, there) != said_of_database(other, here)
 
     def _pick(
         self,
