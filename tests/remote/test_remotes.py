@@ -56,6 +56,7 @@ from treesnap.remote.connection import open_blobs
 from treesnap.remote.copies import Doubled
 from treesnap.remote.format import decode_format, encode_format
 from treesnap.remote.keys import MasterKeys, Secret, new_slot
+from treesnap.remote.records import REMOTE_STATE, MemberRole, RoleLimit, state_name
 from treesnap.remote.sealing import generation_of
 from treesnap.testing.doubles import Fault, FaultyFileSystem, Killed, Kind, kill_at
 
@@ -231,6 +232,25 @@ def test_pushes_are_folded_once_there_are_many(handle, garden, place, monkeypatc
     (history,) = opened(handle, place).histories()
     assert history.snapshots == 10
     assert opened(handle, place).verify(read_data=True).problems == ()
+
+
+def test_a_push_of_a_machine_that_a_state_limits_folds_nothing(handle, garden, place, monkeypatch):
+    """As when a demotion was killed before the list of members said it: the push is done."""
+    monkeypatch.setattr(remotes_module, "FOLD_MIN", 1)
+    monkeypatch.setattr(remotes_module, "FOLD_EVERY", 1)
+    opened(handle, place).add("backup", "s3://b")
+    handle.create()
+    opened(handle, place).push()
+    with opened(handle, place)._connected("backup", "limit a machine") as remote:
+        files, protocol = remote.connection.files, remote.connection.protocol
+        number, state = protocol.read_state()
+        limit = RoleLimit(files.own_id, MemberRole.MEMBER)
+        limited = REMOTE_STATE.seal(state._replace(limits=(limit,)))
+        assert files.create(state_name(protocol.next_number(number)), limited)
+    (garden / "plants").write_text("tulips")
+    handle.create()
+
+    assert len(opened(handle, place).push().snapshots) == 1
 
 
 def cached_files(handle: treesnap.Handle) -> list[Path]:

@@ -380,7 +380,7 @@ class _RemoteSession(NamedTuple):
         is_turn = pushed.sequence % FOLD_EVERY == 0
         if len(self.view.commits) < FOLD_MIN or not is_turn or not self.connection.may_collect:
             return
-        with suppress(Busy, Corrupt, RemoteFailed), _alone(self, "remote gc"):
+        with suppress(Busy, Corrupt, Refused, RemoteFailed), _alone(self, "remote gc"):
             if Collector(self.connection.protocol).fold():
                 self.note(*self.connection.protocol.read_state())
 
