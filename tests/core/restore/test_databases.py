@@ -12,6 +12,7 @@ import pytest
 
 import treesnap
 from treesnap import Corrupt, MergeConflict
+from treesnap.core.model.events import CollectingMonitor
 
 KILLED_WRITER = """
 import os, sqlite3, sys
@@ -248,3 +249,19 @@ def test_two_texts_that_are_named_like_a_database_and_its_log_are_merged_apart(r
 
     assert (root / "notes").read_bytes() == b"first".ljust(512)
     assert (root / "notes-journal").read_bytes() == b"second".ljust(512)
+
+
+@pytest.mark.parametrize("paths", [[], ["lab.db"]])
+def test_a_log_that_is_excluded_is_named_where_it_stays(root, tmp_path, paths):
+    monitor = CollectingMonitor()
+    handle = treesnap.open(root, tmp_path / "store", monitor=monitor)
+    (root / ".snapignore").write_text("*-wal\n")
+    (root / "notes").write_text("first")
+    (root / "notes-wal").write_text("first")
+    handle.create(name="a")
+    write_and_die(root)
+    (root / "notes").write_text("second")
+    handle.restore("a", paths)
+
+    assert monitor.codes[1:] == ["database-log-left"]  # after that the store was made
+    assert monitor.warnings[1].endswith("'lab.db-wal'")

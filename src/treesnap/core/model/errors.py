@@ -140,6 +140,7 @@ class WarningCode(StrEnum):
 
     STORE_MADE = "store-made"
     DATABASE_WRITTEN = "database-written"
+    DATABASE_LOG_LEFT = "database-log-left"
     ROOT_MOVED = "root-moved"
     ROOT_MAY_HAVE_MOVED = "root-may-have-moved"
     ROOT_MOVED_ASIDE = "root-moved-aside"

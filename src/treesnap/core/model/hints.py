@@ -223,6 +223,10 @@ NOT_AT_ADDRESS = (
 )
 
 WARNING_HINTS: dict[str, str] = {
+    "database-log-left": (
+        "move the log away before a program opens the database; a '!' rule in .snapignore captures "
+        "logs with their databases"
+    ),
     "root-may-have-moved": "'snap root move OLD' takes over the history of a moved root",
     "settings-ignored": "correct the file, or remove it to use the defaults",
     "stage-found": "remove it once no restore of that tree is under way",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 
 from treesnap.core.codec.reader import Get, read_content
@@ -21,10 +21,13 @@ from treesnap.core.model.entries import (
     ChangeList,
     Entry,
     EntryKind,
+    Skipped,
+    SkipReason,
 )
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.context import Session
+from treesnap.core.ops.tree_state import State
 from treesnap.core.worktree.directory import DirectoryChain, open_chain
 
 _SUFFIXES = (*DATABASE_LOG_SUFFIXES, b"-shm")
@@ -97,6 +100,23 @@ def said_of_database(path: bytes, entry: Entry | None) -> object:
     if entry is None or not entry.size or path.endswith(b"-shm"):
         return None
     return entry.kind, entry.size, entry.content
+
+
+def logs_left(
+    session: Session, skipped: Iterable[Skipped], puts: Container[bytes], target: State
+) -> list[bytes]:
+    """Returns the logs that a restore leaves beside databases of another state.
+
+    They are excluded, so no snapshot has what is in them.
+    """
+    return sorted(
+        item.path
+        for item in skipped
+        if item.reason == SkipReason.EXCLUDED
+        and item.path.endswith(DATABASE_LOG_SUFFIXES)
+        and (database := item.path.rpartition(b"-")[0]) in puts
+        and is_database(session.store.get, target.entry(database))
+    )
 
 
 def with_logs_told_once(changes: ChangeList, paths: tuple[bytes, ...]) -> ChangeList:

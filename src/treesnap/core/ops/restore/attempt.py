@@ -44,9 +44,11 @@ from treesnap.core.model.errors import (
     Refused,
     StorageFull,
     TreesnapError,
+    WarningCode,
     quoted,
 )
 from treesnap.core.model.named_tuple import NamedTuple
+from treesnap.core.model.quantities import first_few
 from treesnap.core.model.requests import NOTHING_REVEALED, CaptureRequest, Revealed
 from treesnap.core.model.results import OpenFile, Privileges, RestoreResult
 from treesnap.core.model.snapshots import Attachment, Snapshot, SnapshotKind
@@ -54,6 +56,7 @@ from treesnap.core.model.type_names import Any
 from treesnap.core.ops.capture import Capture, preview, publish_again
 from treesnap.core.ops.checkpoint_locks import refuse_overlap, settle_steps
 from treesnap.core.ops.context import Context, Session
+from treesnap.core.ops.databases import logs_left
 from treesnap.core.ops.restore.plan import (
     Goal,
     RestorePlan,
@@ -393,6 +396,7 @@ class _RestoreAttempt:
         if self._was_absent:
             with suppress(OSError):  # the files are back; only a later move might go unnoticed
                 session.root.note_identity()
+        _warn_of_logs(session, seen, work)
         safety_id = safety.id if goal.not_kept is None else None
         result = result_of(
             self._asked, work.plan, work.target, safety_id=safety_id, left_out=left_out
@@ -515,6 +519,17 @@ class _RestoreAttempt:
         if commit.removes_first:
             return (), self._transaction.commit_in_place(work, commit)
         return self._transaction.run(work, commit), None
+
+
+def _warn_of_logs(session: Session, seen: Capture, work: RestoreWork) -> None:
+    """Warns of logs that stay beside databases of SQLite that were put back."""
+    left = logs_left(session, seen.result.skipped, work.plan.puts, work.target)
+    if left:
+        session.monitor.warn(
+            WarningCode.DATABASE_LOG_LEFT,
+            "Excluded, so it was left beside a database of another state, which it may damage: "
+            f"{first_few(left, quoted)}",
+        )
 
 
 def _planned(
