@@ -420,6 +420,40 @@ def test_an_owner_is_revoked_by_another_secret(scene):
     assert scene.clone("laptop", NEW) == "tulips"
 
 
+def test_an_owner_whose_revocation_gets_no_new_secret_goes_on_as_before(scene):
+    """What is wrong with the secret is found before the machine is limited, for good."""
+    laptop = scene.owner("laptop")
+    scene.push("laptop", laptop, "tulips")
+    before = dict(scene.content)
+
+    def missing() -> Secret:
+        raise Refused("A passphrase is needed", code=ErrorCode.REMOTE_LOCKED)
+
+    for source, code in (
+        (missing, ErrorCode.REMOTE_LOCKED),
+        (lambda: Secret.raw_key(OLD), ErrorCode.SECRET_IN_USE),
+    ):
+        with pytest.raises(Refused) as refused:
+            scene.desk.revoke(None, scene.id_of(laptop), source)
+        assert refused.value.code is code
+
+    assert scene.content == before
+    scene.push("laptop", laptop, "peas")
+    assert scene.clone("laptop") == "peas"
+
+
+def test_a_new_secret_for_a_machine_that_knows_none_is_refused(scene):
+    """Else its caller takes the old one for changed."""
+    laptop = scene.invited("laptop")
+    scene.push("laptop", laptop, "tulips")
+    before = dict(scene.content)
+
+    with pytest.raises(InvalidArgument, match="is a member, which knows no secret"):
+        scene.desk.revoke(None, scene.id_of(laptop), lambda: Secret.raw_key(NEW))
+
+    assert scene.content == before
+
+
 @pytest.mark.parametrize("number", range(22))
 def test_a_revocation_that_was_killed_is_done_again(scene, number):
     """At any of its requests; no push that was acknowledged is lost meanwhile."""

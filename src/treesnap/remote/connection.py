@@ -34,6 +34,7 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.events import Monitor
+from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.presentation import Record
 from treesnap.core.ops.trust import real_target
 from treesnap.remote.blobs.base import BlobMissing, Blobs
@@ -101,6 +102,14 @@ class PossibleSecret:
     def is_set(self) -> bool:
         """Returns whether it gives a secret that was set, without asking for it."""
         return False
+
+
+class NewSecret(NamedTuple):
+    """A secret that is to open a remote alone."""
+
+    secret: Secret
+    slot: OpenedSlot | None
+    """What it opens already: newer keys, of a change that was stopped; else None."""
 
 
 def expects_encryption(url: str, source: SecretSource, *, said: bool | None) -> bool:
@@ -516,43 +525,48 @@ class Connection:
         return self._rotated(self._secret, lambda opened: [opened.name])
 
     def revoke(
-        self, machine: bytes, source: SecretSource | None = None
+        self, machine: bytes, new: NewSecret | None = None
     ) -> tuple[KeyInfo, tuple[str, ...]]:
         """Makes new keys, as :meth:`rotate` or, with a new secret, as :meth:`change` does, and
         takes a machine off the list. Returns what :meth:`change` does.
         """
-        if source is None:
+        if new is None:
             assert self._secret is not None
             return self._rotated(self._secret, lambda opened: [opened.name], machine), ()
-        return self.change(source, machine)
+        return self.change(new, machine)
 
-    def change(self, source: SecretSource, without: bytes = b"") -> tuple[KeyInfo, tuple[str, ...]]:
-        """Lets a new secret alone open the remote, with new keys; durable after return.
+    def new_secret(self, source: SecretSource) -> NewSecret:
+        """Asks for a secret for :meth:`change`, and writes nothing.
 
-        Returns its slot, and the ids of those that were removed. Refused for a secret that opens
-        the remote already: a thief may have it. A change that was stopped is finished by the same
-        secret. Raises what :meth:`rotate` does.
+        Raises Refused for one that opens the remote already, because a thief may have it.
         """
         opened, _ = self.require_owner()
-        secret, old = source(), self._slots.read()
+        secret = source()
+        slot: OpenedSlot | None = None
         with suppress(RemoteLocked, Corrupt, UnsupportedFormat):
-            again = open_slots(old, secret, self.format.remote_id)
-            if again.keys.newest <= opened.keys.newest:
-                raise Refused(
-                    "This secret opens the remote already, so it would keep out no thief",
-                    code=ErrorCode.SECRET_IN_USE,
-                )
-            info = KeyInfo(
-                again.name.removeprefix(_SLOTS),
-                secret.kind.words,
-                again.keys.newest,
-                is_used=True,
+            slot = open_slots(self._slots.read(), secret, self.format.remote_id)
+        if slot is not None and slot.keys.newest <= opened.keys.newest:
+            raise Refused(
+                "This secret opens the remote already, so it would keep out no thief",
+                code=ErrorCode.SECRET_IN_USE,
             )
-            gone = [name for name in old if name != again.name]
-            self._slots.remove(set(gone) - self._machine_slots(old, again.keys.newest))
-            return info, self._to_add_again(old, gone)
-        info = self._rotated(lambda: secret, lambda _: list(old), without)
-        return info, self._to_add_again(old, old)
+        return NewSecret(secret, slot)
+
+    def change(self, new: NewSecret, without: bytes = b"") -> tuple[KeyInfo, tuple[str, ...]]:
+        """Lets a new secret alone open the remote, with new keys; durable after return.
+
+        Returns its slot, and the ids of those that were removed. A change that was stopped is
+        finished by the same secret. Raises what :meth:`rotate` does.
+        """
+        secret, slot, old = new.secret, new.slot, self._slots.read()
+        if slot is None:
+            info = self._rotated(lambda: secret, lambda _: list(old), without)
+            return info, self._to_add_again(old, old)
+        name, generation = slot.name.removeprefix(_SLOTS), slot.keys.newest
+        gone = [each for each in old if each != slot.name]
+        self._slots.remove(set(gone) - self._machine_slots(old, generation))
+        info = KeyInfo(name, secret.kind.words, generation, is_used=True)
+        return info, self._to_add_again(old, gone)
 
     def _machine_headers(self, slots: Mapping[str, bytes]) -> dict[str, SlotHeader]:
         """Returns what the slots of invited machines show."""

@@ -916,7 +916,8 @@ class Remotes:
             self._connected(name, "change the secret of a remote") as remote,
             _alone(remote, "remote key change"),
         ):
-            info, removed = remote.connection.change(secret)
+            connection = remote.connection
+            info, removed = connection.change(connection.new_secret(secret))
             _warn_of_ended_invitations(remote)
             remote.note(remote.view.number, remote.view.state, info.generation)
             return info, removed
@@ -976,8 +977,9 @@ class Remotes:
         ``machine`` is the beginning of its id, or the name of its computer or a history. If it
         could read, keys are made anew, so that it reads nothing that is stored later. What was
         stored before it can read as long as its credentials of the place are good. An owner knows
-        a secret: then ``secret`` is the one that alone opens the remote from now on. Raises
-        InvalidArgument, NotFound, Refused, Busy.
+        a secret: then ``secret`` is the one that alone opens the remote from now on. It is asked
+        for before anything changes, and refused where it is set for a machine that is no owner.
+        Raises InvalidArgument, NotFound, Refused, Busy.
         """
         with (
             self._connected(name, "revoke a machine", newest_keys=True) as remote,
@@ -989,21 +991,29 @@ class Remotes:
             identity = bytes.fromhex(member.id)
             if member.is_own:
                 raise Refused("This machine does not revoke itself", code=ErrorCode.REMOTE_ROLE)
+            is_owner = member.role == MemberRole.OWNER.words
+            is_set = secret is not None and not isinstance(secret, PossibleSecret)
+            if is_set and not is_owner:
+                raise InvalidArgument(
+                    f"The machine {member.id} is a {member.role}, which knows no secret: only to "
+                    "revoke an owner takes another one"
+                )
             if member.role == MemberRole.WRITER.words:
                 connection.remove_writer(identity)
                 remote.note(remote.view.number, remote.view.state)
                 return Revoked(member, None, ())
-            if member.role == MemberRole.OWNER.words and secret is None:
+            if is_owner and secret is None:
                 raise Refused(
                     f"The machine {member.id} is an owner, so another secret is needed",
                     code=ErrorCode.SECRET_IN_USE,
                 )
             _require_collections(remote)
+            # Before the limit, which nothing lifts: without a secret the machine stays what it is.
+            new = connection.new_secret(secret) if is_owner and secret is not None else None
             collector = Collector(connection.protocol, remote.session.context.clock_ns)
             collector.limit(identity, MemberRole.WRITER)
             collector.fold_all()
-            is_owner = member.role == MemberRole.OWNER.words
-            info, removed = connection.revoke(identity, secret if is_owner else None)
+            info, removed = connection.revoke(identity, new)
             _warn_of_ended_invitations(remote)
             collector.renew_state()
             number, state = connection.protocol.read_state()

@@ -251,7 +251,7 @@ def test_two_texts_that_are_named_like_a_database_and_its_log_are_merged_apart(r
     assert (root / "notes-journal").read_bytes() == b"second".ljust(512)
 
 
-@pytest.mark.parametrize("paths", [[], ["lab.db"]])
+@pytest.mark.parametrize("paths", [None, ["lab.db"]])
 def test_a_log_that_is_excluded_is_named_where_it_stays(root, tmp_path, paths):
     monitor = CollectingMonitor()
     handle = treesnap.open(root, tmp_path / "store", monitor=monitor)

@@ -900,7 +900,11 @@ def test_a_machine_is_invited_pushes_is_demoted_and_revoked(snap, run_snap, root
     assert demoted.out == f"The machine {invited['id']} is a member now\n"
     refused = laptop("remote", "gc", env=env)
     assert (refused.code, "does not allow that" in refused.err) == (3, True)
-    revoked = snap("remote", "members", "revoke", "disk", invited["id"], env=PASSPHRASE)
+    (tmp_path / "new").write_text("another\n")
+    revoke = partial(snap, "remote", "members", "revoke", "disk", invited["id"], env=PASSPHRASE)
+    refused = revoke("--passphrase-file", tmp_path / "new")
+    assert (refused.code, "which knows no secret" in refused.err) == (2, True)
+    revoked = revoke()
     assert "has keys of generation 2" in revoked.out
     refused = laptop("push", env=env)
     assert (refused.code, "it was revoked" in refused.err) == (3, True)

@@ -17,6 +17,7 @@ from treesnap.remote.commands.secret import new_passphrase, remotes_of
 if TYPE_CHECKING:
     from treesnap.remote import MemberInfo, Revoked
     from treesnap.remote.invitation import Invitation
+    from treesnap.remote.keys import Secret
 
 INVITATION_VARIABLE = "TREESNAP_REMOTE_INVITATION"
 _INVITED = ("member", "collector")
@@ -136,9 +137,15 @@ def revoke(
     passphrase, which alone opens the remote then. It comes from --passphrase-command,
     --passphrase-file, $TREESNAP_REMOTE_NEW_PASSPHRASE, or the terminal.
     """
+    from treesnap.remote.connection import PossibleSecret
+
+    def secret() -> Secret:
+        return new_passphrase(passphrase_command, passphrase_file)
+
+    is_set = passphrase_command is not None or passphrase_file is not None
     with invocation.open(progress=False, needs_root=False) as handle:
         done = remotes_of(handle).revoke(
-            name, machine, lambda: new_passphrase(passphrase_command, passphrase_file)
+            name, machine, secret if is_set else PossibleSecret(secret)
         )
     invocation.output.result(
         "remote.members.revoke",
