@@ -306,7 +306,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks what is quick, and leaves out what ``sampled`` says.
 
     A mark on a module or a class is about the tests in it, a mark on a test about its cases.
-    Nothing is left out in full size, nor where a test is named.
+    Nothing is left out in full size, nor where tests are named, with ``-k`` too.
     """
     for item in items:
         if _is_quick(module_of(item)):
@@ -317,7 +317,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if not item.get_closest_marker("slow"):
                 groups[node.nodeid.partition("[")[0]].append(item)
             break  # the closest one counts
-    if IS_FULL or any("::" in word for word in config.args):
+    if IS_FULL or config.option.keyword or any("::" in word for word in config.args):
         return
     left_out = []
     for found in groups.values():
