@@ -175,3 +175,16 @@ def test_a_directory_among_temporary_files_is_left_alone(made, tmp_path):
 
     handle.gc()
     handle.create()
+
+
+@pytest.mark.parametrize("folder", ["roots", "snapshots"])
+def test_a_file_that_is_named_like_a_root_is_of_none(made, tmp_path, folder):
+    shutil.copytree(made.store, tmp_path / "store", symlinks=True)
+    handle = Handle(context_at(root=made.root, store_path=str(tmp_path / "store")))
+    (tmp_path / "store" / folder / f"{1:032x}").write_bytes(b"")
+    os.mkfifo(tmp_path / "store" / folder / f"{2:032x}")
+
+    for operation in OPERATIONS.values():
+        operation(handle)
+    assert len(handle.root_list()) == 1
+    handle.store_move(tmp_path / "moved")

@@ -53,6 +53,10 @@
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
+
+from treesnap.core.fs.base import ReadingFileSystem
 
 DIRECTORIES = (
     "packs",
@@ -148,3 +152,18 @@ class Layout:
 def is_hex(name: str, length: int) -> bool:
     """Returns whether a file name is so many lower-case hex digits."""
     return len(name) == length and not set(name) - set("0123456789abcdef")
+
+
+def root_names(fs: ReadingFileSystem, directory: str) -> list[str]:
+    """Returns the ids of the roots that have a directory of their own in another one, sorted.
+
+    What is no directory there is of no root. Costs a listing, and a look per root.
+    """
+    names = []
+    for name in fs.list_names(directory):
+        if is_hex(name, 32):
+            with suppress(FileNotFoundError):
+                mode = fs.lstat(os.path.join(directory, name)).st_mode
+                if stat.S_ISDIR(mode) or stat.S_ISLNK(mode):  # a link is refused where it is opened
+                    names.append(name)
+    return sorted(names)

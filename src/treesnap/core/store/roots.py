@@ -59,7 +59,7 @@ from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.model.type_names import TYPE_CHECKING, TypeVar
-from treesnap.core.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, is_hex
+from treesnap.core.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, is_hex, root_names
 from treesnap.core.store.lock import held, inside, is_held, locked_roots
 from treesnap.core.store.records import LockedRecord, read_record, write_record
 
@@ -649,9 +649,7 @@ def _like(names: Iterable[str], prefix: str, digits: int) -> list[str]:
 def step_output_bytes(fs: ReadingFileSystem, layout: Layout) -> int:
     """Returns the bytes of what steps of plans wrote, of all roots. Costs a listing of each."""
     total = 0
-    for name in fs.list_names(layout.roots):
-        if not is_hex(name, 32):
-            continue
+    for name in root_names(fs, layout.roots):
         directory = layout.root_directory(name)
         with suppress(FileNotFoundError, PermissionError), fs.scan(directory) as entries:
             for entry in entries:
@@ -760,8 +758,9 @@ def copied_record(fs: ReadingFileSystem, layout: Layout, name: str) -> RootRecor
 
 def registered_records(fs: ReadingFileSystem, layout: Layout) -> list[RootRecord]:
     """Returns the records of all roots of a store, by path; damaged ones are left out."""
-    names = [name for name in fs.list_names(layout.roots) if is_hex(name, 32)]
-    read = (_read(fs, layout.root_file(name, "root"), name)[0] for name in names)
+    read = (
+        _read(fs, layout.root_file(name, "root"), name)[0] for name in root_names(fs, layout.roots)
+    )
     records = (record for record in read if record is not None)
     return sorted(records, key=lambda record: (record.path, record.id))
 

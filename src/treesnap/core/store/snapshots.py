@@ -51,7 +51,7 @@ from treesnap.core.model.snapshots import (
     SnapshotRecord,
     SnapshotState,
 )
-from treesnap.core.store.layout import Layout, is_hex
+from treesnap.core.store.layout import Layout, is_hex, root_names
 from treesnap.core.store.lock import locked_roots
 from treesnap.core.store.records import read_record, write_record
 
@@ -255,8 +255,7 @@ class SnapshotLog:
 
     def root_ids(self) -> list[str]:
         """Returns the ids of roots that have, or had, snapshots."""
-        names = self._fs.list_names(self._layout.snapshots)
-        return sorted(name for name in names if is_hex(name, 32))
+        return root_names(self._fs, self._layout.snapshots)
 
     def all_names(self) -> Iterator[tuple[str, SnapshotName]]:
         """Yields every snapshot of every root."""

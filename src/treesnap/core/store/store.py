@@ -39,7 +39,7 @@ from treesnap.core.model.errors import (
     quoted,
 )
 from treesnap.core.model.type_names import TYPE_CHECKING, Self
-from treesnap.core.store.layout import DIRECTORIES, DISPLACED_PREFIX, Layout, is_hex
+from treesnap.core.store.layout import DIRECTORIES, DISPLACED_PREFIX, Layout, is_hex, root_names
 from treesnap.core.store.moving import WAITING, read_move
 from treesnap.core.store.ownership import is_own, note_made_here
 from treesnap.core.store.roots import LOCK_WAIT_S, Root, step_output_bytes
@@ -365,9 +365,8 @@ class Store:
 
     def roots_with_files(self) -> Iterator[Root]:
         """Yields every root of which the store has more than snapshots; raises Corrupt."""
-        for name in self.fs.list_names(self.layout.roots):
-            if is_hex(name, 32):
-                yield self.root_by_id(name)
+        for name in root_names(self.fs, self.layout.roots):
+            yield self.root_by_id(name)
 
     def _checked(self, root: Root) -> Root:
         self._check_directory(self.layout.root_directory(root.id))

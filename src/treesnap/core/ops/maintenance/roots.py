@@ -43,7 +43,7 @@ from treesnap.core.ops.context import (
 from treesnap.core.ops.known_changes import remove_dead_sockets
 from treesnap.core.ops.origin import origin_in
 from treesnap.core.ops.restore.recover import is_its_tree, recover_locked, refuse_stranger
-from treesnap.core.store.layout import is_hex
+from treesnap.core.store.layout import root_names
 from treesnap.core.store.lock import is_held
 from treesnap.core.store.roots import (
     Root,
@@ -128,8 +128,8 @@ def find_registered(store: Store, given: str) -> Root:
             return store.root_by_id(root.id, root.path)
     matches = []
     if _ID_BEGINNING.match(given):
-        names = {*store.fs.list_names(store.layout.roots), *store.snapshots.root_ids()}
-        ids = sorted(name for name in names if is_hex(name, 32) and name.startswith(given))
+        names = {*root_names(store.fs, store.layout.roots), *store.snapshots.root_ids()}
+        ids = sorted(name for name in names if name.startswith(given))
         roots = [store.root_by_id(name, _last_path(store, name) or b"") for name in ids]
         matches = [root for root in roots if root.path]
     if len(matches) > 1:

@@ -86,7 +86,7 @@ from treesnap.core.ops.maintenance.verify import verify
 from treesnap.core.ops.trust import real_target, refuse_foreign, refuse_foreign_place
 from treesnap.core.store.collector import read_state
 from treesnap.core.store.fence import collector_held, collector_kept_out, mark_moved
-from treesnap.core.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex
+from treesnap.core.store.layout import DIRECTORIES, PLAN_PREFIX, Layout, is_hex, root_names
 from treesnap.core.store.lock import MOVE, closed_gate, is_held
 from treesnap.core.store.moving import WAITING, NotedMove, note_move
 from treesnap.core.store.ownership import WRITABLE_BY_OTHERS, is_controlled, note_made_here
@@ -448,9 +448,7 @@ def _refused_if_taken(path: str) -> Iterator[None]:
 def _refuse_use(session: Session) -> None:
     """Raises Busy where a process that is not inside needs the store where it is."""
     fs, layout = session.fs, session.store.layout
-    for root_id in fs.list_names(layout.roots):
-        if not is_hex(root_id, 32):
-            continue
+    for root_id in root_names(fs, layout.roots):
         root = session.store.root_by_id(root_id)
         for hold in chain.from_iterable(root.holds().values()):
             raise kept_by(f"The root {quoted(root.path)} has a snapshot that", hold)

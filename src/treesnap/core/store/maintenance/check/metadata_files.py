@@ -22,7 +22,7 @@ from treesnap.core.model.results import Problem
 from treesnap.core.model.snapshots import SnapshotId, SnapshotKind, SnapshotState
 from treesnap.core.model.type_names import Any
 from treesnap.core.store.collector import oldest_epoch_possible, read_state, rebuild_state
-from treesnap.core.store.layout import PLAN_PREFIX, is_hex
+from treesnap.core.store.layout import PLAN_PREFIX, is_hex, root_names
 from treesnap.core.store.lock import held, locked_roots
 from treesnap.core.store.quarantine import Quarantine
 from treesnap.core.store.records import read_record
@@ -96,10 +96,9 @@ class MetadataFiles:
         yield from self._format()
         yield from self._collector()
         yield from self._states()
-        named = [*self._fs.list_names(self._layout.roots), *self._store.snapshots.root_ids()]
+        named = [*root_names(self._fs, self._layout.roots), *self._store.snapshots.root_ids()]
         for name in sorted(set(named)):
-            if is_hex(name, 32):
-                yield from self._root(name)
+            yield from self._root(name)
 
     def _format(self) -> Iterator[Finding]:
         reason = format_problem(read_file(self._fs, self._layout.format, 1 << 16))
