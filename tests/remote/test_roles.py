@@ -11,6 +11,7 @@ import pytest
 
 import treesnap
 from blob_doubles import MemoryBlobs, WrappedBlobs
+from treesnap.core.codec.index import encode_index
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.model.errors import (
     Corrupt,
@@ -28,13 +29,20 @@ from treesnap.remote import MemberRole, Remotes
 from treesnap.remote.invitation import Invitation
 from treesnap.remote.keys import MasterKeys, Secret, new_machine_slot, open_slots
 from treesnap.remote.records import (
+    COMMIT,
     DELETION,
+    FILE_ID_SIZE,
+    HEAD,
     MEMBERS,
     REMOTE_STATE,
     Deletion,
     Folder,
+    Head,
+    HeadName,
+    HistoryName,
     MemberList,
     MemberRow,
+    RemoteCommit,
     RemoteName,
     RemoteState,
     RoleLimit,
@@ -49,6 +57,8 @@ pytestmark = pytest.mark.sampled(6)
 
 URL = "s3://bucket"
 OLD, NEW = "5a" * 32, "6b" * 32
+SEQUENCE_MAX = (1 << 32) - 1
+"""The highest number that the name of a push has room for."""
 
 
 def key(text: str):
@@ -120,6 +130,24 @@ class Scene:
         assert secret is not None
         slots = {k: v for k, v in self.content.items() if k.startswith("keys/") and k[-2:] != "-c"}
         return Encrypted(open_slots(slots, secret, remote_id).keys, remote_id)
+
+    def head_of(self, name: str) -> Head:
+        """Returns what a machine said with its push to have seen."""
+        sealer = self.sealer(name)
+        signer = sealer.signer(self.seed(name))
+        (commit,) = (each for each in self.names("commits") if signer.id.hex() in each)
+        keys = {signer.id: signer.public}
+        return HEAD.decode(sealer.open_signed(commit, self.content[commit], keys.get).statement)
+
+    def forge_commit(self, name: str, head: Head, sequence: int) -> None:
+        """Stores a push of nothing with what a thief of an invited machine has."""
+        sealer = self.sealer(name)
+        signer = sealer.signer(self.seed(name))
+        nothing = HistoryName(bytes(FILE_ID_SIZE), "")
+        commit = RemoteCommit(nothing, (), (), bytes(encode_index([], {})), b"")
+        prefix = RemoteName(Folder.COMMITS, 1, b"", signer.id, sequence).prefix
+        file = sealer.seal(prefix, COMMIT.seal(commit), signer, HEAD.payload(head))
+        self.content[file.name] = file.data
 
     def push(self, name: str, remotes: Remotes, text: str) -> None:
         Path(self.base, name, "plants").write_text(text)
@@ -234,6 +262,61 @@ def test_what_a_thief_of_a_member_deletes_or_collects_counts_for_nothing(scene):
     assert [item.role for item in scene.desk.members()] == ["owner", "member"]
     assert scene.clone("laptop") == "tulips"
     assert scene.clone("desk") == "peas"
+
+
+LIES = {
+    "a state that never was": lambda _: Head(1 << 40, bytes(16)),
+    "another state": lambda _: Head(0, b"x" * 16),
+    "a push that never was": lambda desk: Head(0, bytes(16), (HeadName(desk, 1 << 30, bytes(16)),)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_member_that_says_to_have_seen_what_is_not_there_is_revoked(scene, lie):
+    """Only the server could be to blame else, so all machines refuse until then."""
+    scene.push("desk", scene.desk, "roses")
+    laptop = scene.invited("laptop")
+    scene.push("laptop", laptop, "tulips")
+    desk, thief = (bytes.fromhex(scene.id_of(remotes)) for remotes in (scene.desk, laptop))
+    scene.forge_commit("laptop", LIES[lie](desk), sequence=2)
+
+    with pytest.raises(Refused) as refused:
+        scene.push("desk", scene.desk, "peas")
+    assert refused.value.code is ErrorCode.REMOTE_SET_BACK
+    scene.desk.revoke(None, thief.hex())
+
+    assert scene.desk.push().snapshots
+    assert scene.shown(scene.owner("new")) == ["desk", "laptop"]
+    assert scene.clone("laptop") == "tulips"
+    assert scene.desk.verify(read_data=True).problems == ()
+
+
+def test_a_machine_is_not_revoked_while_another_one_saw_what_is_not_there(scene):
+    scene.push("desk", scene.desk, "roses")
+    laptop, other = scene.invited("laptop"), scene.invited("other")
+    scene.push("laptop", laptop, "tulips")
+    scene.push("other", other, "peas")
+    identity = scene.id_of(other)
+    scene.forge_commit("laptop", Head(1 << 40, bytes(16)), sequence=2)
+    before = dict(scene.content)
+
+    with pytest.raises(Refused) as refused:
+        scene.desk.revoke(None, identity)
+
+    assert refused.value.code is ErrorCode.REMOTE_SET_BACK
+    assert scene.content == before
+
+
+def test_a_push_with_the_highest_number_costs_no_more_than_another_one(scene):
+    """Which a thief of a member says to be its next one."""
+    scene.push("desk", scene.desk, "roses")
+    laptop = scene.invited("laptop")
+    scene.push("laptop", laptop, "tulips")
+    head = scene.head_of("laptop")._replace(void=((2, SEQUENCE_MAX - 1),))
+    scene.forge_commit("laptop", head, sequence=SEQUENCE_MAX)
+
+    assert scene.shown(scene.owner("new")) == ["desk", "laptop"]
+    scene.push("desk", scene.desk, "peas")
 
 
 def scene_ids(scene: Scene) -> list[bytes]:

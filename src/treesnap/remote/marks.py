@@ -60,9 +60,13 @@ def require_not_set_back(
             raise set_back(url, not_listed(head.machine, head.sequence))
 
 
-def not_listed(machine: bytes, sequence: int) -> str:
-    """Returns what a remote does that does not show the push of a machine, in words."""
-    return f"does not list push {sequence} of machine {machine.hex()}, and had it"
+def not_listed(machine: bytes, sequence: int, witness: bytes | None = None) -> str:
+    """Returns what a remote does that does not show the push of a machine, in words.
+
+    Another machine may be the one that says that it was there.
+    """
+    saw = "had it" if witness is None else f"machine {witness.hex()} saw it"
+    return f"does not list push {sequence} of machine {machine.hex()}, and {saw}"
 
 
 def set_back(url: str, what: str) -> Refused:

@@ -419,9 +419,9 @@ class View:
     """What the writers of the listed commits had seen."""
     unsigned: Mapping[str, Corrupt] = field(default_factory=dict)
     """Files among the states that no member signed, with higher numbers: they are none."""
-    contradiction: str = ""
-    """What one of them had seen that is not shown, in words: the remote was set back, or its server
-    hides it."""
+    contradictions: Mapping[bytes, str] = field(default_factory=dict)
+    """What the writers among them had seen that is not shown, in words, by the ids of the machines:
+    the remote was set back, its server hides it, or the machine lies."""
     absent: frozenset[str] = frozenset()
     """Packs and objects that were missing before this was read: what needs them all the same is
     damaged."""
@@ -480,30 +480,42 @@ class View:
         """
         return head not in self._shown and self._sequences.get(head.machine, 0) <= head.sequence
 
-    def contradicts(self, heads: Mapping[RemoteName, Head]) -> str:
-        """Returns what is not shown of what the writers of some commits had seen, in words."""
-        folded = {item.machine: item.sequence for item in self.state.heads}
-        listed = {(item.machine, item.sequence) for item in self._shown}
-        spans: dict[bytes, list[tuple[int, tuple[int, int]]]] = defaultdict(list)
+    @property
+    def contradiction(self) -> str:
+        """What one of the writers had seen that is not shown, in words."""
+        return next(iter(self.contradictions.values()), "")
+
+    def contradicting(self, heads: Mapping[RemoteName, Head]) -> dict[bytes, str]:
+        """Returns what is not shown of what the writers of some commits had seen, by machine."""
+        of_machines: dict[bytes, dict[RemoteName, Head]] = defaultdict(dict)
         for name, head in heads.items():
-            spans[name.machine] += [(name.sequence, span) for span in head.void]
-        for name, head in heads.items():
+            of_machines[name.machine][name] = head
+        said = ((each, self._contradicts(each, own)) for each, own in of_machines.items())
+        return {machine: words for machine, words in said if words}
+
+    def _contradicts(self, machine: bytes, heads: Mapping[RemoteName, Head]) -> str:
+        """Returns what is not shown of what a machine had seen, in words."""
+        own_hash = state_hash(self.state)
+        for head in heads.values():
             if head.state > self.number or (
-                head.state == self.number and head.state_hash != state_hash(self.state)
+                head.state == self.number and head.state_hash != own_hash
             ):
-                return f"is at state {self.number}, and machine {name.machine.hex()} saw another"
+                return f"is at state {self.number}, and machine {machine.hex()} saw another"
             for seen in head.seen:
                 if self.hides(seen):
-                    return not_listed(seen.machine, seen.sequence)
-            for number in range(folded.get(name.machine, 0) + 1, name.sequence):
-                is_excused = (name.machine, number) in listed or any(
-                    first <= number <= last
-                    for sequence, (first, last) in spans[name.machine]
-                    if sequence > number
-                )
-                if not is_excused:
-                    return not_listed(name.machine, number)
-        return ""
+                    return not_listed(seen.machine, seen.sequence, machine)
+        numbers = [item.sequence for item in self._shown if item.machine == machine]
+        excused = [(number, number) for number in numbers]
+        for name, head in heads.items():  # of what was sent before it
+            excused += [(first, min(last, name.sequence - 1)) for first, last in head.void]
+        folded = {item.machine: item.sequence for item in self.state.heads}
+        number = folded.get(machine, 0) + 1
+        for first, last in sorted(excused):  # a thief of its key says of thousands of millions
+            if first > number:
+                break
+            number = max(number, last + 1)
+        is_hidden = number < max(name.sequence for name in heads)
+        return not_listed(machine, number, machine) if is_hidden else ""
 
     @cached_property
     def reliable_commits(self) -> dict[bytes, CommitEntry]:
@@ -683,11 +695,11 @@ class Remote:
         """
         lacks: dict[str, Corrupt] = {}
         view = self._read_without(own, lacks, skips_damaged=skips_damaged)
-        while own is None and view.has_state and view.contradicts(view.heads):
+        while own is None and view.has_state and view.contradicting(view.heads):
             newer = self._read_without(own, lacks, skips_damaged=skips_damaged)
-            words = newer.contradicts(view.heads)
-            view = replace(newer, contradiction=words)
-            if words:
+            found = newer.contradicting(view.heads)
+            view = replace(newer, contradictions=found)
+            if found:
                 break
         if not skips_damaged:
             view.require_whole()

@@ -982,7 +982,9 @@ class Remotes:
         Raises InvalidArgument, NotFound, Refused, Busy.
         """
         with (
-            self._connected(name, "revoke a machine", newest_keys=True) as remote,
+            self._connected(
+                name, "revoke a machine", newest_keys=True, may_contradict=True
+            ) as remote,
             _alone(remote, "remote members"),
         ):
             connection = remote.connection
@@ -998,6 +1000,7 @@ class Remotes:
                     f"The machine {member.id} is a {member.role}, which knows no secret: only to "
                     "revoke an owner takes another one"
                 )
+            self._require_consistent(connection, remote.view, revoked=identity)
             if member.role == MemberRole.WRITER.words:
                 connection.remove_writer(identity)
                 remote.note(remote.view.number, remote.view.state)
@@ -1430,11 +1433,17 @@ class Remotes:
             seen = connection.marks_of(view, accepts=self._accepts_rollback)
             _registry(session).note(name, known, seen, hides)
 
-    def _require_consistent(self, connection: Connection, view: View) -> None:
-        """Raises Refused where what a view shows had seen what it does not show."""
+    def _require_consistent(
+        self, connection: Connection, view: View, revoked: bytes | None = None
+    ) -> None:
+        """Raises Refused where what a view shows had seen what it does not show.
+
+        It does not matter what a machine says that is about to be revoked.
+        """
         is_current = connection.format.collection is not Collection.NONE
-        if view.contradiction and is_current and not self._accepts_rollback:
-            raise set_back(connection.url, view.contradiction)
+        said = (words for machine, words in view.contradictions.items() if machine != revoked)
+        if is_current and not self._accepts_rollback and (words := next(said, "")):
+            raise set_back(connection.url, words)
 
     def _secret(self, session: Session, known: KnownRemote) -> SecretSource:
         """Returns what gives the secret of a remote: the key of this machine, if it was invited."""
@@ -1470,6 +1479,7 @@ class Remotes:
         changes_history: bool = False,
         frees_space: bool = False,
         newest_keys: bool = False,
+        may_contradict: bool = False,
         prepare: Callable[[Connection], None] | None = None,
     ) -> Iterator[_RemoteSession]:
         """Opens the store and a remote, and reads what is visible there.
@@ -1478,7 +1488,8 @@ class Remotes:
         which is a warning; any other one raises Corrupt. With ``reads_all`` nothing is taken from
         what was kept of the remote. What is remembered of the root's history there changes in one
         process at a time. A command that ``frees_space`` uses the room that is kept for it, and one
-        with ``newest_keys`` opens no slot that may be left of a rotation. What
+        with ``newest_keys`` opens no slot that may be left of a rotation. With
+        ``may_contradict`` the caller looks itself whether machines saw what is not shown. What
         ``prepare`` does comes before all that is read. A damaged commit is a warning.
         """
         with opened(self._context, doing, recover=False) as session:
@@ -1511,7 +1522,8 @@ class Remotes:
                 if not only_reads:
                     view.require_whole()
                 _warn_of_damage(session.context, connection, view)
-                self._require_consistent(connection, view)
+                if not may_contradict:
+                    self._require_consistent(connection, view)
                 self._note(session, name, known, connection, view)
                 yield _RemoteSession(session, name, connection, view)
 
