@@ -201,3 +201,21 @@ def test_an_ordinary_user_is_not_led_on_either(what):
         as_nobody(write)
 
         assert own.read_text() == "precious"
+
+
+@pytest.mark.parametrize("link", ["directory", "above/below"])
+def test_no_link_of_another_user_leads_an_import_elsewhere(tmp_path, link):
+    """Else what is private is in a snapshot, and where that is restored."""
+    place = Place(tmp_path / "place")
+    source = place.theirs / link
+    made = source if source.parent == place.theirs else source.parent
+    made.symlink_to(place.victim)
+    os.chown(made, OTHER_ID, OTHER_ID, follow_symlinks=False)
+    handle = Handle(place.context(UnsyncedFileSystem()))
+
+    with pytest.raises(Refused) as refused:
+        handle.import_from(source)
+
+    assert refused.value.code is ErrorCode.FOREIGN_OWNER
+    assert len(handle.list()) == 1
+    handle.import_from(place.victim)

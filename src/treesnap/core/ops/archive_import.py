@@ -44,6 +44,7 @@ from treesnap.core.ops.context import Context, Session, check_root, refuse_dange
 from treesnap.core.ops.create import check_name, check_words, metadata_of
 from treesnap.core.ops.history.archive_tree import archive_tree
 from treesnap.core.ops.maintenance.space import maintain, with_room, with_settings
+from treesnap.core.ops.trust import real_target
 from treesnap.core.store.writer import Added, EpochChanged, Writer, retry_overtaken
 from treesnap.core.worktree.scan.scanner import Scanner
 
@@ -93,7 +94,7 @@ def import_from(context: Context, source: str | Readable, request: CaptureReques
             path=source,
         )
     if os.path.isdir(source):
-        directory = os.path.realpath(source)
+        directory = real_target(source, "source")
         _refuse_directory(context, directory, force=request.force)
         return _import(context, request, directory)
     return _import(context, request, lambda: _opened_file(context.fs, source))

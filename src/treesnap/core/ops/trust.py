@@ -142,14 +142,14 @@ def refuse_foreign_remote(directory: str) -> None:
     _refuse_if("remote", lookup.real, problem)
 
 
-def real_target(path: str) -> str:
-    """Returns the real path of what is about to be written at an absolute path.
+def real_target(path: str, what: str = "target") -> str:
+    """Returns the real path of what is about to be written, or captured, at an absolute path.
 
     Raises Refused where a link of another user would lead the superuser there.
     """
     lookup = looked_up(path)
     if os.geteuid() == _SUPERUSER_ID:
-        _refuse_if("target", lookup.real, _link_problem(lookup.links))
+        _refuse_if(what, lookup.real, _link_problem(lookup.links))
     return lookup.real
 
 
