@@ -41,6 +41,25 @@ def test_capture_after_packs_were_lost_holds_everything(tmp_path):
     assert live == restored(handle, "latest", tmp_path / "out")
 
 
+@pytest.mark.parametrize("is_collected", [False, True])
+@pytest.mark.parametrize("lost_size", [1, 900, 2500])
+def test_capture_after_packs_were_cut_off_holds_everything(tmp_path, lost_size, is_collected):
+    """Beginning in the last block, in the middle of one, and where a whole one is gone."""
+    handle = handle_on(tmp_path)
+    handle.create()
+    (tmp_path / "root" / "c").write_bytes(os.urandom(1000))
+    handle.create()
+    for pack in (tmp_path / "store" / "packs").iterdir():
+        os.truncate(pack, pack.stat().st_size - lost_size)
+    if is_collected:
+        handle.gc()
+
+    handle.create()
+
+    live = {name: (tmp_path / "root" / name).read_bytes() for name in ("a", "sub/b", "c")}
+    assert live == restored(handle, "latest", tmp_path / "out")
+
+
 def test_capture_after_repair_heals_what_a_flipped_bit_took(tmp_path):
     handle = handle_on(tmp_path)
     first = handle.create()

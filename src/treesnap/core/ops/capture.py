@@ -69,7 +69,7 @@ def usable_cache(session: Session, listing: SnapshotListing | None = None) -> St
 
 
 def _is_pack_lost(store: Store) -> bool:
-    """Returns whether a pack is missing that no collection has removed."""
+    """Returns whether a pack is gone or cut off that no collection has removed."""
     if not store.missing_packs():
         return False
     from treesnap.core.store.collector import lost_packs  # a look at the tree does without it

@@ -72,7 +72,7 @@ def read_state(fs: ReadingFileSystem, layout: Layout) -> CollectorState:
 
 
 def lost_packs(store: Store) -> set[bytes]:
-    """Returns the packs that the index names, that are gone, and that no collection removed.
+    """Returns the packs that are gone or cut off, and that no collection removed.
 
     Condemned ones may be gone: a collection that was killed had no time to write the index.
     """

@@ -192,15 +192,18 @@ class PackReader:
             raise unreadable(self._layout.pack(pack_id), error) from error
 
     def has_object(self, entry: IndexEntry) -> bool:
-        """Returns whether the object that the index promises is really there.
+        """Returns whether the object that the index promises is really there, with all its block.
 
-        Costs two small reads for each block.
+        Costs three small reads for each block.
         """
         table = self._tables.get(entry.block)
         if table is None:
             try:
                 table = self._read_table(entry.block)
+                is_whole = self._read_at(entry.pack_id, 1, entry.offset + entry.block.size - 1)
             except (FileNotFoundError, PermissionError, Corrupt):
+                return False
+            if not is_whole:
                 return False
             self._tables[entry.block] = table
             if len(self._tables) > _KNOWN_TABLES_MAX:

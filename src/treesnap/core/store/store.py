@@ -487,6 +487,10 @@ class Store:
         ]
 
     def missing_packs(self) -> set[bytes]:
-        """Returns the packs that the index knows of and that do not exist. Costs one listing."""
-        names = set(self.fs.list_names(self.layout.packs))
-        return {pack_id for pack_id in self.index.covered() if pack_id.hex() not in names}
+        """Returns the packs that are gone, or shorter than the index knows them to be.
+
+        Costs a listing, and a look per file.
+        """
+        covered = self.index.covered()
+        sizes = self.packs.sizes()
+        return {pack_id for pack_id, size in covered.items() if sizes.get(pack_id, -1) < size}
