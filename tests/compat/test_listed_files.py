@@ -57,6 +57,31 @@ def test_a_line_costs_no_more_than_its_length(tmp_path, line):
     assert "a.py" in listed_files([f"- {line}"], str(tmp_path)).files
 
 
+def test_what_a_step_will_create_is_named_in_any_form(tmp_path):
+    lines = {
+        "[NEW] src/a.ts": ["src/a.ts"],
+        "(new) src/b.ts": ["src/b.ts"],
+        "(src/c.ts)": ["src/c.ts"],
+        "src/d.ts.": ["src/d.ts"],
+        "src/e.ts and src/f.ts": ["src/e.ts", "src/f.ts"],
+        "g.ts + h.ts": ["g.ts", "h.ts"],
+        "**File:** `src/i.ts`": ["src/i.ts"],
+        "src/j.ts, src/k.ts": ["src/j.ts", "src/k.ts"],
+        "| src/l.ts | create |": ["src/l.ts"],
+        "src/m.ts -> src/n.ts": ["src/m.ts", "src/n.ts"],
+    }
+
+    named = set(listed_files([f"- {line}" for line in lines], str(tmp_path)).files)
+
+    assert {path for paths in lines.values() for path in paths} <= named
+
+
+def test_a_name_with_blanks_that_is_to_come_is_one_file(tmp_path):
+    lines = ["- my notes.md", "- docs/my notes.md"]
+
+    assert listed_files(lines, str(tmp_path)).files == ("my notes.md", "docs/my notes.md")
+
+
 def test_a_deep_path_is_named(tmp_path):
     path, fd = "d/" * 1_200, os.open(tmp_path, os.O_RDONLY)
     for _ in range(1_200):

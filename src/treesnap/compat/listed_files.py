@@ -4,7 +4,9 @@ Models decorate the lines of a list in more ways than a grammar can hold: emphas
 boxes, labels, arrows, remarks. So the tree has the last word. Whatever run of whole tokens in a
 line is a path that exists is named, the longest run first, beside what the line reads as. So is
 each word of the rest that looks like a path, because the step may create it: ``a.ts, new.ts``,
-``a.ts -> b.ts``. A line that is none of these is *unclear*; the caller says so.
+``a.ts -> b.ts``. Of an item of which nothing exists these are the words with an ending that are
+in a directory, or several of them: ``[NEW] src/a.ts``, ``a.ts and b.ts``. A line that is none of
+these is *unclear*; the caller says so.
 
 The tree is looked at one directory at a time, never through a link, and only in directories that
 a line leads to; a line costs no system call for names that are listed already.
@@ -153,6 +155,8 @@ class _ListReader:
             paths.append(path)
         if existing:
             paths += self._to_come(given)
+        elif bullet is not None:
+            paths += self._surely_to_come(given)
         if bullet is None and _has_blank(given) and not existing:
             return _Named([], is_clear=False)  # prose: it is not an item of the list
         return _Named(list(dict.fromkeys((*paths, *existing))), is_clear=is_clear)
@@ -186,6 +190,15 @@ class _ListReader:
             is_below_known = bool(slash) and bool(self._listed(first))
             if (is_below_known or _ENDING.search(path)) and self._may_come(path):
                 yield path
+
+    def _surely_to_come(self, given: str) -> list[str]:
+        """Returns what looks like a path in an item of which nothing exists.
+
+        Less counts there than beside what exists: one word with an ending may be the last one of a
+        name with blanks.
+        """
+        paths = [path for path in self._to_come(given) if _ENDING.search(path)]
+        return [path for path in paths if "/" in path or len(paths) > 1]
 
     def _rest(self, text: str) -> str:
         """Returns a text without the paths in it that exist."""
