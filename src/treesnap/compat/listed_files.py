@@ -156,7 +156,7 @@ class _ListReader:
         if existing:
             paths += self._to_come(given)
         elif bullet is not None:
-            paths += self._surely_to_come(given)
+            paths += self._alone_to_come(given)
         if bullet is None and _has_blank(given) and not existing:
             return _Named([], is_clear=False)  # prose: it is not an item of the list
         return _Named(list(dict.fromkeys((*paths, *existing))), is_clear=is_clear)
@@ -191,13 +191,17 @@ class _ListReader:
             if (is_below_known or _ENDING.search(path)) and self._may_come(path):
                 yield path
 
-    def _surely_to_come(self, given: str) -> list[str]:
+    def _alone_to_come(self, given: str) -> list[str]:
         """Returns what looks like a path in an item of which nothing exists.
 
         Less counts there than beside what exists: one word with an ending may be the last one of a
         name with blanks.
         """
-        paths = [path for path in self._to_come(given) if _ENDING.search(path)]
+        paths = [
+            path
+            for path in self._to_come(given)
+            if _ENDING.search(path) and path.count("[") == path.count("]")
+        ]
         return [path for path in paths if "/" in path or len(paths) > 1]
 
     def _rest(self, text: str) -> str:

@@ -978,7 +978,7 @@ class Remotes:
         could read, keys are made anew, so that it reads nothing that is stored later. What was
         stored before it can read as long as its credentials of the place are good. An owner knows
         a secret: then ``secret`` is the one that alone opens the remote from now on. It is asked
-        for before anything changes, and refused where it is set for a machine that is no owner.
+        for before anything changes, and refused where it is set for a machine that is not an owner.
         Raises InvalidArgument, NotFound, Refused, Busy.
         """
         with (

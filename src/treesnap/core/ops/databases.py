@@ -27,7 +27,6 @@ from treesnap.core.model.entries import (
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.snapshots import Snapshot
 from treesnap.core.ops.context import Session
-from treesnap.core.ops.tree_state import State
 from treesnap.core.worktree.directory import DirectoryChain, open_chain
 
 _SUFFIXES = (*DATABASE_LOG_SUFFIXES, b"-shm")
@@ -103,7 +102,10 @@ def said_of_database(path: bytes, entry: Entry | None) -> object:
 
 
 def logs_left(
-    session: Session, skipped: Iterable[Skipped], puts: Container[bytes], target: State
+    session: Session,
+    skipped: Iterable[Skipped],
+    puts: Container[bytes],
+    restored: Callable[[bytes], Entry | None],
 ) -> list[bytes]:
     """Returns the logs that a restore leaves beside databases of another state.
 
@@ -115,7 +117,7 @@ def logs_left(
         if item.reason == SkipReason.EXCLUDED
         and item.path.endswith(DATABASE_LOG_SUFFIXES)
         and (database := item.path.rpartition(b"-")[0]) in puts
-        and is_database(session.store.get, target.entry(database))
+        and is_database(session.store.get, restored(database))
     )
 
 

@@ -157,7 +157,7 @@ def is_hex(name: str, length: int) -> bool:
 def root_names(fs: ReadingFileSystem, directory: str) -> list[str]:
     """Returns the ids of the roots that have a directory of their own in another one, sorted.
 
-    What is no directory there is of no root. Costs a listing, and a look per root.
+    What is not a directory there is of no root. Costs a listing, and a look per root.
     """
     names = []
     for name in fs.list_names(directory):

@@ -523,7 +523,7 @@ class _RestoreAttempt:
 
 def _warn_of_logs(session: Session, seen: Capture, work: RestoreWork) -> None:
     """Warns of logs that stay beside databases of SQLite that were put back."""
-    left = logs_left(session, seen.result.skipped, work.plan.puts, work.target)
+    left = logs_left(session, seen.result.skipped, work.plan.puts, work.target.entry)
     if left:
         session.monitor.warn(
             WarningCode.DATABASE_LOG_LEFT,
