@@ -187,4 +187,3 @@ def test_a_file_that_is_named_like_a_root_is_of_none(made, tmp_path, folder):
     for operation in OPERATIONS.values():
         operation(handle)
     assert len(handle.root_list()) == 1
-    handle.store_move(tmp_path / "moved")
