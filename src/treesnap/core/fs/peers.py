@@ -25,6 +25,7 @@ from __future__ import annotations
 import _socket as socket
 import os
 import sys
+import time
 
 from treesnap.core.fs import HAS_COMPANIONS
 
@@ -143,19 +144,24 @@ def received(
 ) -> tuple[bytes, int, list[int]]:
     """Returns a message, the process that sent it, and so many descriptors in it at most.
 
-    Raises OSError, also when it is too long or cut short.
+    The timeout of the connection is also that of the whole message, however small the pieces are
+    in which it comes. Raises OSError, also when it is too long or cut short.
     """
     head, sender, fds = _piece(connection, _SIZE_BYTES, fds_max)
     left = int.from_bytes(head, "little")
     if len(head) < _SIZE_BYTES or left > size_bytes_max:
         raise OSError("a message is too long or cut short")
     pieces = []
+    patience_s = connection.gettimeout()
+    end_s = None if patience_s is None else time.monotonic() + patience_s
     while left:
         piece = connection.recv(min(left, _PIECE_SIZE))
         if not piece:
             raise OSError("a message was cut short")
         pieces.append(piece)
         left -= len(piece)
+        if left and end_s is not None and time.monotonic() > end_s:
+            raise TimeoutError("a message takes too long")
     return b"".join(pieces), sender, fds
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,6 +86,18 @@ def test_a_message_that_is_too_long_is_not_read(pair):
 
     with pytest.raises(OSError, match="too long"):
         received(other, 6)
+
+
+def test_a_message_in_small_pieces_takes_no_longer_than_one_piece_may(pair, monkeypatch):
+    one, other = pair
+    times_s = iter([0.0, 29.0, 31.0])
+    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: next(times_s)))
+    monkeypatch.setattr(peers, "_PIECE_SIZE", 1)
+    one.sendall((9).to_bytes(4, "little") + b"ab")
+    one.close()
+
+    with pytest.raises(TimeoutError, match="takes too long"):
+        received(other, 9)
 
 
 def test_a_command_line_comes_back_with_its_variables_and_its_input():
