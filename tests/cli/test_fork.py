@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+
 import pytest
 
 
@@ -20,6 +22,25 @@ def test_each_directory_is_named_with_what_became_of_its_files(snap, place):
     lines = outcome.out.splitlines()
     assert [line.split()[0] for line in lines] == [str(place / "one"), str(place / "two")]
     assert all(" cloned, " in line and " copied (" in line for line in lines)
+
+
+def test_what_a_fork_of_an_import_does_not_get_is_listed(snap, place, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "program").touch()
+    (tmp_path / "theirs" / "program").chmod(0o4755)
+    snap("import", str(tmp_path / "theirs"), "--name", "theirs")
+
+    outcome = snap("fork", "theirs", str(place / "fork"))
+
+    *left_out, way = outcome.err.splitlines()
+    assert left_out == [
+        "Left out, because the snapshot may come from elsewhere: 1 of",
+        "  program (set-user-id)",
+    ]
+    assert not (place / "fork" / "program").stat().st_mode & stat.S_ISUID
+    *_, identity, _, _, option = way.split()
+    snap("restore", identity, "--to", str(place / "whole"), option)
+    assert (place / "whole" / "program").stat().st_mode & stat.S_ISUID
 
 
 def test_json_names_roots_and_bases(snap, place):

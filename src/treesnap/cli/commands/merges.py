@@ -10,7 +10,7 @@ from treesnap.cli.command import command, pass_invocation
 from treesnap.cli.hints import advising_on_absent, advising_on_paths
 from treesnap.cli.invocation import Invocation
 from treesnap.cli.options import conflict_options, dry_run_option, session_option
-from treesnap.cli.output.as_text import change_lines, short_id, skipped_lines
+from treesnap.cli.output.as_text import change_lines, privilege_lines, short_id, skipped_lines
 from treesnap.cli.output.streams import is_terminal
 from treesnap.core.diff.three_way import TEXT_SIZE_MAX
 from treesnap.core.model.errors import RanTogether, printable
@@ -48,6 +48,9 @@ def fork(invocation: Invocation, *, ref: str, directories: Sequence[str]) -> Non
         places = [invocation.absolute(directory, handle.root) for directory in directories]
         result = handle.fork(invocation.resolve(handle, ref), places)
     invocation.output.result("fork", result.to_dict, _fork_lines(result))
+    identity = short_id(result.snapshot_id)
+    way = invocation.command_text("restore", identity, "--to", "DIR", "--privileged")
+    invocation.output.note(*privilege_lines(result.privileges, way=way))
 
 
 def _fork_lines(result: ForkResult) -> Iterator[str]:
