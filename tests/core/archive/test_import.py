@@ -243,6 +243,10 @@ HOSTILE = {
         [(info("a/b"), b"x"), (info("a"), b"x")],
         "as a directory and as something else",
     ),
+    "a directory for a file": (
+        [(info("a"), b"x"), (info("a", tarfile.DIRTYPE), b"")],
+        "leads through something",
+    ),
     "a link to nothing": (
         [(info("a", tarfile.LNKTYPE, linkname="b"), b"")],
         "is not a file before",
