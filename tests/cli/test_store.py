@@ -204,7 +204,7 @@ def test_stats_tell_of_snapshots_that_could_not_be_read(snap, history, store):
 
 def test_list_shows_what_each_snapshot_added(snap, history):
     _, oldest = snap("list").out.splitlines()
-    assert oldest.split()[3].startswith("+293.")
+    assert oldest.split()[3].partition(".")[0] in {"+293", "+294"}  # the times compress as they may
     assert [item["added_bytes"] > 300_000 for item in snap("list", "--json").json["snapshots"]] == [
         False,
         True,
