@@ -427,8 +427,9 @@ class FirstSignal:
 
     def arrived(self, number: int) -> None:
         """Counts a signal, and raises for the first one."""
+        is_first = not self.numbers  # before another one can arrive in between
         self.numbers.append(number)
-        if len(self.numbers) == 1 and not self._is_deferring:
+        if is_first and not self._is_deferring:
             self._raise()
 
     @contextmanager
