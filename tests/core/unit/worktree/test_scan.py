@@ -144,23 +144,6 @@ def test_a_directory_too_deep_to_be_walked_is_unreadable(handle_on, root, monkey
     assert names(handle_on(), result) == {b"1", b"directory", b"file", b"pipe"}
 
 
-@pytest.mark.usefixtures("of_any_depth")
-def test_a_directory_whose_paths_take_too_much_memory_is_unreadable(handle_on, root):
-    """It would be hundreds of megabytes; a path of 4,096 bytes stays far below."""
-    fd, name = os.open(root, os.O_RDONLY), b"d" * 200
-    for _ in range(600):
-        os.mkdir(name, dir_fd=fd)
-        above, fd = fd, os.open(name, os.O_RDONLY, dir_fd=fd)
-        os.close(above)
-    os.close(fd)
-
-    result = handle_on().create()
-
-    ((path, reason),) = reasons(result).items()
-    assert reason == UNREADABLE
-    assert 400 < len(path) // 201 < 420
-
-
 class TestAFile:
     @pytest.mark.parametrize(("method", "name"), [("open", b"file"), ("lstat", b"pipe")])
     def test_that_goes_when_it_is_listed_is_not_in_the_snapshot(

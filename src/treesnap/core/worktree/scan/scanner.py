@@ -95,9 +95,6 @@ _PASSING = (SkipReason.UNREADABLE, SkipReason.MOUNT)
 
 DEPTH_MAX = 16384
 """Directories deeper than this are reported as unreadable."""
-PATHS_BYTES_MAX = 16 << 20
-"""And those whose path has more bytes than this, together with the paths of all above it, because
-each of them is held: 4,096 levels of names of one byte, and 400 of names of 200."""
 
 
 class KnownChanges(NamedTuple):
@@ -490,8 +487,6 @@ class Visit(NamedTuple):
     """The paths in it that are looked at although they are excluded."""
     is_fresh: bool = True
     """Whether its own metadata may be new."""
-    paths_bytes: int = 0
-    """The bytes of its path, and of the paths of the directories above it."""
 
 
 class Directory:
@@ -516,7 +511,6 @@ class Directory:
         self._progress = LargeFileProgress(walk.monitor)
         self.path: bytes = visit.path
         self.name: bytes = visit.name
-        self._paths_bytes = visit.paths_bytes
         self._scope = visit.scope
         self._revealed = visit.revealed
         self._stat = stat
@@ -779,7 +773,6 @@ class Directory:
         """
         name = names[-1]
         path = treepath.join(self.path, name)
-        paths_bytes = self._paths_bytes + len(path)
         scope = self._scope.names[name] if self._scope is not None else None
         revealed = self._revealed.names.get(name) if self._revealed is not None else None
         exclusions = self.exclusions
@@ -788,7 +781,7 @@ class Directory:
         elif name in self._excluded:
             exclusions = Exclusions.of_all(path)
         try:
-            if len(names) > DEPTH_MAX or paths_bytes > PATHS_BYTES_MAX:
+            if len(names) > DEPTH_MAX:
                 raise OSError(errno.ENAMETOOLONG, "It is too deep")
             visit = Visit(
                 path,
@@ -798,7 +791,6 @@ class Directory:
                 self._changed.at(name) if self._changed is not None else None,
                 revealed,
                 is_fresh=name in self._fresh,
-                paths_bytes=paths_bytes,
             )
             return self._walk.enter(chain.open_names(names), visit)
         except FileNotFoundError:
