@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 import pytest
 
 import treesnap
-from treesnap import Corrupt, MergeConflict
+from treesnap import Corrupt, CreateOptions, MergeConflict
 from treesnap.core.model.events import CollectingMonitor
 
 KILLED_WRITER = """
@@ -134,6 +134,15 @@ def test_a_database_that_is_captured_alone_is_captured_with_its_log(root, handle
     assert made.absent == ()
     assert {entry.name for entry in handle.ls(made.id)} >= {b"lab.db", b"lab.db-wal"}
     assert state_of(root / "lab.db") == ("ok", {"last": 30, "later": 2970})
+
+
+def test_a_file_that_becomes_a_database_before_the_capture_is_captured_with_its_log(root, handle):
+    (root / "later.db").write_text("none yet")
+    line = "cp lab.db later.db && echo log > later.db-wal"
+    handle.create(["later.db"], options=CreateOptions(validate=line))
+
+    (made,) = handle.list()
+    assert b"later.db-wal" in {entry.name for entry in handle.ls(made.id)}
 
 
 def test_a_block_over_a_database_rolls_back_the_log_that_its_body_left(root, handle):

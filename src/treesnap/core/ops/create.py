@@ -130,6 +130,7 @@ def create(
             asked = with_settings(session, request)
             with locked_root(session, "create"):
                 session.root.note_identity()
+                asked = _with_logs(context, asked)
                 if checkpoint_lock is not None:
                     refuse_overlap(session, asked.scope)
                 settled = settle(session, asked) if settle is not None else asked
@@ -169,9 +170,15 @@ def _checked(context: Context, request: CaptureRequest) -> CaptureRequest:
     _refuse_links(context, scope or ())
     if request.scope and not request.allow_absent:
         _refuse_unknown(context, request.scope)
-    if scope:
-        scope = tuple(without_nested(list(with_live_logs(context.fs, context.root, scope))))
     return request._replace(scope=scope)
+
+
+def _with_logs(context: Context, request: CaptureRequest) -> CaptureRequest:
+    """Returns a request of paths with the logs of databases among them, as they are now."""
+    if not request.scope:
+        return request
+    paths = with_live_logs(context.fs, context.root, request.scope)
+    return request._replace(scope=without_nested(list(paths)))
 
 
 def _validate(context: Context, line: str) -> None:
