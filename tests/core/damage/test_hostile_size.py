@@ -7,6 +7,7 @@ through all paths would not end before the test is given up.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -127,6 +128,40 @@ def test_no_command_takes_what_a_store_asks_for(scene, command, shape):
 
     assert scene.peak_of(*command) < PEAK_BYTES_MAX
     assert os.listdir(scene.root) == ["kept"]
+
+
+@pytest.fixture
+def chain_of_directories(scene):
+    """Makes directories below the root whose paths together are 125 MB; removes them at the end."""
+    name = b"d" * 250
+    fd = os.open(scene.root, os.O_RDONLY)
+    for _ in range(1000):
+        os.mkdir(name, dir_fd=fd)
+        above, fd = fd, os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(above)
+    os.close(fd)
+    yield scene.root / os.fsdecode(name)
+    subprocess.run(["rm", "-rf", scene.root], check=True)
+
+
+def test_no_walk_holds_the_paths_of_a_deep_root(scene, chain_of_directories):
+    """A walk held the path of each directory above it, and the stat cache had all of them.
+
+    A ``diff`` after a restore looked for each of them in all that had been removed.
+    """
+
+    def peak(*args: str) -> int:
+        ended = scene.snap(*args)
+        assert ended.exit_code == 0, ended.error
+        return ended.peak_bytes
+
+    peaks = {"first": peak("create"), "same": peak("create"), "status": peak("status")}
+    (scene.root / "new").write_bytes(b"new")
+    peaks["next"] = peak("create")
+    subprocess.run(["rm", "-rf", chain_of_directories], check=True)
+    peaks |= {"restore": peak("restore", "latest"), "diff": peak("diff")}
+    assert chain_of_directories.is_dir()
+    assert not [each for each in peaks.items() if each[1] > 90 << 20], peaks
 
 
 @pytest.mark.parametrize("shape", ["wide", "many"])

@@ -77,6 +77,7 @@ from treesnap.core.worktree.scan.listing import (
 from treesnap.core.worktree.scan.mapped_files import mapped_now, names_of
 from treesnap.core.worktree.scan.row_differences import row_differences
 from treesnap.core.worktree.scan.statcache import (
+    PATH_SIZE_MAX,
     RowPlace,
     StatCache,
     StatCacheBuilder,
@@ -487,6 +488,8 @@ class Visit(NamedTuple):
     """The paths in it that are looked at although they are excluded."""
     is_fresh: bool = True
     """Whether its own metadata may be new."""
+    above: Directory | None = None
+    """Where the walk comes from; it begins without one."""
 
 
 class Directory:
@@ -509,16 +512,17 @@ class Directory:
         """Takes what was seen of a directory; nothing is captured, reused or left out yet."""
         self._walk = walk
         self._progress = LargeFileProgress(walk.monitor)
-        self.path: bytes = visit.path
+        self.above: Directory | None = visit.above
+        is_kept = self.above is None or len(visit.path) <= PATH_SIZE_MAX
+        self.kept_path: bytes | None = visit.path if is_kept else None
+        """Its path from the root; None where it is long and there is a directory above."""
         self.name: bytes = visit.name
         self._scope = visit.scope
         self._revealed = visit.revealed
         self._stat = stat
         self._xattrs = xattrs
-        self._row: Row | None = None
-        self._place: RowPlace | None = None
-        if cached is not None:
-            self._row, self._place = cached
+        self._row: Row | None = cached[0] if cached is not None else None
+        self._place: RowPlace | None = cached[1] if cached is not None else None
         self._looked = looked
         self.exclusions: Exclusions = listing.exclusions
         """What is excluded in it."""
@@ -554,6 +558,19 @@ class Directory:
         """Subdirectories that are not entered, because nothing in them changed."""
         self._children: dict[bytes, Stored] = {}
         self._has_changed_children = False
+
+    @property
+    def path(self) -> bytes:
+        """Its path from the root; a long one is made anew each time."""
+        names: list[bytes] = []
+        directory = self
+        while directory.kept_path is None:
+            names.append(directory.name)
+            assert directory.above is not None
+            directory = directory.above
+        if not names:
+            return directory.kept_path
+        return b"/".join([directory.kept_path, *reversed(names)])
 
     def compare(self, changed: PathTree | None) -> None:
         """Compares what was seen with the row, and decides what to look at below."""
@@ -791,6 +808,7 @@ class Directory:
                 self._changed.at(name) if self._changed is not None else None,
                 revealed,
                 is_fresh=name in self._fresh,
+                above=self,
             )
             return self._walk.enter(chain.open_names(names), visit)
         except FileNotFoundError:

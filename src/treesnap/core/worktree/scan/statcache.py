@@ -65,6 +65,9 @@ RECENT_SHARE_MAX = 8
 """The second file has at most one row for this many rows of the first."""
 MARKS_MAX = 32
 """How many questions to a watcher may follow a mark before a newer mark is written."""
+PATH_SIZE_MAX = 4096
+"""Directories with a longer path have no row, and a walk keeps no such path: no program can name
+them, and in a tree of some thousand levels all paths together take gigabytes."""
 _BUFFER_SIZE = 1 << 20
 
 
@@ -157,6 +160,8 @@ class StatCache:
 
     def find(self, path: bytes) -> tuple[Row, RowPlace] | None:
         """Returns a directory's row and where it is, or None."""
+        if len(path) > PATH_SIZE_MAX:
+            return None
         if self.recent is not None:
             recent = self.recent.find(path)
             if recent is not None:
@@ -257,7 +262,12 @@ class StatCacheBuilder:
         self._note_if_listed(row)
 
     def add(self, row: Row, *, is_listed: bool = False) -> None:
-        """Adds a new row; with ``is_listed`` the next walk looks at the directory in any case."""
+        """Adds a new row; with ``is_listed`` the next walk looks at the directory in any case.
+
+        Where the path is longer than :data:`PATH_SIZE_MAX` it is always looked at, without a row.
+        """
+        if len(row.path) > PATH_SIZE_MAX:
+            return
         if is_listed:
             self._listed.append(row.path)
         else:
@@ -282,7 +292,7 @@ class StatCacheBuilder:
 
         New rows of these paths stay, whenever they are added.
         """
-        if self._old is not None:
+        if self._old is not None and len(path) <= PATH_SIZE_MAX:
             self._removed.add(path)
 
     def _write(self, data: bytes | memoryview) -> None:
