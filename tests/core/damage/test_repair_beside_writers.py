@@ -239,3 +239,38 @@ def test_a_capture_after_a_killed_repair_relies_on_nothing_that_was_damaged(root
 
     roots.handle("one").restore(made.snapshot.id, to=roots.base / "back")
     assert (roots.base / "back/sub/kept").read_bytes() == kept.read_bytes()
+
+
+def test_a_capture_after_a_killed_repair_relies_on_nothing_in_a_pack_that_is_not_there(tmp_path):
+    """The index had forgotten the pack by then, and the newest directory lies in another one."""
+
+    def later_ns() -> int:
+        return time.time_ns() + 60 * 10**9  # no file is so young that captures read it again
+
+    def handle(**options: Any) -> Handle:
+        defaults = {"fs": UnsyncedFileSystem(), "wait_s": 0.0, "clock_ns": later_ns}
+        return Handle(context_at(tmp_path / "root", str(tmp_path / "store"), **defaults | options))
+
+    kept = tmp_path / "root" / "kept"
+    kept.parent.mkdir()
+    kept.write_bytes(os.urandom(3000))
+    handle().create()
+    (first,) = pack_files(tmp_path / "store")
+    slot = acquire(UnsyncedFileSystem(), Layout(str(tmp_path / "store")))  # so that it is left
+    (tmp_path / "root" / "new").write_bytes(os.urandom(3000))
+    handle().create()
+    slot.release()
+    (tmp_path / "store/packs" / first).unlink()
+    fault = Fault(
+        number=len(list((tmp_path / "store/index").iterdir())),  # the last part that names the pack
+        methods=frozenset({"unlink"}),
+        where=lambda call: "/index/" in call.paths[-1],
+        moment=FaultMoment.AFTER,
+    )
+    with pytest.raises(Killed):
+        handle(fs=FaultyFileSystem(fault)).verify(read_data=True, repair=True)
+
+    made = handle().create()
+
+    handle().restore(made.snapshot.id, to=tmp_path / "back")
+    assert (tmp_path / "back/kept").read_bytes() == kept.read_bytes()
