@@ -56,7 +56,7 @@ def test_the_text_says_which_process_and_which_file(snap, root, running):
     result = snap("restore", "latest")
 
     assert result.code == 0
-    assert f"(pid {process_id}): file; it still uses the old file" in result.err
+    assert f"(pid {process_id}): file; it uses the old file until it opens it again" in result.err
     assert "open in python" in result.err
 
 

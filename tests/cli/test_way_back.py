@@ -138,3 +138,18 @@ def test_what_is_missing_outside_of_snapshots_has_advice_of_its_own(snap, histor
 
 def test_ref_that_is_neither_has_the_usual_advice(snap, history):
     assert "hint: 'snap list' shows the snapshots" in snap("restore", "nosuch").err
+
+
+def test_only_paths_were_captured(snap, root):
+    """'latest' is of the whole root: what is there instead is said, and how it is named."""
+    (root / "data.csv").write_text("1\n")
+    snap("create", "data.csv")
+
+    missing = snap("restore")
+    diff = snap("diff")
+
+    assert missing.err.splitlines()[-1].endswith("(only data.csv)")
+    assert diff.code == 5
+    assert diff.err.splitlines()[-1] == (
+        "hint: 'snap create' takes one; REF 'newest' names the one of other paths"
+    )

@@ -85,7 +85,9 @@ def title_of(snapshot: Snapshot, *, with_step: bool = True) -> str:
 def titled(snapshot: Snapshot) -> str:
     """Returns the beginning of a snapshot's id, and its title where it has one."""
     title = title_of(snapshot)
-    return short_id(snapshot.id) + (f" ({title})" if title else "")
+    if not title:
+        return short_id(snapshot.id)
+    return f"{short_id(snapshot.id)} {title if title.startswith('(') else f'({title})'}"
 
 
 def scope_text(scope: Sequence[bytes]) -> str:
@@ -297,4 +299,6 @@ def gap_text(gap: Gap) -> str:
 
 def _open_text(item: OpenFile) -> str:
     program = f"{printable(item.program)} (pid {item.process_id})"
-    return f"open in {program}: {path_text(item.path)}; it still uses the old file"
+    return (
+        f"open in {program}: {path_text(item.path)}; it uses the old file until it opens it again"
+    )

@@ -293,6 +293,10 @@ class StoreMissing(NotFound):
     code = ErrorCode.STORE_NOT_FOUND
 
 
+class OnlyOfPaths(NotFound):
+    """The snapshots that could have been meant are of other paths."""
+
+
 class NotOnRemote(NotFound):
     """A history on a remote does not have the snapshot that was named.
 

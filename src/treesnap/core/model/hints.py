@@ -198,6 +198,7 @@ HINTS: dict[str, str | None] = {
 """By the code of an error; None where its message says it all."""
 
 CLASS_HINTS: dict[str, str] = {
+    "OnlyOfPaths": "'snap create' takes one; REF 'newest' names the one of other paths",
     "KeysRotated": (
         "give a newer secret; or on a machine that has one, 'snap remote key remove' the slot of "
         "this one, and 'snap remote key add' this one again"

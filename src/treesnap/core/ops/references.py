@@ -16,7 +16,14 @@ from itertools import takewhile
 from treesnap.core.codec.root_files import NAMES, NameTable
 from treesnap.core.features import finders
 from treesnap.core.model.entries import ObjectId
-from treesnap.core.model.errors import Corrupt, ErrorCode, InvalidArgument, NotFound, quoted
+from treesnap.core.model.errors import (
+    Corrupt,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    OnlyOfPaths,
+    quoted,
+)
 from treesnap.core.model.late_regex import LateRegex
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.quantities import parse_moment, time_text
@@ -214,7 +221,9 @@ def _counted_back(
         back -= 1
     if is_anything_partial:
         what = "these paths" if any(paths) else "the whole root"
-        raise NotFound(f"This root has no snapshot {ref!r} of {what}; 'newest' is of other paths")
+        raise OnlyOfPaths(
+            f"This root has no snapshot {ref!r} of {what}; 'newest' is of other paths"
+        )
     raise unknown(ref, has_any=_has_any(session))
 
 
