@@ -26,16 +26,19 @@ DIRECTORIES = 7
 
 
 class Looks(WrappedFileSystem):
-    """Counts the directories below a root that are listed, and all calls."""
+    """Counts all calls, and the directories below a root that are listed, but for its store."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, store: Path) -> None:
         super().__init__()
         self._root = str(root)
+        self.store = store
         self.listed = 0
         self.calls = 0
 
     def around(self, call: Call) -> Any:
-        if call.method == "scan" and str(call.path).startswith(self._root):
+        path = str(call.path)
+        is_below = path.startswith(self._root) and not path.startswith(str(self.store))
+        if call.method == "scan" and is_below:
             self.listed += 1
         self.calls += 1
         return call.proceed()
@@ -48,7 +51,7 @@ class WatchedWorld:
         self.directory = directory
         self.root = directory / "root"
         self.store = directory / "store"
-        self.looks = Looks(self.root)
+        self.looks = Looks(self.root, self.store)
         self.now_ns = 0
         self.stack = ExitStack()
         self.notifiers: list[Notifier] = []

@@ -170,7 +170,7 @@ def restored(handle: Handle, ref: str) -> list[str]:
 
 def test_others_that_ask_look_at_nothing_but_what_changed(watch, handle):
     watch()
-    looks = Looks(Path(handle.root))
+    looks = Looks(Path(handle.root), Path(handle.store_path))
     other = Handle(context_at(root=handle.root, store_path=handle.store_path, fs=looks))
     other.create()
     looks.listed = 0
