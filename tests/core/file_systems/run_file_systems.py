@@ -2,8 +2,9 @@
 
 A virtual machine boots a kernel of Debian's by emulation, so it needs no right of its host. Its
 programs are those of this machine, whose directories it sees read-only; its disks are files in its
-memory. Packages are downloaded by apt and unpacked below the directory that is named, and nothing
-is installed. In it, ``going_back`` tries each file system and prints what came of it.
+memory. Packages that are not installed are downloaded by apt and unpacked below the directory that
+is named, and nothing is installed. In it, ``going_back`` tries each file system and prints what
+came of it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("qemu-system-x86", "busybox-static", "f2fs-tools", "nfs-kernel-server")
+PACKAGES = (
+    *("qemu-system-x86", "busybox-static", "nfs-kernel-server"),
+    *("dosfstools", "e2fsprogs", "exfatprogs", "f2fs-tools"),
+)
 KERNEL = "linux-image-amd64"
 MODULES = (
     *("virtio_pci", "9pnet_virtio", "9p", "loop", "crc32c_generic", "crc32_generic"),
@@ -58,12 +63,23 @@ def unpacked(cache: Path) -> Path:
     return tree
 
 
+def within(tree: Path, path: str) -> Path:
+    """Returns where something of a package is: unpacked, or of one that is installed."""
+    return tree / path if (tree / path).exists() else Path("/") / path
+
+
+def kernel_in(tree: Path) -> Path:
+    """Returns the newest kernel that was unpacked, or else that is installed."""
+    kernels = list((tree / "boot").glob("vmlinuz-*")) or list(Path("/boot").glob("vmlinuz-*"))
+    return max(kernels, key=lambda kernel: [int(part) for part in re.findall(r"\d+", kernel.name)])
+
+
 def modules(tree: Path) -> Iterator[Path]:
     """Yields the files of the kernel's modules that are needed, each after what it needs."""
-    (top,) = (tree / "lib/modules").iterdir()
+    top = within(tree, f"lib/modules/{kernel_in(tree).name.removeprefix('vmlinuz-')}")
     if not (top / "modules.dep").exists():
         version = top.name
-        subprocess.run([tree / "bin/busybox", "depmod", "-b", tree, version], check=True)
+        subprocess.run([within(tree, "bin/busybox"), "depmod", "-b", tree, version], check=True)
     needs: dict[str, list[str]] = {}
     for line in (top / "modules.dep").read_text().splitlines():
         name, _, others = line.partition(":")
@@ -83,7 +99,7 @@ def initial_files(tree: Path, script: str, place: Path) -> Path:
     files = place / "files"
     for name in ("bin", "lib", "proc", "sys", "dev", "host"):
         (files / name).mkdir(parents=True)
-    shutil.copy(tree / "bin/busybox", files / "bin/busybox")
+    shutil.copy(within(tree, "bin/busybox"), files / "bin/busybox")
     order = []
     for module in modules(tree):
         shutil.copy(module, files / "lib" / module.name)
@@ -94,7 +110,7 @@ def initial_files(tree: Path, script: str, place: Path) -> Path:
     archive = place / "initrd.gz"
     names = "\n".join(str(path.relative_to(files)) for path in sorted(files.rglob("*")))
     packed = subprocess.run(
-        [tree / "bin/busybox", "cpio", "-o", "-H", "newc"],
+        [within(tree, "bin/busybox"), "cpio", "-o", "-H", "newc"],
         cwd=files,
         input=names.encode(),
         capture_output=True,
@@ -162,17 +178,16 @@ def _mounting(name: str) -> Iterator[str]:
 
 def boot(tree: Path, place: Path, names: list[str]) -> list[dict[str, Any]]:
     """Starts the machine and prints what it says; returns the results."""
-    (kernel,) = (tree / "boot").glob("vmlinuz-*")
     scratch = place / "scratch"
     scratch.mkdir()
     archive = initial_files(tree, guest_script(tree, names), place)
     shared = ["security_model=none", "multidevs=remap"]
     words = [
-        tree / "usr/bin/qemu-system-x86_64",
-        *("-L", tree / "usr/share/qemu", "-L", tree / "usr/share/seabios"),
+        within(tree, "usr/bin/qemu-system-x86_64"),
+        *("-L", within(tree, "usr/share/qemu"), "-L", within(tree, "usr/share/seabios")),
         *("-accel", "tcg", "-cpu", "max", "-m", "1536", "-smp", "1", "-nographic", "-no-reboot"),
         *("-nic", "none"),
-        *("-kernel", kernel, "-initrd", archive),
+        *("-kernel", kernel_in(tree), "-initrd", archive),
         *("-append", "console=ttyS0 quiet panic=-1"),
         *("-virtfs", ",".join(["local,path=/,mount_tag=host,readonly=on", *shared])),
         *("-virtfs", ",".join([f"local,path={scratch},mount_tag=scratch", *shared])),
