@@ -1581,7 +1581,9 @@ def _member(remote: _RemoteSession, words: str) -> MemberInfo:
         )
     if len(fitting) > 1:
         ids = ", ".join(item.id for item in fitting)
-        raise InvalidArgument(f"Several machines are called {quoted(words)}: {ids}")
+        raise InvalidArgument(
+            f"Several machines are called {quoted(words)}; name one by its id: {ids}"
+        )
     return fitting[0]
 
 
