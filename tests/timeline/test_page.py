@@ -294,4 +294,19 @@ def test_a_browser_opens_what_its_search_finds(handle, history, dump):
     reader = Reader(dump(text, "#:~:text=return%202"))
 
     opened = [attributes["class"] for _, attributes in reader.tags if "open" in attributes]
-    assert [name.split()[0] for name in opened] == ["turn", "row", "change"]
+    assert [name.split()[0] for name in opened] == ["turn", "row"]
+
+
+def test_the_only_difference_of_a_snapshot_is_open_in_it(handle, root):
+    """Of several, each is closed."""
+    handle.create()
+    (root / "one").write_text("1\n")
+    handle.create()
+    (root / "one").write_text("2\n")
+    (root / "two").write_text("2\n")
+    handle.create()
+
+    reader = Reader(written(handle)[0])
+
+    shown = [tag for tag, item in reader.tags if item.get("class", "").startswith("change ")]
+    assert shown[:3] == ["details", "details", "div"]

@@ -71,7 +71,7 @@ header p { margin: .2rem 0; }
   border-radius: 8px; content-visibility: auto; contain-intrinsic-size: auto 20rem; }
 .rows { content-visibility: auto; contain-intrinsic-size: auto 160rem; }
 .session.agent { border-left: 4px solid var(--prompt); }
-details details, details > p { margin-left: .35rem; padding-left: .7rem;
+details details, details > p, div.change { margin-left: .35rem; padding-left: .7rem;
   border-left: 2px solid var(--line); }
 summary { cursor: pointer; overflow-wrap: anywhere; padding: .1rem .2rem; border-radius: 4px; }
 summary:hover { background: var(--panel); }
@@ -113,7 +113,7 @@ label { border: 1px solid var(--line); border-radius: 1rem; padding: 0 .7rem; cu
 #only-pinned:checked ~ main .row:not(.pinned),
 #only-pinned:checked ~ main :is(.day, .session, .rows, .turn):not(.has-pinned) { display: none; }
 @media (max-width: 40rem) { body { padding: 1rem .6rem 3rem; } .session { padding: .4rem; }
-  details details, details > p { margin-left: 0; padding-left: .4rem; } }
+  details details, details > p, div.change { margin-left: 0; padding-left: .4rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } .choice, .screen
   { display: none; } .day > header { position: static; break-after: avoid; }
   .session, .rows { content-visibility: visible; break-inside: auto; }
@@ -372,7 +372,7 @@ class HistoryPage:
                 lines = _lines(patch)
                 name = self._class_of(change.path)
                 classes += f" {name}"
-                piece = self._change(change, lines, name)
+                piece = self._change(change, lines, name, is_only=len(changes) == 1)
                 self._left_bytes -= len(piece)
                 pieces.append(piece)
                 shown, added, removed = shown + 1, added + lines.added, removed + lines.removed
@@ -396,7 +396,11 @@ class HistoryPage:
         self._steps_of[path] += 1
         return f"f{self._numbers.setdefault(path, len(self._numbers))}"
 
-    def _change(self, change: Change, lines: Lines, name: str) -> str:
+    def _change(self, change: Change, lines: Lines, name: str, *, is_only: bool) -> str:
+        """Returns a path with its difference, which is not closed by itself if it is the only one.
+
+        Most snapshots change one file, and what is closed takes a browser longest.
+        """
         head = f"<code>{LETTERS[change.change]} {_text(change.path) or '.'}</code>"
         if len(lines.html) > self._left_bytes:
             self.differences_without += 1
@@ -404,6 +408,8 @@ class HistoryPage:
                 f'<p class="change {name}">{head} <span class="dim">{_sizes(change)}</span></p>\n'
             )
         self.differences += 1
+        if is_only:
+            return f'<div class="change {name}">{head}<pre>{lines.html}</pre></div>\n'
         return (
             f'<details class="change {name}"><summary>{head}</summary>'
             f"<pre>{lines.html}</pre></details>\n"
