@@ -24,6 +24,8 @@ from oracle import difference, record
 from sampling import sized
 from trees import build, write_sparse
 from treesnap import InvalidArgument, NotFound, OperationFailed, Refused
+from treesnap.core.model.errors import WarningCode
+from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.model.reserved_tags import IMPORTED
 
 pytestmark = pytest.mark.sampled(4)
@@ -722,3 +724,28 @@ def test_a_restore_names_the_path_that_no_file_system_can_take(tmp_path, what):
 
     assert os.listdir(tmp_path / "root") == []
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.needs("attributes")
+@pytest.mark.parametrize(
+    ("member", "name"),
+    [
+        (info("strange", tarfile.SYMTYPE, linkname="there"), "user.a"),
+        (info("strange", tarfile.FIFOTYPE), "user.a"),
+        (info("strange"), "user."),
+    ],
+    ids=["of a link", "of a pipe", "without a name"],
+)
+def test_attributes_that_this_system_never_has_there_stop_no_restore(
+    tmp_path, handle, member, name
+):
+    member.pax_headers = {f"SCHILY.xattr.{name}": "value"}
+    taken = handle.import_from(io.BytesIO(archive_of((member, b""), (info("file"), b"content"))))
+    monitor = CollectingMonitor()
+    there = treesnap.open(tmp_path / "root", tmp_path / "store", monitor=monitor)
+
+    there.restore(taken.id, to=tmp_path / "target")
+
+    assert sorted(os.listdir(tmp_path / "target")) == ["file", "strange"]
+    assert (tmp_path / "target" / "file").read_bytes() == b"content"
+    assert WarningCode.METADATA_NOT_RESTORED in monitor.codes

@@ -75,12 +75,25 @@ def _attempt(fs: FileSystem, where: Place, name: bytes, value: bytes | None) -> 
     except Unsupported:
         return False
     except OSError as error:
-        if (
-            error.errno in (errno.EPERM, errno.EACCES) and name.startswith(_OF_SYSTEMS)
-        ) or _is_too_large(fs, where, error):
+        if _is_never_there(fs, where, name, error) or _is_too_large(fs, where, error):
             return False
         raise
     return True
+
+
+def _is_never_there(fs: FileSystem, where: Place, name: bytes, error: OSError) -> bool:
+    """Returns whether this user, or the system, never sets an attribute of this name there.
+
+    EINVAL is the answer to a name or a list that the system does not know, as an archive from
+    another one may have. Links, pipes and devices have no attributes of ``user.`` on Linux,
+    which is EPERM for root, too; links are never open.
+    """
+    if error.errno not in (errno.EPERM, errno.EACCES):
+        return error.errno == errno.EINVAL
+    if name.startswith(_OF_SYSTEMS) or not isinstance(where, int):
+        return True
+    mode = fs.fstat(where).st_mode
+    return not (stat_module.S_ISREG(mode) or stat_module.S_ISDIR(mode))
 
 
 def _is_too_large(fs: FileSystem, where: Place, error: OSError) -> bool:
