@@ -188,7 +188,15 @@ def test_no_other_word_of_a_line_is_taken_for_a_file_to_come(tree, store, line, 
 
 
 @pytest.mark.parametrize(
-    "lines", [("- none",), ("- N/A",), ("the usual files",), ("- all of them", "- **and more**")]
+    "lines",
+    [
+        ("- none",),
+        ("- N/A",),
+        ("the usual files",),
+        ("- all of them", "- **and more**"),
+        ("(none)", "- [none]", "- _none_", "None."),
+        ("- (empty)", "- unknown.", "- e.g."),
+    ],
 )
 def test_a_list_of_nothing_is_refused(tree, store, run, lines):
     text = run(block_of(tree, *lines))

@@ -51,8 +51,10 @@ _LINES = re.compile(r":[0-9]+(?:[-:,][0-9]+)*$")
 _EMPHASIS = ("***", "**", "~~", "*")
 _AFTER_QUOTED = " \t:,("
 _NO_PATH = frozenset(
-    {"", "-", "none", "n/a", "null", "nothing", "tbd", "todo", "...", "etc", "etc."}
+    {"", "-", "none", "n/a", "null", "nothing", "empty", "unknown", "everything"}
+    | {"tbd", "todo", "etc", "e.g", "i.e"}
 )
+"""Words that are written where there is no path, without what is around them."""
 _IS_PATH = re.compile(r"[^\s*?<>|\"`,;{}\\]+")
 _IS_PATH_WITH_BLANKS = re.compile(
     r"(?=[^*?<>|\"`,;{}\\]*\Z)(?s:[^\t/]*/.*|[^\t]*\.[A-Za-z0-9]{1,8})"
@@ -72,7 +74,6 @@ _BRACES = re.compile(
     r"\{[^{},\s\"'`*?]*,[^{}\s\"'`*?]*\}[^\s`\"'<>|;*?{}]*"
 )
 _ENDING = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,7}")
-_ABBREVIATIONS = frozenset({"e.g", "i.e"})
 _MARKS = re.compile(r"(?:[^\x00-\x7f\w\ud800-\udfff]\s*)+")
 """Emoji, dashes and the like before a path."""
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -184,7 +185,7 @@ class _ListReader:
         for word in (*words, *_BETWEEN_WORDS.split(_BRACES.sub(" ", rest))):
             text = _undecorated(_without_brackets(word))
             path = self._path(text, must_be_inside=False) if text and "://" not in text else None
-            if path is None or not _reads_as_path(path) or path in _ABBREVIATIONS:
+            if path is None or not _reads_as_path(path):
                 continue
             first, slash, _ = path.partition("/")
             is_below_known = bool(slash) and bool(self._listed(first))
@@ -463,7 +464,8 @@ def _has_blank(text: str) -> bool:
 
 def _reads_as_path(text: str) -> bool:
     """Returns whether a text can be meant as a path that does not exist yet."""
-    if text.lower() in _NO_PATH or not any(c.isalnum() or _is_surrogate(c) for c in text):
+    word = _without_brackets(text).strip("_*")
+    if word.lower() in _NO_PATH or not any(c.isalnum() or _is_surrogate(c) for c in text):
         return False
     return bool(_IS_PATH.fullmatch(text) or _IS_PATH_WITH_BLANKS.fullmatch(text))
 
