@@ -74,6 +74,11 @@ _BRACES = re.compile(
     r"\{[^{},\s\"'`*?]*,[^{}\s\"'`*?]*\}[^\s`\"'<>|;*?{}]*"
 )
 _ENDING = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,7}")
+_DIRECTORY_ABOVE = re.compile(
+    r"(?<![\w./~-])"
+    r"(?:\$\w{1,64}|\$?\{[^{}/,\s]{1,64}\}|%\w{1,64}%|<[^<>/]{1,64}>|\.{3}|\u2026)/"
+)
+"""What stands for the directory in front of a path in it: ``$PWD/``, ``<project>/``, ``.../``."""
 _MARKS = re.compile(r"(?:[^\x00-\x7f\w\ud800-\udfff]\s*)+")
 """Emoji, dashes and the like before a path."""
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -269,7 +274,12 @@ class _ListReader:
 
     def _tokens(self, line: str) -> Iterator[str]:
         """Yields the paths that exist among the runs of whole tokens of a line."""
-        forms = [line, _ESCAPED.sub("", line), _SIDE_OF_PATCH.sub("", line)]
+        forms = [
+            line,
+            _ESCAPED.sub("", line),
+            _SIDE_OF_PATCH.sub("", line),
+            _DIRECTORY_ABOVE.sub("", line),
+        ]
         name = os.path.basename(self._bases[0])
         if name and name + "/" in line and name not in self._listed(""):
             own = re.compile(rf"(?<![\w./~-])(?:\./)?{re.escape(name)}/")
