@@ -503,3 +503,17 @@ def test_a_name_that_the_operation_made_the_same_file_is_one_of_its_own_again(ha
 
     (root / "sub/.snapignore").unlink()
     assert links_in(root) == links
+
+
+@pytest.mark.parametrize("others", [(), ("two",)], ids=["alone", "with another"])
+def test_a_link_to_what_only_the_state_before_excludes_stays(handle, root, others):
+    make(root, {"one": "text", ".snapignore": "nothing\n", "out/other": "other"})
+    linked(root, "one", "out/three", *others)
+    first = handle.create().id
+    make(root, {".snapignore": "out/\n"})
+    handle.create()
+    links = links_in(root)
+
+    for step in (lambda: handle.restore(first), handle.undo, handle.redo, handle.undo):
+        assert step().links_broken == ()
+        assert links_in(root) == links

@@ -716,9 +716,13 @@ class _Planner:
             current = self._others.without_kept(linked, plan.conflicts, indexes)
             target = self._others.without_kept(target, plan.conflicts, indexes)
         differ = {group for path, group in target.items() if current.get(path) != group}
+        differ.update(group for path, group in current.items() if target.get(path) != group)
         unseen = {path for group in differ for path in group if self._is_unseen(path)}
         if unseen:  # their links are left alone as they are
-            target = subset_groups(target, lambda path: path not in unseen)
+            current, target = (
+                subset_groups(groups, lambda path: path not in unseen)
+                for groups in (current, target)
+            )
 
         def is_shared(path: bytes) -> bool:
             return path in self._current.shared or linked.get(path) != current.get(path)
@@ -745,11 +749,12 @@ class _Planner:
         )
 
     def _is_unseen(self, path: bytes) -> bool:
-        """Returns whether something is left alone at a path, or above it."""
-        entry = self._current.entry(path)
-        if entry is None:
-            return self._current.is_hidden(path)
-        return entry.is_skipped
+        """Returns whether something is left alone at a path, or above it, by either state."""
+        for state in (self._current, self._target):
+            entry = state.entry(path)
+            if state.is_hidden(path) if entry is None else entry.is_skipped:
+                return True
+        return False
 
     def _is_covered(self, path: bytes) -> bool:
         plan = self._plan
