@@ -68,7 +68,7 @@ def test_log_shows_the_same(snap, binary, command):
     assert "Binary file" in snap("log", "data.bin", "-p", "--no-textconv").out
 
 
-@pytest.mark.parametrize("words", [["--no-textconv"], ["--stat"]])
+@pytest.mark.parametrize("words", [["--no-textconv"], ["--stat", "--no-textconv"]])
 def test_no_command_runs_where_none_is_wanted(snap, binary, command, words, tmp_path):
     snap("config", "diff.*.bin", command(f"open({str(tmp_path / 'ran')!r}, 'w')"))
 
@@ -393,6 +393,18 @@ class TestSqlite:
         assert "-INSERT INTO \"people\" VALUES('Bob',NULL);\n" in snap("diff", "app.db").out
         assert snap("diff", "--name-status", "app.db").out == "M  app.db-wal\n"
 
+    def test_stat_counts_the_rows(self, snap, database):
+        snap("create")
+        database.execute("DELETE FROM people WHERE name = 'Bob'")
+        database.execute("INSERT INTO people VALUES ('Joe', 1), ('Eve', 2)")
+
+        assert snap("diff", "--stat", "app.db").out == (
+            "app.db-wal |    3 ++-\n1 path changed, 2 lines added, 1 line removed\n"
+        )
+        (change,) = snap("diff", "--stat", "--json", "app.db").json["changes"]
+        assert (change["insertions"], change["deletions"]) == (2, 1)
+        assert "Binary file" in snap("diff", "--stat", "--no-textconv", "app.db").out
+
     def test_a_log_that_went_into_the_database_changes_no_row(self, snap, database):
         database.execute("DELETE FROM people WHERE name = 'Bob'")
         snap("create")
@@ -400,6 +412,7 @@ class TestSqlite:
 
         out = snap("diff", "app.db").out
         assert out == "diff a/app.db b/app.db\nsame text by SQLite\n"
+        assert "app.db | same text by SQLite\n" in snap("diff", "--stat", "app.db").out
 
     def test_rows_of_the_database_are_shown_once(self, snap, database):
         snap("create")

@@ -67,7 +67,7 @@ class DiffOutput:
         size_max: int = CONTENT_SIZE_MAX,
         as_text: bool = False,
     ) -> None:
-        """Prepares patches; with ``as_text`` of what the user's commands print of files."""
+        """Prepares output; with ``as_text`` of what commands and SQLite print of files."""
         self._handle = handle
         self._old_id = old_id
         self._new_id = new_id
@@ -75,11 +75,9 @@ class DiffOutput:
         self._size_max = size_max
         self._as_text = as_text
         self.not_converted: list[str] = []
-        """What patches show as it is although a setting names a command for it, and why."""
+        """What is shown as it is although a setting names a command for it, and why."""
 
-    def _texts(
-        self, changes: Sequence[Change], *, as_text: bool = False
-    ) -> Iterator[tuple[Change, Texts]]:
+    def _texts(self, changes: Sequence[Change]) -> Iterator[tuple[Change, Texts]]:
         """Yields changes with both sides as text, where they are about text of a sensible size."""
         for content in self._handle.contents(
             self._old_id,
@@ -87,7 +85,7 @@ class DiffOutput:
             changes,
             root=self._root,
             max_size_bytes=self._size_max,
-            as_text=as_text,
+            as_text=self._as_text,
         ):
             if content.not_converted is not None:
                 name = quoted(content.change.path)
@@ -96,13 +94,13 @@ class DiffOutput:
 
     def patches(self, changes: Sequence[Change]) -> Iterator[bytes]:
         """Yields each change in the unified format, with a header for each path."""
-        for change, texts in self._texts(changes, as_text=self._as_text):
+        for change, texts in self._texts(changes):
             header = b"".join(_encoded(line) + b"\n" for line in _patch_header(change, texts))
             yield header + b"".join(texts.hunks())
 
     def shown_patches(self, changes: Sequence[Change], *, coloured: bool) -> Iterator[bytes]:
         """Yields the same for people: control characters of the texts are escaped."""
-        for change, texts in self._texts(changes, as_text=self._as_text):
+        for change, texts in self._texts(changes):
             pieces = texts.hunks()
             for line in _patch_header(change, texts):
                 yield _encoded(styled(line, Style.HEADING) if coloured else line) + b"\n"
@@ -172,8 +170,8 @@ def _line_counts(texts: Texts) -> LineCounts | None:
 
 
 def _summary(change: Change, texts: Texts) -> str:
-    """Returns what ``--stat`` says of a change without text."""
-    return texts.note or ", ".join(header_lines(change))
+    """Returns what ``--stat`` says of a change without lines."""
+    return texts.note or ", ".join([*header_lines(change), *_conversion_lines(texts)])
 
 
 def _patch_header(change: Change, texts: Texts) -> Iterator[str]:
@@ -181,15 +179,19 @@ def _patch_header(change: Change, texts: Texts) -> Iterator[str]:
     name = path_text(change.path)
     yield f"diff a/{name} b/{name}"
     yield from header_lines(change)
-    if texts.converted_by is not None:
-        same = "same " if not texts.differ else ""
-        yield f"{same}text by {printable(texts.converted_by)}"
+    yield from _conversion_lines(texts)
     if texts.note is not None:
         yield texts.note
     elif texts.differ:
         tab = "\t" if " " in name else ""
         yield f"--- a/{name}{tab}" if change.old else "--- /dev/null"
         yield f"+++ b/{name}{tab}" if change.new else "+++ /dev/null"
+
+
+def _conversion_lines(texts: Texts) -> Iterator[str]:
+    if texts.converted_by is not None:
+        same = "same " if not texts.differ else ""
+        yield f"{same}text by {printable(texts.converted_by)}"
 
 
 def header_lines(change: Change) -> Iterator[str]:
