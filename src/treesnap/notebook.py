@@ -3,8 +3,9 @@
 ``%%snap`` captures the root before its cell, and rolls the cell's changes back when it raises; when
 it does not, the next undo goes back to before the cell.
 ``%snap`` calls a method of the handle, and shows the result as a table; commands that have none,
-and options, go to the command line. The root is that of the command line: the nearest directory
-from the current one upwards that was captured before, else the current one. An error is one line.
+options and other words, such as the paths of ``diff``, go to the command line. The root is that of
+the command line: the nearest directory from the current one upwards that was captured before, else
+the current one. An error is one line.
 
 Not here: how a result is shown (``presentation``).
 """
@@ -26,7 +27,7 @@ from treesnap.core.fs.durable import read_file
 from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.handle import open as open_handle
-from treesnap.core.model.errors import TreesnapError
+from treesnap.core.model.errors import NotFound, TreesnapError
 from treesnap.core.ops.context import current_directory, default_store_path, find_root
 from treesnap.core.ops.undo import make_undoable
 from treesnap.core.own_program import module_words
@@ -93,8 +94,8 @@ class SnapMagics(Magics):
         %snap [list | status | create [LABEL] | diff [A [B]] | show [REF] | restore REF [PATH]... |
         undo | redo]: calls that, and shows the result as a table.
 
-        %snap COMMAND [OPTIONS]: any other command, or one of these with options, as in a terminal;
-        --json returns what it prints. %snap timeline shows the page.
+        %snap COMMAND [OPTIONS]: any other command, or one of these with options or other words, as
+        in a terminal; --json returns what it prints. %snap timeline shows the page.
         """
         try:
             words = shlex.split(line)
@@ -107,13 +108,18 @@ class SnapMagics(Magics):
 
     def _line(self, words: _Words) -> object:
         name, *rest = words or ["list"]
-        if name not in _CALLS or any(word.startswith("-") for word in rest):
-            return _typed([name, *rest])
         most = _WORDS_MAX.get(name, 0)
-        if len(rest) < _WORDS_MIN.get(name, 0) or (most is not None and len(rest) > most):
-            raise UsageError(f"%snap {name} does not take {len(rest)} words; see %snap?")
+        has_too_many = most is not None and len(rest) > most
+        has_option = any(word.startswith("-") for word in rest)
+        if name not in _CALLS or has_option or has_too_many or len(rest) < _WORDS_MIN.get(name, 0):
+            return _typed([name, *rest])
         with _in_one_line():
-            return _CALLS[name](_handle(), rest)
+            try:
+                return _CALLS[name](_handle(), rest)
+            except NotFound:
+                if name != "diff":
+                    raise
+        return _typed([name, *rest])  # its words may be paths
 
     def _cell(self, words: _Words, cell: str) -> None:
         keeps = "--keep" in words
@@ -188,8 +194,10 @@ def _output(words: _Words) -> str:
 
 def _one_line(told: str) -> str:
     """Returns what a failed command says as the errors of the library are shown here."""
-    said, _, hint = told.strip().removeprefix("treesnap: ").partition("\nhint: ")
-    return " ".join(f"{said} ({hint})".split("\n")) if hint else " ".join(said.split("\n"))
+    *_, error = f"\n{told.strip()}".split("\ntreesnap: ")  # what is told before it may be a list
+    said, _, hint = error.strip().partition("\nhint: ")
+    lines = "; ".join(said.split("\n"))
+    return f"{lines} ({' '.join(hint.split())})" if hint else lines
 
 
 def _first_line(cell: str) -> str:

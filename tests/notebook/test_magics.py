@@ -174,6 +174,9 @@ def test_what_it_does_not_take_is_an_error(shell, handle, lines, capsys):
         ("%snap show nothing --json", "This root has no snapshot 'nothing' ("),
         ("%snap cat nothing data.csv", "UsageError: This root has no snapshot 'nothing' ('"),
         ("%snap undo", "There is nothing to undo"),
+        ("%snap diff nothing.csv", "'nothing.csv' is neither a snapshot nor a path ('"),
+        ("%snap restore", "UsageError: Missing argument 'REF' ('"),
+        ("%snap run -- false", "failed with exit code 1; rolled back; Nothing to restore: "),
     ],
 )
 def test_an_error_is_one_line(shell, handle, line, said, capsys):
@@ -197,6 +200,23 @@ def test_other_commands_and_options_are_those_of_the_command_line(shell, root, h
     run(shell, "%snap du")
     assert "data.csv" in capsys.readouterr().out
     assert not run(shell, "%snap status --exit-code --quiet").success
+
+
+@pytest.mark.parametrize("words", ["data.csv", "golden data.csv"])
+def test_a_difference_may_be_of_a_path(shell, root, handle, words, capsys):
+    handle.create(name="golden")
+    (root / "data.csv").write_text("1,3\n")
+
+    assert run(shell, f"%snap diff {words}").success
+    assert "-1,2\n+1,3\n" in capsys.readouterr().out
+
+
+def test_more_words_go_to_the_command_line(shell, root, handle, capsys):
+    handle.create(name="golden")
+    (root / "data.csv").write_text("1,3\n")
+
+    assert run(shell, "%snap status golden").success
+    assert capsys.readouterr().out == "M  data.csv\n"
 
 
 def test_the_timeline_is_a_page_in_which_nothing_runs(shell, root):
