@@ -12,6 +12,7 @@ Not here: how a result is shown (``presentation``).
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -126,6 +127,7 @@ class SnapMagics(Magics):
         label = " ".join(word for word in words if word != "--keep")
         if label.startswith("-"):
             raise UsageError("%%snap takes --keep and a label")
+        self._refuse_await(cell)
         label = label or _first_line(cell)
         with _in_one_line():
             handle = _handle()
@@ -143,6 +145,20 @@ class SnapMagics(Magics):
                 then = "its changes to files were undone, and '%snap undo' brings them back"
                 self._run(cell, then)
             make_undoable(handle.context, made.snapshot)
+
+    def _refuse_await(self, cell: str) -> None:
+        """Raises UsageError where a cell waits for the loop of a kernel, which runs this magic."""
+        assert self.shell is not None, "magics are registered by a shell"
+        try:
+            asyncio.get_running_loop()
+            transformed = self.shell.transform_cell(cell)  # type: ignore[no-untyped-call]  # IPython states none
+        except (RuntimeError, SyntaxError):  # no loop runs; or the cell says itself what is wrong
+            return
+        if self.shell.should_run_async(cell, transformed_cell=transformed):
+            raise UsageError(
+                "A cell with %%snap cannot await outside of a function; without it, "
+                "'async with treesnap.open(DIR).aio.rollback_on_error(LABEL):' does the same"
+            )
 
     def _run(self, cell: str, what_then: str) -> None:
         assert self.shell is not None, "magics are registered by a shell"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -101,6 +102,18 @@ def test_with_keep_the_changes_of_a_failed_cell_stay(shell, root, capsys):
 def test_a_cell_that_does_not_parse_changes_nothing(shell, root):
     assert not run(shell, "%%snap", "open('new', 'w'").success
     assert not (root / "new").exists()
+
+
+def test_a_cell_that_awaits_in_a_kernel_is_told_what_does(shell, root, handle, capsys):
+    async def in_a_kernel():
+        return run(shell, "%%snap", "open('new', 'w').close()", "await step()")
+
+    assert not asyncio.run(in_a_kernel()).success
+    captured = capsys.readouterr()
+    (line,) = (captured.out + captured.err).strip().splitlines()
+    assert line.startswith("UsageError: A cell with %%snap cannot await outside of a function; ")
+    assert not (root / "new").exists()
+    assert handle.list() == ()
 
 
 def test_an_interrupt_undoes_the_cell(shell, root):
