@@ -235,7 +235,7 @@ def _queue_descriptors() -> set[int]:
     """Returns the descriptors of all inotify queues of this process."""
     descriptors = set()
     for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it was closed meanwhile, or its path has more than 4,096 bytes
             if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:inotify":
                 descriptors.add(int(name))
     return descriptors

@@ -54,6 +54,22 @@ def test_nothing_is_taken_when_nothing_is_there(queue, tmp_path):
     assert not queue.wait(0.0)
 
 
+def test_a_queue_is_made_beside_an_open_directory_of_a_path_that_no_call_takes(tmp_path):
+    names = ["d" * 250] * 17
+    fds = [os.open(tmp_path, os.O_RDONLY)]
+    try:
+        for name in names:
+            os.mkdir(name, dir_fd=fds[-1])
+            fds.append(os.open(name, os.O_RDONLY, dir_fd=fds[-1]))
+
+        Notifier().close()
+    finally:
+        for name, fd in zip(reversed(names), reversed(fds[:-1]), strict=True):
+            os.rmdir(name, dir_fd=fd)
+        for fd in fds:
+            os.close(fd)
+
+
 def test_a_directory_that_is_watched_again_keeps_its_number(queue, tmp_path):
     number = watch(queue, tmp_path)
 
