@@ -20,6 +20,7 @@ from mounting import mounting
 from oracle import difference, record
 from treesnap.core.codec import statcache
 from treesnap.core.fs.local import LocalFileSystem
+from treesnap.core.worktree.scan.statcache import PATH_SIZE_MAX
 from treesnap.testing.doubles import Call
 from watching import DIRECTORIES, Looks, WatchedWorld
 
@@ -261,6 +262,42 @@ def test_hard_links_of_directories_that_nothing_changed_in_are_kept(world):
     world.listed_by_create()
 
     assert world.handle.show("latest").record.links is not None
+
+
+@pytest.fixture
+def without_row(world, of_any_depth):
+    """An open directory below the root whose path is too long for a row, with a file."""
+    names = [b"d" * 250] * (PATH_SIZE_MAX // 250 + 1)
+    fd = os.open(world.root / "d0", os.O_RDONLY)
+    for name in names:
+        os.mkdir(name, dir_fd=fd)
+        below = os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    yield fd
+    os.close(fd)
+
+
+def test_hard_links_of_directories_without_a_row_are_kept(world, without_row):
+    os.link("file", "link", src_dir_fd=without_row, dst_dir_fd=without_row)
+    world.watch()
+    (world.root / "d2" / "other").write_text("edited")
+
+    world.handle.create()
+
+    assert world.handle.show("latest").record.links is not None
+
+
+def test_a_directory_without_a_row_is_looked_at_each_time(world, without_row, tmp_path):
+    world.watch()
+    before = world.handle.create()
+    os.link("file", tmp_path / "outside", src_dir_fd=without_row)
+    (tmp_path / "outside").write_text("changed under the other name")
+
+    made = world.handle.create()
+
+    assert made.snapshot.root_hash != before.snapshot.root_hash
 
 
 def test_what_was_left_out_is_known_without_looking(world):

@@ -615,8 +615,12 @@ class Directory:
         self.subdirectories = subdirectories(row, reversed(self._observations))
         if self._changed is not None:
             names = self._changed.names
-            self._reused = {name for name in self.subdirectories if name not in names}
-            self.subdirectories = [name for name in self.subdirectories if name in names]
+            self._reused = {
+                name
+                for name in self.subdirectories
+                if name not in names and not self._is_rowless(name)
+            }
+            self.subdirectories = [name for name in self.subdirectories if name not in self._reused]
             self._note_skipped_below()
         left_out = dict(row.skipped)
         self._linked = [item for item in self._linked if item[0] not in left_out]
@@ -722,7 +726,12 @@ class Directory:
             path, walk.mount_points, other_device=other_device
         ):
             self._skip(name, SkipReason.MOUNT)
-        elif is_known and changed is not None and name not in changed.names:
+        elif (
+            is_known
+            and changed is not None
+            and name not in changed.names
+            and not self._is_rowless(name)
+        ):
             self._reused.add(name)
         else:
             self.subdirectories.append(name)
@@ -730,6 +739,15 @@ class Directory:
                 self._fresh.add(name)
                 if changed is not None and self._scope is None and name not in changed.names:
                     changed.at(name).is_whole = True
+
+    def _is_rowless(self, name: bytes) -> bool:
+        """Returns whether the path of one of its directories is too long for a row."""
+        path = self.kept_path
+        return path is None or len(path) + 1 + len(name) > PATH_SIZE_MAX
+
+    def _has_rowless_children(self) -> bool:
+        """Returns whether a directory in it has no row, so that each walk enters it."""
+        return any(map(self._is_rowless, self._children))
 
     def _capture_name(self, fd: int, item: Any) -> None:
         walk, name = self._walk, item[0]
@@ -851,7 +869,7 @@ class Directory:
             if not self._has_changed_children:
                 if builder is not None:
                     assert self._place is not None
-                    builder.keep(row, self._place)
+                    builder.keep(row, self._place, is_listed=self._has_rowless_children())
                 return Stored(row.tree_id, row.totals, is_new=False, totals_before=row.totals)
             if (changed := self._changed_children(row)) is not None:
                 return self._store_children(row, changed)
@@ -944,7 +962,11 @@ class Directory:
                     hidden=self._hidden,
                 ),
                 # Rules that were given for it need not be given next time.
-                is_listed=bool(self._mapped) or self.exclusions.are_given_for(self.path),
+                is_listed=(
+                    bool(self._mapped)
+                    or self._has_rowless_children()
+                    or self.exclusions.are_given_for(self.path)
+                ),
             )
         if row is None:
             return Stored(tree_id, totals, is_new=True, totals_before=None)

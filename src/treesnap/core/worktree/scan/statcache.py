@@ -248,7 +248,8 @@ class StatCacheBuilder:
         """The directories in which a watcher does not learn of every change, sorted.
 
         They hold files that have other links, that could not be read, perhaps for want of a
-        privilege, or that are mapped for writing, perhaps under a name that is gone.
+        privilege, or that are mapped for writing, perhaps under a name that is gone; or
+        directories whose paths are too long for a row, which would say the same of what they hold.
         """
         return tuple(sorted(self._listed))
 
@@ -256,10 +257,10 @@ class StatCacheBuilder:
         """Makes the walk a partial one: rows of which it says nothing stay."""
         self._is_partial = self._old is not None
 
-    def keep(self, row: Row, place: RowPlace) -> None:
-        """Keeps a row of the old cache."""
+    def keep(self, row: Row, place: RowPlace, *, is_listed: bool = False) -> None:
+        """Keeps a row of the old cache; ``is_listed`` as in :meth:`add`."""
         self._kept[place.is_recent].extend((path_hash(row.path), place.offset, place.size))
-        self._note_if_listed(row)
+        self._note_if_listed(row, is_listed=is_listed)
 
     def add(self, row: Row, *, is_listed: bool = False) -> None:
         """Adds a new row; with ``is_listed`` the next walk looks at the directory in any case.
@@ -268,15 +269,13 @@ class StatCacheBuilder:
         """
         if len(row.path) > PATH_SIZE_MAX:
             return
-        if is_listed:
-            self._listed.append(row.path)
-        else:
-            self._note_if_listed(row)
+        self._note_if_listed(row, is_listed=is_listed)
         self._table.append((path_hash(row.path), self._position))
         self._write(frame(encode_row(row, is_listed=is_listed)))
 
-    def _note_if_listed(self, row: Row) -> None:
-        if row.linked or any(reason == SkipReason.UNREADABLE for _, reason in row.skipped):
+    def _note_if_listed(self, row: Row, *, is_listed: bool) -> None:
+        is_unread = any(reason == SkipReason.UNREADABLE for _, reason in row.skipped)
+        if is_listed or row.linked or is_unread:
             self._listed.append(row.path)
 
     def take(self, rows: Rows) -> None:
