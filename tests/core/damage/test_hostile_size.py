@@ -158,6 +158,8 @@ def test_no_walk_holds_the_paths_of_a_deep_root(scene, chain_of_directories):
     peaks = {"first": peak("create"), "same": peak("create"), "status": peak("status")}
     (scene.root / "new").write_bytes(b"new")
     peaks["next"] = peak("create")
+    peaks["back"] = peak("restore", "latest~1")
+    assert not (scene.root / "new").exists()
     subprocess.run(["rm", "-rf", chain_of_directories], check=True)
     peaks |= {"restore": peak("restore", "latest"), "diff": peak("diff")}
     assert chain_of_directories.is_dir()

@@ -43,7 +43,7 @@ HELPERS_MIN = 2
 the second one busy already."""
 
 Observations = dict[bytes, bytes]
-"""Packed observations of directories that are not in the stat cache, by path."""
+"""Packed observations of directories that are not in the stat cache, by ``observed_key``."""
 
 
 def latest(session: Session, scope: tuple[bytes, ...] | None = None) -> Snapshot | None:

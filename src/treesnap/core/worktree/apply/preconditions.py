@@ -37,7 +37,7 @@ from treesnap.core.worktree.apply.step import (
 from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_directory
 from treesnap.core.worktree.scan.ignore import Exclusions, UnreadableRules
 from treesnap.core.worktree.scan.listing import list_directory
-from treesnap.core.worktree.scan.statcache import StatCache
+from treesnap.core.worktree.scan.statcache import StatCache, observed_key
 from treesnap.core.worktree.spellings import are_one_name, collision, spelled, with_one_name
 
 
@@ -279,7 +279,7 @@ class Observed:
         """What was asked for by path: what was compared before a restore is compared again."""
 
     def _packed(self, directory: bytes) -> bytes | None:
-        packed = self._recorded.get(directory)
+        packed = self._recorded.get(observed_key(directory))
         if packed is None and self._cache is not None:
             row = self._cache.find(directory)
             packed = row[0].observations if row is not None else None

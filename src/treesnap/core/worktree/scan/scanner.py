@@ -81,6 +81,7 @@ from treesnap.core.worktree.scan.statcache import (
     RowPlace,
     StatCache,
     StatCacheBuilder,
+    observed_key,
     subdirectories,
 )
 
@@ -178,6 +179,7 @@ class Scanner:
     ) -> None:
         """Prepares a walk; ``recorder`` takes the observations that are in no cached row.
 
+        It has them under :func:`observed_key` of the directory's path.
         With it what is decoded is kept at hand for a caller that compares afterwards.
         """
         self.fs = fs
@@ -216,6 +218,8 @@ class Scanner:
         self.unstable: list[bytes] = []
         self.files_read = 0
         self.read_bytes = 0
+        self.long_path: tuple[Directory, bytes] | None = None
+        """A directory whose path is not kept, and its path: those that are asked for lie close."""
 
     def scan(self) -> ScanResult:
         """Walks the root and returns what was found; raises NotFound, Refused, OSError."""
@@ -312,6 +316,8 @@ class Scanner:
         cached = self._find_row(visit)
         listing, looked = self._list_names(fd, visit, cached)
         directory = Directory(self, visit, stat, xattrs, cached, listing, looked)
+        if directory.kept_path is None:
+            self.long_path = (directory, visit.path)
         directory.compare(visit.changed)
         directory.capture(fd, listing)
         directory.note_links()
@@ -561,16 +567,23 @@ class Directory:
 
     @property
     def path(self) -> bytes:
-        """Its path from the root; a long one is made anew each time."""
-        names: list[bytes] = []
-        directory = self
-        while directory.kept_path is None:
-            names.append(directory.name)
-            assert directory.above is not None
-            directory = directory.above
-        if not names:
-            return directory.kept_path
-        return b"/".join([directory.kept_path, *reversed(names)])
+        """Its path from the root; a long one is made anew when the walk has come to another."""
+        if self.kept_path is not None:
+            return self.kept_path
+        last, path = self._walk.long_path or (None, b"")
+        if last is self:
+            return path
+        if last is not None and last.above is self:
+            path = path[: -1 - len(last.name)]
+        else:
+            names, directory = list[bytes](), self
+            while directory.kept_path is None:
+                names.append(directory.name)
+                assert directory.above is not None
+                directory = directory.above
+            path = b"/".join([directory.kept_path, *reversed(names)])
+        self._walk.long_path = (self, path)
+        return path
 
     def compare(self, changed: PathTree | None) -> None:
         """Compares what was seen with the row, and decides what to look at below."""
@@ -592,7 +605,7 @@ class Directory:
             self._reuse(self._row)
         else:
             if self._walk.recorder is not None:
-                self._walk.recorder[self.path] = self._packed
+                self._walk.recorder[observed_key(self.path)] = self._packed
             self._capture_names(fd, dict(listing.hidden))
         files = len(self._observations) - len(self.subdirectories)
         self._progress.advance(files, sum(item[2] for item in self._observations))
@@ -948,10 +961,10 @@ class Directory:
     def _add_row(self, tree_id: ObjectId, totals: Totals) -> Stored:
         """Notes what the directory became, for the next walk and for the one above it."""
         walk, row = self._walk, self._row
-        if walk.builder is not None and self._scope is None:
+        if walk.builder is not None and self._scope is None and self.kept_path is not None:
             walk.builder.add(
                 Row(
-                    path=self.path,
+                    path=self.kept_path,
                     tree_id=tree_id,
                     totals=totals,
                     rules=self.exclusions.fingerprint,
@@ -965,7 +978,7 @@ class Directory:
                 is_listed=(
                     bool(self._mapped)
                     or self._has_rowless_children()
-                    or self.exclusions.are_given_for(self.path)
+                    or self.exclusions.are_given_for(self.kept_path)
                 ),
             )
         if row is None:

@@ -49,6 +49,7 @@ from treesnap.core.fs.os_errors import is_unreadable
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import ObjectId, SkipReason
 from treesnap.core.model.errors import Corrupt, UnsupportedFormat
+from treesnap.core.model.ids import checksum
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.type_names import TYPE_CHECKING, Any
 
@@ -69,6 +70,14 @@ PATH_SIZE_MAX = 4096
 """Directories with a longer path have no row, and a walk keeps no such path: no program can name
 them, and in a tree of some thousand levels all paths together take gigabytes."""
 _BUFFER_SIZE = 1 << 20
+
+
+def observed_key(path: bytes) -> bytes:
+    """Returns under which key the observations of a directory without a row are kept.
+
+    That is its path, or where this is too long for a row a checksum of it.
+    """
+    return path if len(path) <= PATH_SIZE_MAX else b"/" + checksum(path, 32)
 
 
 class RowPlace(NamedTuple):
