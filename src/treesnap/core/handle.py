@@ -1007,25 +1007,33 @@ class Handle:
             force=force,
         )
 
-    def undo(self, *, dry_run: bool = False, privileged: bool = False) -> RestoreResult:
+    def undo(
+        self, *, dry_run: bool = False, privileged: bool = False, list_changes: bool = True
+    ) -> RestoreResult:
         """Undoes the newest restore; raises NotFound when there is none.
 
         With ``dry_run`` it changes nothing and returns what it would do. ``privileged`` is as for
-        :meth:`restore`, for a store that is not proven to be own.
+        :meth:`restore`, for a store that is not proven to be own, and so is ``list_changes``.
         """
         from treesnap.core.ops.undo import undo
 
-        return undo(self.context, is_dry_run=dry_run, privileged=privileged)
+        return undo(
+            self.context, is_dry_run=dry_run, privileged=privileged, list_changes=list_changes
+        )
 
-    def redo(self, *, dry_run: bool = False, privileged: bool = False) -> RestoreResult:
+    def redo(
+        self, *, dry_run: bool = False, privileged: bool = False, list_changes: bool = True
+    ) -> RestoreResult:
         """Undoes the newest undo; raises NotFound when there is none.
 
-        With ``dry_run`` it changes nothing and returns what it would do. ``privileged`` is as for
-        :meth:`undo`.
+        With ``dry_run`` it changes nothing and returns what it would do. ``privileged`` and
+        ``list_changes`` are as for :meth:`undo`.
         """
         from treesnap.core.ops.undo import redo
 
-        return redo(self.context, is_dry_run=dry_run, privileged=privileged)
+        return redo(
+            self.context, is_dry_run=dry_run, privileged=privileged, list_changes=list_changes
+        )
 
     def recover(self) -> str | None:
         """Finishes an interrupted restore; returns what was done, or None.

@@ -163,6 +163,10 @@ def test_no_walk_holds_the_paths_of_a_deep_root(scene, chain_of_directories):
     subprocess.run(["rm", "-rf", chain_of_directories], check=True)
     peaks |= {"restore": peak("restore", "latest"), "diff": peak("diff")}
     assert chain_of_directories.is_dir()
+    peaks["undo"] = peak("undo")
+    assert not chain_of_directories.exists()
+    peaks["redo"] = peak("redo")
+    assert chain_of_directories.is_dir()
     assert not [each for each in peaks.items() if each[1] > 90 << 20], peaks
 
 

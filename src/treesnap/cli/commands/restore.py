@@ -188,7 +188,7 @@ def _step_back(name: str, undone: str, undone_by: str) -> DeclaredCommand:
         with invocation.open(ends_restored=True) as handle:
             try:
                 step = handle.undo if name == "undo" else handle.redo
-                result = step(privileged=privileged)
+                result = step(privileged=privileged, list_changes=invocation.output.as_json)
             except NotFound as error:
                 if name == "undo":
                     from treesnap.cli.hints import advise_on_undo

@@ -147,15 +147,27 @@ def _check_reason(reason: str) -> None:
         raise InvalidArgument(f"The reason has more than {_REASON_SIZE_MAX:,} bytes")
 
 
-def undo(context: Context, *, is_dry_run: bool = False, privileged: bool = False) -> RestoreResult:
+def undo(
+    context: Context,
+    *,
+    is_dry_run: bool = False,
+    privileged: bool = False,
+    list_changes: bool = True,
+) -> RestoreResult:
     """Undoes the newest restore, within the paths that it concerned."""
-    step = _Undoing("undo", RestoreHistory.undone, privileged)
+    step = _Undoing("undo", RestoreHistory.undone, privileged, list_changes)
     return _dry_step(context, step) if is_dry_run else _step(context, step)
 
 
-def redo(context: Context, *, is_dry_run: bool = False, privileged: bool = False) -> RestoreResult:
+def redo(
+    context: Context,
+    *,
+    is_dry_run: bool = False,
+    privileged: bool = False,
+    list_changes: bool = True,
+) -> RestoreResult:
     """Undoes the newest undo."""
-    step = _Undoing("redo", RestoreHistory.redone, privileged)
+    step = _Undoing("redo", RestoreHistory.redone, privileged, list_changes)
     return _dry_step(context, step) if is_dry_run else _step(context, step)
 
 
@@ -176,6 +188,7 @@ class _Undoing(NamedTuple):
     verb: str
     history_step: HistoryStep
     privileged: bool
+    list_changes: bool
 
 
 def _dry_step(context: Context, step: _Undoing) -> RestoreResult:
@@ -275,7 +288,7 @@ def _goal_of_step(session: Session, step: _Undoing) -> Goal:
             code=ErrorCode.NOTHING_TO_UNDO,
         ) from error
     return Goal(
-        RestoreRequest(ref=snapshot.id, privileged=step.privileged),
+        RestoreRequest(ref=snapshot.id, privileged=step.privileged, list_changes=step.list_changes),
         snapshot,
         moment.scope,
         left_by=_restored_after(session, snapshot),
