@@ -242,7 +242,7 @@ class Failing(Looks):
 
 
 def test_what_could_not_be_read_is_tried_each_time(world):
-    world.looks = Failing(world.root)
+    world.looks = Failing(world.root, world.store)
     world.watch()
     (world.root / "d0" / "other").write_text("edited")
     world.looks.is_failing = True
