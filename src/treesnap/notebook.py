@@ -12,7 +12,6 @@ Not here: how a result is shown (``presentation``).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shlex
@@ -148,6 +147,8 @@ class SnapMagics(Magics):
 
     def _refuse_await(self, cell: str) -> None:
         """Raises UsageError where a cell waits for the loop of a kernel, which runs this magic."""
+        import asyncio  # elsewhere than here this module says first that it does not run
+
         assert self.shell is not None, "magics are registered by a shell"
         try:
             asyncio.get_running_loop()

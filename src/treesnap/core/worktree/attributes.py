@@ -86,13 +86,14 @@ def _is_never_there(fs: FileSystem, where: Place, name: bytes, error: OSError) -
 
     EINVAL is the answer to a name or a list that the system does not know, as an archive from
     another one may have. Links, pipes and devices have no attributes of ``user.`` on Linux,
-    which is EPERM for root, too; links are never open.
+    which is EPERM for root, too.
     """
     if error.errno not in (errno.EPERM, errno.EACCES):
         return error.errno == errno.EINVAL
-    if name.startswith(_OF_SYSTEMS) or not isinstance(where, int):
+    if name.startswith(_OF_SYSTEMS):
         return True
-    mode = fs.fstat(where).st_mode
+    status = fs.fstat(where) if isinstance(where, int) else fs.lstat(where[1], dir_fd=where[0])
+    mode = status.st_mode
     return not (stat_module.S_ISREG(mode) or stat_module.S_ISDIR(mode))
 
 
