@@ -119,6 +119,12 @@ def _pending(taking: Taking, slot: str) -> bool:
     return taking.holds(f"slots/{slot}") or slot not in taking.names("slots")
 
 
+def _cache(taking: Taking, root_id: str) -> bool:
+    """A stat cache goes under the root's lock, and any while the index has no part."""
+    is_known = ObjectIndex(LocalFileSystem(), Layout(taking.store)).parts
+    return taking.holds_root(root_id) or not is_known
+
+
 def _is_covered(store: str, pack: str) -> bool:
     return bytes.fromhex(pack) in ObjectIndex(LocalFileSystem(), Layout(store)).covered()
 
@@ -170,7 +176,8 @@ ROWS: tuple[tuple[str, Callable[..., bool]], ...] = (
     (r"roots/(?:hook|inode)-.*", free),
     (r"roots/path-.*", registry),
     (rf"{_ROOT}/(?:names|watch/.*)", free),
-    (rf"{_ROOT}/(?:cache|cache-recent|journal|history|elsewhere|joined)", root),
+    (rf"{_ROOT}/cache", _cache),
+    (rf"{_ROOT}/(?:cache-recent|journal|history|elsewhere|joined)", root),
     (rf"{_ROOT}/(?:gaps|marks)", _gaps),
     (rf"{_ROOT}/plan-.*", _plan),
     (

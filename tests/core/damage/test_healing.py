@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,12 @@ import pytest
 import treesnap
 
 
-def handle_on(place: Path) -> treesnap.Handle:
+def handle_on(place: Path, store: Path | None = None) -> treesnap.Handle:
     """Returns a handle on a small tree."""
     (place / "root" / "sub").mkdir(parents=True)
     (place / "root" / "a").write_bytes(os.urandom(1000))
     (place / "root" / "sub" / "b").write_bytes(os.urandom(1000))
-    return treesnap.open(place / "root", place / "store")
+    return treesnap.open(place / "root", store or place / "store")
 
 
 def restored(handle: treesnap.Handle, ref: str, target: Path) -> dict[str, bytes]:
@@ -38,6 +39,64 @@ def test_capture_after_packs_were_lost_holds_everything(tmp_path):
     handle.create()
 
     live = {name: (tmp_path / "root" / name).read_bytes() for name in ("a", "sub/b")}
+    assert live == restored(handle, "latest", tmp_path / "out")
+
+
+AFTERWARDS: dict[str, Callable[[treesnap.Handle, treesnap.Handle], object]] = {
+    "nothing": lambda first, second: None,
+    "other root": lambda first, second: second.create(),
+    "collection": lambda first, second: first.gc(),
+    "repair": lambda first, second: first.verify(repair=True),
+    "other root by paths": lambda first, second: second.create(["sub/b"]),
+}
+"""What writes an index before the root is captured again."""
+
+
+@pytest.mark.parametrize("left", ["no pack", "newest pack", "oldest pack"])
+@pytest.mark.parametrize("then", AFTERWARDS)
+def test_capture_after_packs_were_lost_with_the_index_holds_everything(tmp_path, then, left):
+    """No file names what was lost, but the stat caches of both roots still do."""
+    first, second = handle_on(tmp_path), handle_on(tmp_path / "second", tmp_path / "store")
+    for handle in (first, second):
+        handle.create()
+    packs = tmp_path / "store" / "packs"
+    for slot in (tmp_path / "store" / "slots").iterdir():
+        slot.unlink()  # so that the next captures begin another pack
+    for root in (tmp_path / "root", tmp_path / "second" / "root"):
+        (root / "c").write_bytes(os.urandom(1000))
+    for handle in (first, second):
+        handle.create()
+    by_age = sorted(packs.iterdir(), key=lambda pack: pack.stat().st_mtime_ns)
+    spared = {"no pack": [], "newest pack": by_age[-1:], "oldest pack": by_age[:1]}[left]
+    for path in ({*by_age} - {*spared}) | {*(tmp_path / "store" / "index").iterdir()}:
+        path.unlink()
+    AFTERWARDS[then](first, second)
+
+    for number, handle in enumerate((first, second)):
+        handle.create()
+
+        root = Path(handle.root)
+        live = {name: (root / name).read_bytes() for name in ("a", "sub/b", "c")}
+        assert live == restored(handle, "latest", tmp_path / f"out-{number}")
+
+
+def test_capture_after_the_newest_pack_was_lost_with_its_index_part_holds_everything(tmp_path):
+    handle = handle_on(tmp_path)
+    handle.create()
+    for slot in (tmp_path / "store" / "slots").iterdir():
+        slot.unlink()  # so that the next capture begins another pack
+    earlier = {
+        path for name in ("packs", "index") for path in (tmp_path / "store" / name).iterdir()
+    }
+    (tmp_path / "root" / "sub" / "c").write_bytes(os.urandom(1000))
+    handle.create()
+    for name in ("packs", "index"):
+        for path in {*(tmp_path / "store" / name).iterdir()} - earlier:
+            path.unlink()
+
+    handle.create()
+
+    live = {name: (tmp_path / "root" / name).read_bytes() for name in ("a", "sub/b", "sub/c")}
     assert live == restored(handle, "latest", tmp_path / "out")
 
 

@@ -53,12 +53,16 @@ def latest(session: Session, scope: tuple[bytes, ...] | None = None) -> Snapshot
 
 
 def usable_cache(session: Session, listing: SnapshotListing | None = None) -> StatCache | None:
-    """Returns the root's stat cache if the trees that it names certainly exist.
+    """Returns the root's stat cache unless what its trees need may be lost.
 
     ``listing`` is what the caller has listed of the root's snapshots.
     """
+    store = session.store
+    # Before the cache is read: who writes a first part removes all caches first.
+    if not store.index.parts:
+        return None
     cache = load(session.fs, session.root.file("cache"))
-    if cache is None or _is_pack_lost(session.store):
+    if cache is None or _is_pack_lost(store) or not _is_there(store, cache.tree_id):
         return None
     if listing is None:
         listing = session.store.snapshots.listing(session.root.id)
@@ -75,6 +79,16 @@ def _is_pack_lost(store: Store) -> bool:
     from treesnap.core.store.collector import lost_packs  # a look at the tree does without it
 
     return bool(lost_packs(store))
+
+
+def _is_there(store: Store, tree_id: ObjectId) -> bool:
+    """Returns whether a directory is in the index, or in what no part covers.
+
+    Where the newest pack is lost with the part that names it, nothing else tells that it was there.
+    """
+    if store.index.find(tree_id) is None:
+        store.scan_uncovered()
+    return any(True for _ in store.index.find_all(tree_id))
 
 
 def scan_settings(

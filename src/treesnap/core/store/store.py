@@ -448,6 +448,21 @@ class Store:
         covered = self.index.covered().get(pack_id, 0)
         return covered, lambda: self.index.entries_of(pack_id)
 
+    def begin_index(self) -> None:
+        """Removes the stat caches of all roots, durably, where the index has no part.
+
+        Writers and collections call it before they write a part. Packs that were lost together
+        with the index are named nowhere, and a capture that relied on a cache could need what was
+        in them. Takes no lock: a capture that finds no part relies on no cache, and one that finds
+        the new part finds no older cache. Costs nothing where there is a part.
+        """
+        if self.index.parts or not self._has_snapshots():
+            return
+        self.index.refresh()  # afterwards: the part of a first snapshot comes before it
+        if not self.index.parts:
+            for root in self.roots_with_files():
+                root.remove("cache")
+
     def replace_index(
         self,
         sources: Iterable[Iterable[IndexEntry]],

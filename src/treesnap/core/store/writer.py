@@ -387,6 +387,7 @@ class Writer:
             self._pack.sync()
         tables = self._unindexed + self._second_tables
         if tables:
+            self._store.begin_index()
             self._store.index.write_part(entries_of(tables), self._covered)
         self._added = {key: table for key, table in self._added.items() if table is None}
         self._unindexed, self._second_tables = [], []

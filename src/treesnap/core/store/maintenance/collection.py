@@ -272,6 +272,7 @@ class _Collection:
             except TreesnapError as error:
                 self._postponed.append(f"the index names lost packs: {error.message}")
                 return
+        self._store.begin_index()
         usage.rebuild_index(self._deleted, old_parts)
 
     def _must_not_delete(self) -> bool:
