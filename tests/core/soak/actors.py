@@ -481,6 +481,8 @@ class Mover(Actor):
                     raise
                 self.place.count(self.name, "a restore was interrupted")
                 time.sleep(self.random.random() * 4 * PAUSE_S)  # until its actor has ended it
+                if self.place.moves_file.exists():
+                    self._end_restore(error)
             except (Corrupt, OperationFailed) as error:
                 # A store with damage stays where it is.
                 is_told = isinstance(error, Corrupt) or NOT_MOVED in error.message
@@ -495,6 +497,12 @@ class Mover(Actor):
                 self.place.count(self.name, MOVED if done.left is not None else RENAMED)
             return
         self.place.count(self.name, "busy")
+
+    def _end_restore(self, error: Refused) -> None:
+        """Ends what an actor was killed in that rests now, as the message asks a user to do."""
+        root = error.path or ""
+        treesnap.open(root, self.place.store, wait_s=self.wait_s).status()
+        self.place.count(self.name, f"ended the restore of {Path(root).name}")
 
     def _sweep(self) -> None:
         """Removes old stores that moves left, and the copies of moves that were killed."""
