@@ -43,7 +43,7 @@ STATES_MAX = 4
 """States of each case that the suite itself tries."""
 FRESH_MAX = sized(60, 400)
 """States that are tried in search of one that shows that a sync is missing."""
-MORE = sized(5, 50)
+MORE = sized(5, 20)
 SAMPLED = {"create", "restore and work"}
 """Cases of which the suite itself leaves out syncs."""
 STORE = b"store"
@@ -100,7 +100,7 @@ def test_a_power_cut_leaves_the_old_state_or_the_new_one(scene, case, request):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", parameters(CASES))
 def test_every_power_cut_leaves_the_old_state_or_the_new_one(scene, case, request):
-    report(request, try_cuts(scene, case, seed=1 + SEED, states_max=1_000_000, more=50))
+    report(request, try_cuts(scene, case, seed=1 + SEED, states_max=1_000_000, more=MORE))
 
 
 @pytest.mark.needs("own syncs")

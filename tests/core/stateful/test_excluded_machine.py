@@ -252,4 +252,4 @@ def without_time(facts: Facts) -> Facts:
 
 
 def test_an_undo_leads_back_whatever_is_excluded() -> None:
-    run(Machine, sized(6, 500), sized(20, 40))
+    run(Machine, sized(6, 170), sized(20, 40))
