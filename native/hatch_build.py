@@ -18,6 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VARIABLE = "TREESNAP_NATIVE"
+PYTHON_MIN = (3, 11)
 FLAGS = ("-O2", "-fPIC", "-shared", "-pthread", "-Wall")
 
 
@@ -28,7 +29,14 @@ class NativeBuildHook(BuildHookInterface):
     """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compiles; raises RuntimeError where the module is required and cannot be built."""
+        """Compiles; raises RuntimeError where the module is required and cannot be built.
+
+        Refuses a Python that is too old: pip before 23.1 looks at what sources require before it
+        looks at the Python, and would name a package of which that one has no version.
+        """
+        if sys.version_info < PYTHON_MIN:
+            found = ".".join(map(str, sys.version_info[:3]))
+            raise RuntimeError(f"treesnap needs Python 3.11 or newer, and this is {found}")
         root = Path(self.root)
         runpy.run_path(str(root / "docs/man/make_man_page.py"), run_name="__main__")
         wish = os.environ.get(VARIABLE, "auto")

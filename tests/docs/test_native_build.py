@@ -110,6 +110,13 @@ def test_another_word_for_whether_it_is_wanted_is_refused(build):
         build("maybe")
 
 
+def test_a_python_that_is_too_old_is_named(build, monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+
+    with pytest.raises(RuntimeError, match=r"needs Python 3\.11 or newer, and this is 3\.10\.13"):
+        build()
+
+
 def test_elsewhere_than_on_linux_the_wheel_is_pure(build, monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
 
