@@ -300,6 +300,8 @@ def unknown(ref: str, *, has_any: bool = True) -> NotFound:
     if not has_any:
         error.add_note(_advice())
         return error
+    if len(ref) >= _FOREIGN_DIGITS_MIN and _ABBREVIATION.compiled.match(ref):
+        return error  # an id, and some read as durations, too
     with suppress(InvalidArgument):
         parse_moment(ref, 0)
         error.add_note(f"a time begins with @: '{_MOMENT}{ref}'")

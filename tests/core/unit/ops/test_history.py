@@ -83,6 +83,9 @@ class TestReferences:
         with pytest.raises(NotFound) as caught:
             later.resolve("36h")
         assert caught.value.hint == "a time begins with @: '@36h'"
+        with pytest.raises(NotFound) as caught:
+            later.resolve("93577d486d3d")  # an id, although it reads as so many days
+        assert "a time begins" not in caught.value.hint
         with pytest.raises(InvalidArgument, match="is not a time"):
             later.resolve("@teatime")
 
