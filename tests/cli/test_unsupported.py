@@ -31,9 +31,10 @@ PROGRAMS = {
     ],
 )
 def test_elsewhere_it_says_in_one_line_where_it_runs(program, code, platform, name, monkeypatch):
+    """shutil is there before: from Python 3.12 on it needs what Python has on Windows."""
     monkeypatch.delenv("SNAP_UNPROVEN_SYSTEM", raising=False)
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.platform = {platform!r}; {program}"],
+        [sys.executable, "-c", f"import shutil, sys; sys.platform = {platform!r}; {program}"],
         capture_output=True,
         text=True,
         check=False,

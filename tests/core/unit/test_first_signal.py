@@ -21,7 +21,10 @@ class Repeat:
     def __call__(self, frame: Any, event: str, _: Any) -> Any:
         if frame.f_code is not FirstSignal.arrived.__code__:
             return None
-        frame.f_trace_opcodes = True
+        if event == "call":
+            frame.f_trace_opcodes = True
+            if sys.version_info[:2] == (3, 12):
+                sys.settrace(self)  # or it reports no instructions
         if event == "opcode":
             self.left -= 1
             if self.left == 0:
