@@ -90,6 +90,9 @@ if TYPE_CHECKING:
 
 # Reading a member of an enumeration takes a call of Python code before Python 3.12.
 _FILE, _DIRECTORY = int(EntryKind.FILE), int(EntryKind.DIRECTORY)
+_SHORT_PATH_SIZE = PATH_SIZE_MAX - 1024
+"""Below a path of at most so many bytes every directory has a row: a name has at most 1,020 bytes,
+255 characters of four on a Mac."""
 _SKIPPED = int(EntryKind.SKIPPED)
 
 _PASSING = (SkipReason.UNREADABLE, SkipReason.MOUNT)
@@ -760,6 +763,11 @@ class Directory:
 
     def _has_rowless_children(self) -> bool:
         """Returns whether a directory in it has no row, so that each walk enters it."""
+        path = self.kept_path
+        if path is None:
+            return bool(self._children)
+        if len(path) <= _SHORT_PATH_SIZE:
+            return False
         return any(map(self._is_rowless, self._children))
 
     def _capture_name(self, fd: int, item: Any) -> None:
