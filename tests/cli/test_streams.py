@@ -71,7 +71,7 @@ def test_closed_standard_output_is_no_error(root, environment):
     assert result.returncode == 0, result.stderr
 
 
-def test_error_that_cannot_be_written_keeps_its_exit_code(root, environment):
+def test_error_that_cannot_be_written_goes_to_standard_error(root, environment):
     with open("/dev/full", "wb") as full:
         result = subprocess.run(
             [sys.executable, "-m", "treesnap", "show", "nosuch", "--json"],
@@ -82,7 +82,8 @@ def test_error_that_cannot_be_written_keeps_its_exit_code(root, environment):
             check=False,
         )
 
-    assert (result.returncode, result.stderr) == (5, b"")
+    assert result.returncode == 5
+    assert b"snapshot 'nosuch'" in result.stderr
 
 
 def test_closed_streams_do_not_give_their_numbers_to_files(root, environment):

@@ -204,8 +204,11 @@ class Output:
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except OSError:  # the exit code still says that the command failed
+        except OSError as error:
             abandon_stdout()
+            if self.as_json and error.errno not in (errno.EPIPE, errno.EBADF):
+                for line in text_lines(failure, self.program):
+                    print_plainly(line)
 
     def _print_object(self, command: str, fields: Mapping[str, Any]) -> None:
         text = self._object_text(command, fields)

@@ -239,8 +239,9 @@ def refuse_unreported(fs: FileSystem, root: str) -> None:
     """Raises Refused for a root on a file system that does not report every change."""
     kind = Mounts(fs).kind(root)
     if kind not in REPORTING:
-        of = kind or "unknown"
-        raise _refused(root, f"its file system ({of}) does not report every change")
+        if not kind:
+            raise _refused(root, "nothing says whether its file system reports every change")
+        raise _refused(root, f"its file system ({kind}) does not report every change")
 
 
 def _refused(root: str, why: str) -> Refused:

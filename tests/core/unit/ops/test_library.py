@@ -191,6 +191,13 @@ def test_a_live_file_that_is_gone_is_not_found(handle, root, gone):
     assert (caught.value.code, caught.value.path) == (ErrorCode.PATH_NOT_FOUND, b"directory/two")
 
 
+def test_the_root_itself_is_no_file(handle):
+    handle.create()
+
+    with pytest.raises(InvalidArgument, match=r"^'\.' is not a file in that snapshot$"):
+        handle.read("latest", ".")
+
+
 def test_an_empty_store_is_not_the_current_directory(tmp_path):
     for store in ("", b""):
         with pytest.raises(InvalidArgument, match="store must be a path or None, not an empty"):

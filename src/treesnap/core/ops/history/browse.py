@@ -77,7 +77,9 @@ def cat(context: Context, ref: str, path: bytes) -> Iterator[bytes]:
         with reading(session, snapshot):
             entry = entry_at(session.store.trees(), snapshot, path)
             if entry.kind != EntryKind.FILE:
-                raise InvalidArgument(f"{quoted(path)} is not a file in that snapshot", path=path)
+                raise InvalidArgument(
+                    f"{quoted(path or b'.')} is not a file in that snapshot", path=path
+                )
 
     def pieces() -> Iterator[bytes]:
         with opened(context, "read a file", recover=False) as again, reading(again, snapshot):
