@@ -57,7 +57,10 @@ def _failing(
 
 
 def elsewhere(action: Callable[[], object]) -> object:
-    """Does something in another thread, and returns or raises what it did."""
+    """Does something in another thread, and returns or raises what it did.
+
+    The thread has a context of its own: a free-threaded Python gives it that of its maker.
+    """
     outcome: list[object] = []
 
     def act() -> None:
@@ -66,7 +69,7 @@ def elsewhere(action: Callable[[], object]) -> object:
         except Exception as error:  # noqa: BLE001 - it is raised in the caller
             outcome.append(error)
 
-    thread = threading.Thread(target=act)
+    thread = threading.Thread(target=contextvars.Context().run, args=(act,))
     thread.start()
     thread.join()
     if isinstance(outcome[0], Exception):
@@ -203,7 +206,7 @@ def test_a_restore_waits_for_a_block_and_goes_on_after_it(with_history, root, tm
     patient = treesnap.open(root, tmp_path / "store", wait_s=60)
     with ThreadPoolExecutor(1) as pool:
         with with_history.rollback_on_error("first"):
-            waiting = pool.submit(restore, patient)
+            waiting = pool.submit(contextvars.Context().run, restore, patient)
             (root / "data" / "file").write_text("made by the block")
             assert not waiting.done()
         waiting.result(60)
