@@ -301,10 +301,85 @@ def test_of_two_names_the_one_goes_back_that_is_the_same_file(tmp_path, fold, be
     assert differences(tree_state(place.root), found) == []
 
 
+def without_marks(name: str) -> str:
+    """Returns what HFS+ and ext4 compare of marks that are not seen."""
+    return name.casefold().translate(dict.fromkeys((0x200C, 0xFE0F)))
+
+
+def letter_by_letter(name: str) -> str:
+    """Returns what a table compares, which has one letter for each."""
+    return "".join(min(letter.lower(), letter, key=len) for letter in name)
+
+
+@pytest.mark.parametrize("paths", [None, ["Wide"]])
+@pytest.mark.parametrize(
+    ("fold", "before", "after"),
+    [
+        (str.casefold, "\u01c5", "\u01c4"),
+        (str.casefold, "\u01c4", "\u01c5"),
+        (without_form, "K", "\u212a"),
+        (without_form, "\u8c48", "\uf900"),
+        (letter_by_letter, "stra\u00dfe", "stra\u1e9ee"),
+        (without_marks, "file", "fi\u200cle"),
+        (without_marks, "10", "1\u200c0"),
+        (without_marks, "\u2764", "\u2764\ufe0f"),
+    ],
+)
+def test_a_spelling_goes_back_that_cannot_be_made_from_the_name(
+    tmp_path, fold, before, after, paths
+):
+    """There are letters with three cases, others with one form, and marks that are not seen."""
+    place = Place(tmp_path, fold=fold)
+    directory = place.root / "Wide"
+    (directory / before).write_text("before")
+    place.handle().create(name="one")
+    place.before = tree_state(place.root)
+    (directory / before).unlink()
+    (directory / after).write_text("after")
+    found = tree_state(place.root)
+
+    place.handle().restore("one", paths)
+
+    assert place.is_before()
+    place.handle().undo()
+    assert differences(tree_state(place.root), found) == []
+    place.handle().redo()
+    assert place.is_before()
+
+
+@pytest.mark.parametrize(
+    ("fold", "before", "after"),
+    [
+        (str.casefold, "\u01c5", "\u01c4"),
+        (without_form, "\u212a", "K"),
+        (letter_by_letter, "stra\u00dfe", "stra\u1e9ee"),
+    ],
+)
+def test_a_path_that_is_there_in_another_spelling_is_refused(tmp_path, fold, before, after):
+    """It would replace what was not named."""
+    place = Place(tmp_path, fold=fold)
+    (place.root / before).write_text("before")
+    place.handle().create(name="one")
+    (place.root / before).unlink()
+    (place.root / after).write_text("after")
+    found = tree_state(place.root)
+
+    with pytest.raises(Refused) as caught:
+        place.handle().restore("one", [before])
+
+    assert caught.value.code == ErrorCode.NAMES_COLLIDE
+    assert differences(tree_state(place.root), found) == []
+
+
 @pytest.mark.parametrize(
     ("names", "fold"),
-    [(("Name", "name"), str.casefold), ((COMPOSED, DECOMPOSED), without_form)],
-    ids=["case", "accents"],
+    [
+        (("Name", "name"), str.casefold),
+        ((COMPOSED, DECOMPOSED), without_form),
+        (("name", "na\u200cme"), without_marks),
+        (("\u2764", "\u2764\ufe0f"), without_marks),
+    ],
+    ids=["case", "accents", "marks", "variants"],
 )
 class TestTwoNames:
     """A snapshot from a file system that tells them apart has both."""

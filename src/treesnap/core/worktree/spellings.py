@@ -19,20 +19,30 @@ from treesnap.core.model.errors import ErrorCode, Refused, quoted
 
 _PROBE = b"probe"
 """A directory of names that were tried, which goes with the staging directory."""
+_UNSEEN = frozenset(map(chr, (0x34F, *range(0xFE00, 0xFE10))))
+"""The joiner and the selectors of variants, as of emoji, which are not marks of format."""
 
 
 def other_spellings(name: bytes) -> list[bytes]:
-    """Returns a name in the other case and, with accents, in both normal forms; not as it is."""
+    """Returns a name in other cases and, with accents, in both normal forms; not as it is.
+
+    Some letters have three cases, and some have two only where a file system maps one letter to
+    one, as exfat and HFS+ do.
+    """
     text = _text(name)
     forms = {text.swapcase()}
     if not name.isascii():
-        forms |= {_composed(text), _decomposed(text)}
+        forms |= {_composed(text), _decomposed(text), text.upper(), text.lower()}
+        forms.add("".join(map(_other_case, text)))
     return [form.encode("utf-8", "surrogateescape") for form in forms - {text}]
 
 
 def has_accents(name: bytes) -> bool:
-    """Returns whether a name has several normal forms."""
-    return not name.isascii() and _composed(_text(name)) != _decomposed(_text(name))
+    """Returns whether a name has another normal form, or two."""
+    if name.isascii():
+        return False
+    text = _text(name)
+    return len({text, _composed(text), _decomposed(text)}) > 1
 
 
 def is_folding(fs: FileSystem, fd: int, name: bytes) -> bool:
@@ -54,24 +64,46 @@ def is_folding(fs: FileSystem, fd: int, name: bytes) -> bool:
 def spelled(fs: FileSystem, fd: int, name: bytes) -> bytes | None:
     """Returns another name in a directory that a look at this one finds, or None.
 
-    Where several may be it, as it folds case alone or accents alone, the file itself tells.
+    Where several may be it, as it folds case alone or accents alone, the file itself tells. So it
+    does where none looks like it, because no two file systems fold alike.
     """
     names = [os.fsencode(text) for text in fs.list_names(fd)]
     if name in names:
         return None
     own_form = folded(name)
     others = [other for other in names if folded(other) == own_form]
+    if not others:
+        return _of_same_file(fs, fd, name, names)
     if len(others) > 1:
         with suppress(FileNotFoundError):
             own = fs.lstat(name, dir_fd=fd)
             others.sort(key=lambda other: not os.path.samestat(own, fs.lstat(other, dir_fd=fd)))
-    return others[0] if others else None
+    return others[0]
+
+
+def _of_same_file(fs: FileSystem, fd: int, name: bytes, names: Iterable[bytes]) -> bytes | None:
+    """Returns the first of the names of a directory that leads where another one does, or None."""
+    with suppress(FileNotFoundError):
+        own = fs.lstat(name, dir_fd=fd)
+        for other in names:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(own, fs.lstat(other, dir_fd=fd)):
+                    return other
+    return None
 
 
 def folded(name: bytes) -> str:
-    """Returns what all spellings of a name have in common, as far as can be known."""
+    """Returns what all spellings of a name have in common, as far as can be known.
+
+    Marks that are not seen count for nothing: HFS+ and ext4 ignore them.
+    """
     text = _text(name)
-    return text.lower() if name.isascii() else _decomposed(_decomposed(text).casefold())
+    if name.isascii():
+        return text.lower()
+    from unicodedata import category
+
+    seen = "".join(letter for letter in text if letter not in _UNSEEN and category(letter) != "Cf")
+    return _decomposed(_decomposed(seen).casefold())
 
 
 def with_one_name(paths: Iterable[bytes]) -> list[list[bytes]]:
@@ -106,6 +138,11 @@ def collision(one: bytes, other: bytes) -> Refused:
         code=ErrorCode.NAMES_COLLIDE,
         path=other,
     )
+
+
+def _other_case(letter: str) -> str:
+    other = letter.swapcase()
+    return other if len(other) == 1 else letter
 
 
 def _text(name: bytes) -> str:

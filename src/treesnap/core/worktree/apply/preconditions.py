@@ -160,11 +160,11 @@ class Preconditions:
             seen = seen._replace(ctime_ns=expected.ctime_ns)
         if seen == expected:
             return step, (fd, name, status)
-        if not self._second_look.is_same(step.path):
-            raise conflict(step.path)
-        if expected is None and status is not None:
+        if expected is None:
             self.in_the_way.add(self._alias(step, fd, name))
             return step, (fd, name, None)
+        if not self._second_look.is_same(step.path):
+            raise conflict(step.path)
         fd, name, again = self.look(step)
         seen = key_of(status) if status is not None else None
         if (key_of(again) if again is not None else None) != seen:
