@@ -44,6 +44,8 @@ _PROTECTED = 0x2 | 0x4 | 0x20000 | 0x40000
 _RESOURCE_FORK = b"com.apple.ResourceFork"
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 """Flags of fallocate(2)."""
+USER, STAFF = 501, 20
+"""Who works, and the group of all who do."""
 _FAT_STEP_NS = 2 * 10**9
 
 
@@ -272,6 +274,14 @@ class SystemDouble:
             st_flags=flags | (darwin.DATALESS if _identity(fd) in self.dataless else 0)
         )
 
+    @staticmethod
+    def geteuid() -> int:
+        return USER
+
+    @staticmethod
+    def getgroups() -> list[int]:
+        return [STAFF]
+
     def acl_get_fd_np(self, fd: int, kind: int) -> int | None:
         assert kind == 0x100
         if _identity(fd) not in self.lists:
@@ -393,6 +403,8 @@ class MacFileSystem(FoldingFileSystem):
             call.arguments[0], int
         ):
             self.libc.read_dataless(call.arguments[0])
+        if call.method in {"rename", "rename_to_absent", "exchange", "unlink", "remove_directory"}:
+            self._require_removal(call)
         if volume.decomposes and call.method == "rename":
             source, target = call.arguments
             call.arguments = source, self._stored(target)
@@ -415,6 +427,19 @@ class MacFileSystem(FoldingFileSystem):
                 return os.chown(_itself(fd), *values)
             return os.utime(_itself(fd), ns=(values[0], values[0]))
         return super().around(call)
+
+    def _require_removal(self, call: Call) -> None:
+        """Raises where a list denies deletion, as each rename is one as well."""
+        options = call.options
+        removed = [(call.arguments[0], options.get("source_dir_fd", options.get("dir_fd")))]
+        if len(call.arguments) > 1:
+            removed.append((call.arguments[1], options.get("target_dir_fd")))
+        for name, dir_fd in removed:
+            with suppress(FileNotFoundError):
+                found = os.lstat(self._there(name, dir_fd), dir_fd=dir_fd)
+                text = self.libc.lists.get((found.st_dev, found.st_ino), b"")
+                if b":everyone:12:deny:delete" in text:
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
 
     def _there(self, name: str | bytes, dir_fd: int | None) -> str | bytes:
         try:

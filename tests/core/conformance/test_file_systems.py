@@ -32,7 +32,7 @@ from treesnap.testing.doubles import (
     error_at,
 )
 
-DENIED = b"!#acl 1\ngroup:ABCDEFAB-CDEF-ABCD-EFAB-CDEF0000000C:everyone:12:deny:delete\n"
+DENIED = b"!#acl 1\ngroup:ABCDEFAB-CDEF-ABCD-EFAB-CDEF0000000C:everyone:12:deny:write\n"
 INHERITED = DENIED.replace(b":deny:", b":deny,file_inherit:")
 
 

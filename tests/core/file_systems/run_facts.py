@@ -413,7 +413,7 @@ class Facts:
 
     def list_is_removed(self) -> bool:
         """Whether a list is as it was set, and a file without one as before."""
-        text = b"!#acl 1\ngroup:ABCDEFAB-CDEF-ABCD-EFAB-CDEF0000000C:everyone:12:deny:delete\n"
+        text = b"!#acl 1\ngroup:ABCDEFAB-CDEF-ABCD-EFAB-CDEF0000000C:everyone:12:deny:write\n"
         self.new("listed too")
 
         def take_over(fd: int) -> bool:

@@ -250,6 +250,55 @@ def test_an_attribute_that_the_system_refuses_is_reported(tmp_path):
     assert (place.root / "other").read_text() == "changed"
 
 
+DENIED = b"!#acl 1\ngroup:ABCDEFAB-CDEF-ABCD-EFAB-CDEF0000000C:everyone:12:deny:delete\n"
+"""As the folders of a home have it."""
+
+
+class TestDeniedDeletion:
+    """A file whose access control list denies that it is deleted cannot be renamed either."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> MacPlace:
+        return MacPlace(tmp_path, "APFS")
+
+    def handle(self, place: MacPlace, name: str, monitor: CollectingMonitor) -> Handle:
+        """Returns one that sees such a list of a path."""
+        fs = MacFileSystem(place.base, place.volume)
+        found = (place.root / name).lstat()
+        fs.libc.lists[found.st_dev, found.st_ino] = DENIED
+        store = str(place.base / "store")
+        context = context_at(root=place.root, store_path=store, fs=fs, wait_s=0, monitor=monitor)
+        return Handle(context)
+
+    @pytest.mark.parametrize("name", ["other", "Wide/Inner", "Wide/Inner/below"])
+    def test_is_refused_before_anything_is_touched(self, place, name):
+        handle = self.handle(place, name, CollectingMonitor())
+        inodes = {path: path.lstat().st_ino for path in place.root.rglob("*")}
+
+        with pytest.raises(TreesnapError, match=f"'{name}' is immutable"):
+            handle.restore("before", force=True)
+
+        assert not place.is_before()
+        assert {path: path.lstat().st_ino for path in place.root.rglob("*")} == inodes
+
+    def test_stays_where_it_is_as_it_was(self, place):
+        """In a directory too, in which names change."""
+        self.handle(place, "Wide", CollectingMonitor()).restore("before")
+
+        assert place.is_before()
+
+    def test_is_not_put_in_place_with_its_list(self, place):
+        monitor = CollectingMonitor()
+        handle = self.handle(place, "other", monitor)
+        handle.create(name="denied")
+        (place.root / "other").unlink()
+
+        handle.restore("denied")
+
+        assert (place.root / "other").read_text() == "changed"
+        assert monitor.codes == [WarningCode.METADATA_NOT_RESTORED]
+
+
 def test_what_is_staged_inherits_no_list(tmp_path):
     fs = MacFileSystem(tmp_path, VOLUMES["APFS"])
     (tmp_path / "stage").mkdir()

@@ -117,6 +117,9 @@ class ReadingFileSystem(Protocol):
     def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
         """Returns whether a file is immutable or append-only, so that not even its owner
         may move or remove it; False if that cannot be known. See chattr(1).
+
+        On a Mac an access control list may deny this user the same: of an open directory, to change
+        names in it.
         """
 
     def mount_id(self, fd: int) -> int | None:

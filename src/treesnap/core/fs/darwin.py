@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import c_char_p, c_int, c_size_t, c_ssize_t, c_uint, c_uint32, c_ulong, c_void_p
 from functools import cached_property
-from stat import S_ISFIFO, S_ISLNK
+from stat import S_ISDIR, S_ISFIFO, S_ISLNK
 
 from treesnap.core import own_program
 from treesnap.core.fs.base import Name, NoAttribute, Place, Unsupported
@@ -75,6 +75,14 @@ _NO_CLONE = _NO_CALL | {EXDEV}
 _ACL_EXTENDED, NO_ACL = 0x100, 1
 """The kind of list, and what stands for none where one is set: _FILESEC_REMOVE_ACL."""
 _NO_ACL = _NO_CALL | {ENOENT, EINVAL}
+_MOVING, _MOVING_DIRECTORY = frozenset({b"delete"}), frozenset({b"delete", b"append"})
+"""The rights that renaming takes to a file, and to a directory that gets another one above it."""
+_CHANGING_NAMES = frozenset({b"write", b"append", b"delete_child"})
+"""The rights that it takes to a directory, as a list calls them for files and directories."""
+_AFTER_LIST = frozenset({b"writeattr", b"writeextattr"})
+"""The rights to what a restore gives a file after its list."""
+_EVERYONE = b"12"
+"""The number of the group in which all users are."""
 _PROTECTED_FOLDER = (
     "Operation not permitted; if macOS protects it, give the terminal Full Disk Access"
 )
@@ -89,6 +97,8 @@ class LibSystem:
 
     fcntl: staticmethod[..., Any] = staticmethod(fcntl.fcntl)
     fstat: staticmethod[[int], Any] = staticmethod(os.fstat)
+    geteuid: staticmethod[[], int] = staticmethod(os.geteuid)
+    getgroups: staticmethod[[], list[int]] = staticmethod(os.getgroups)
     fsync: staticmethod[[int], None] = staticmethod(os.fsync)
     open: staticmethod[..., int] = staticmethod(open_whole)
 
@@ -181,6 +191,45 @@ class DarwinFileSystem(PosixFileSystem):
                 raise
         flags = os.O_RDONLY | os.O_CLOEXEC | O_SYMLINK
         return self._libc.open(name, flags, dir_fd=dir_fd)
+
+    def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
+        """Also by its access control list: of a descriptor, names in the directory; else a file."""
+        if super().is_protected(name, dir_fd=dir_fd):
+            return True
+        if isinstance(name, int):
+            return self._is_denied(self._acl_text(name), _CHANGING_NAMES)
+        try:
+            fd = self.open_any(name, dir_fd=dir_fd)
+        except OSError:  # what may not be read, or is none of what has lists
+            return False
+        try:
+            rights = _MOVING
+            if S_ISDIR(os.fstat(fd).st_mode):
+                rights = _MOVING_DIRECTORY | _CHANGING_NAMES
+            return self._is_denied(self._acl_text(fd), rights)
+        finally:
+            os.close(fd)
+
+    def _is_denied(self, text: bytes | None, rights: frozenset[bytes]) -> bool:
+        """Returns whether an access control list denies this user one of some rights.
+
+        Its first entry that names the user and a right decides. The superuser is denied nothing.
+        """
+        user = self._libc.geteuid()
+        if text is None or user == 0:
+            return False
+        groups = {b"%d" % number for number in self._libc.getgroups()} | {_EVERYONE}
+        for line in text.splitlines()[1:]:
+            subject, kind, named = line.rsplit(b":", 2)
+            who, flags = subject.rpartition(b":")[2], kind.split(b",")
+            if b"only_inherit" in flags:
+                continue
+            if who in groups if subject.startswith(b"group:") else who == b"%d" % user:
+                found = rights & {*named.split(b",")}
+                if found and flags[0] == b"deny":
+                    return True
+                rights -= found
+        return False
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
         self._unwritten.add(fd)
@@ -388,9 +437,13 @@ class DarwinFileSystem(PosixFileSystem):
     def _set_acl_text(self, fd: int, text: bytes | None) -> None:
         """Gives an open file an access control list, or none.
 
-        A list without entries would stay, and keep the file from being as it was without.
+        A list without entries would stay, and keep the file from being as it was without. One with
+        which the file could not be put in place is refused.
         """
         libc = self._libc
+        moving = _MOVING_DIRECTORY if S_ISDIR(os.fstat(fd).st_mode) else _MOVING
+        if self._is_denied(text, moving | _AFTER_LIST):
+            raise unsupported(EPERM)
         if text is None:
             _checked(libc.acl_set_fd_np(fd, NO_ACL, _ACL_EXTENDED), _NO_CALL)
             return

@@ -28,7 +28,8 @@ def refuse_flags(
     """Raises OperationFailed, which names ``path``, for an immutable or append-only file."""
     if fs.is_protected(where, dir_fd=dir_fd):
         raise OperationFailed(
-            f"{quoted(path or b'.')} is immutable or append-only (see 'chattr -i -a'): "
+            f"{quoted(path or b'.')} is immutable or append-only (see 'chattr -i -a'; on a Mac "
+            "'chflags', and 'chmod -N' for an access control list that denies it): "
             f"{os.strerror(errno.EPERM)}",
             path=path,
             errno=errno.EPERM,
