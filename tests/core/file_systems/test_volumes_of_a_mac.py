@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -21,13 +23,14 @@ from power import PoweredFileSystem
 from prepared import trust_stores
 from sampling import evenly, sized
 from state import differences, tree_state
+from treesnap.core.fs.base import FileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.events import CollectingMonitor, WarningCode
 from treesnap.core.ops.context import context_at
 from treesnap.core.worktree.apply.stage import make_stage
 from treesnap.testing.children import in_child
-from treesnap.testing.doubles import MUTATING, Fault, Kind
+from treesnap.testing.doubles import MUTATING, Call, Fault, Kind, WrappedFileSystem
 
 pytestmark = [pytest.mark.needs("linux"), pytest.mark.sampled(2)]
 
@@ -297,6 +300,71 @@ class TestDeniedDeletion:
 
         assert (place.root / "other").read_text() == "changed"
         assert monitor.codes == [WarningCode.METADATA_NOT_RESTORED]
+
+
+class BirthsThatMove(WrappedFileSystem):
+    """A Mac's times of birth: an older time of modification is that of birth, too."""
+
+    def __init__(self, inner: FileSystem) -> None:
+        super().__init__(inner)
+        self._births: dict[tuple[int, int], int] = {}
+
+    def around(self, call: Call) -> Any:
+        if call.method not in {"birth_time_ns", "change_times"}:
+            return call.proceed()
+        if isinstance(call.arguments[0], int):
+            found = os.fstat(call.arguments[0])
+        else:
+            found = os.lstat(call.arguments[0], dir_fd=call.options.get("dir_fd"))
+        known = self._births.setdefault((found.st_dev, found.st_ino), time.time_ns())
+        if call.method == "birth_time_ns":
+            return known
+        self._births[found.st_dev, found.st_ino] = min(known, call.arguments[1])
+        return call.proceed()
+
+
+@pytest.fixture
+def with_births(tmp_path: Path) -> Handle:
+    """A root with an old time of modification, on a volume whose times of birth move."""
+    place = MacPlace(tmp_path, "APFS")
+    fs = BirthsThatMove(MacFileSystem(place.base, place.volume))
+    context = context_at(root=place.root, store_path=str(tmp_path / "store"), fs=fs, wait_s=0)
+    handle = Handle(context)
+    handle.create(name="old")
+    os.utime(place.root)
+    handle.create(name="new")
+    return handle
+
+
+def test_a_fork_is_the_same_after_a_restore_moved_its_time_of_birth(with_births, tmp_path):
+    fork = tmp_path / "fork"
+    with_births.fork("new", [fork])
+    context = with_births.context
+    theirs = context_at(root=fork, store_path=context.store_path, fs=context.fs, wait_s=0)
+    os.utime(fork, ns=(TIME_NS, TIME_NS))
+    Handle(theirs).create(name="old fork")
+    os.utime(fork)
+    (fork / "mine").write_text("mine")
+    Handle(theirs).create(name="edited")
+    Handle(theirs).restore("old fork")
+    (fork / "mine too").write_text("mine too")
+
+    with_births.adopt(fork)
+
+    assert (Path(with_births.root) / "mine too").read_text() == "mine too"
+
+
+def test_a_root_is_known_after_a_move_whose_time_of_birth_a_restore_moved(with_births, tmp_path):
+    with_births.restore("old")
+    os.rename(with_births.root, tmp_path / "moved")
+    context = with_births.context
+    there = context_at(
+        root=tmp_path / "moved", store_path=context.store_path, fs=context.fs, wait_s=0
+    )
+
+    names = {snapshot.name for snapshot in Handle(there).list()}
+
+    assert {"old", "new"} <= names
 
 
 def test_what_is_staged_inherits_no_list(tmp_path):

@@ -275,8 +275,11 @@ class Root:
         if record is None or record.inode is None:
             return False
         current = identified(self._fs, record)
+        is_same_file = (current.device, current.inode) == (record.device, record.inode)
         if record.birth_ns is None or current.birth_ns is None:
-            return (current.device, current.inode) != (record.device, record.inode)
+            return not is_same_file
+        if is_same_file:
+            return _is_younger(current.birth_ns, record.birth_ns)
         return (current.birth_ns, current.inode) != (record.birth_ns, record.inode)
 
     def _write(self, record: RootRecord) -> None:
@@ -699,6 +702,14 @@ def identified(fs: FileSystem, record: RootRecord) -> RootRecord:
     return record._replace(device=stat.st_dev, inode=stat.st_ino, birth_ns=birth_ns)
 
 
+def _is_younger(birth_ns: int, recorded_ns: int) -> bool:
+    """Returns whether a directory was made after the one that had the same inode.
+
+    On a Mac an older time of modification, as a restore sets it, becomes that of birth.
+    """
+    return birth_ns > recorded_ns
+
+
 def find_moved(fs: ReadingFileSystem, layout: Layout, path: bytes) -> Moved | None:
     """Returns the root that was moved to a path, of which the store knows no root.
 
@@ -735,7 +746,8 @@ def find_moved(fs: ReadingFileSystem, layout: Layout, path: bytes) -> Moved | No
         birth_ns = None
     if birth_ns is None or record.birth_ns is None:
         return Moved(record, is_certain=False)
-    return Moved(record, is_certain=True) if birth_ns == record.birth_ns else None
+    is_other = _is_younger(birth_ns, record.birth_ns)
+    return None if is_other else Moved(record, is_certain=True)
 
 
 def recorded_root(fs: ReadingFileSystem, layout: Layout, name: str) -> RootRecord | None:
