@@ -301,6 +301,22 @@ def test_of_two_names_the_one_goes_back_that_is_the_same_file(tmp_path, fold, be
     assert differences(tree_state(place.root), found) == []
 
 
+@pytest.mark.parametrize(
+    "make", [lambda path: path.write_text("new\n"), lambda path: path.symlink_to("other")]
+)
+def test_rules_in_another_spelling_hold_neither_for_all_nor_for_a_path(tmp_path, make):
+    place = Place(tmp_path)
+    make(place.root / ".SnapIgnore")
+    place.handle().create(name="ruled")
+    (place.root / "new").write_text("new")
+
+    made = place.handle().create(["new"])
+    place.handle().restore("ruled", ["new"])
+
+    assert made.skipped == ()
+    assert not (place.root / "new").exists()
+
+
 def without_marks(name: str) -> str:
     """Returns what HFS+ and ext4 compare of marks that are not seen."""
     return name.casefold().translate(dict.fromkeys((0x200C, 0xFE0F)))

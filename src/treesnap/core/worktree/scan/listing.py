@@ -32,7 +32,7 @@ from treesnap.core.worktree.scan.ignore import (
     UnreadableRules,
     parse_ignore_file,
 )
-from treesnap.core.worktree.spellings import has_accents, is_folding, other_spellings
+from treesnap.core.worktree.spellings import has_accents, is_folding, other_spellings, spelled
 
 _ENCODING = sys.getfilesystemencoding()
 _HIDDEN = (0, 0, 0, 0, 0, 0)
@@ -142,7 +142,7 @@ def list_directory(
         has_ignore_file, has_reserved = _observe_all(fs, fd, listing)
     if has_ignore_file:
         try:
-            _read_ignore_file(fs, fd, path, listing)
+            _read_ignore_file(fs, fd, path, listing, is_listed=scope is None)
         except UnreadableRules as error:
             if path:
                 raise
@@ -334,18 +334,23 @@ def _observe_names(
             listing.linked.append((name, stat.st_dev, stat.st_ino, stat.st_nlink))
 
 
-def _read_ignore_file(fs: FileSystem, fd: int, path: bytes, listing: DirectoryListing) -> None:
+def _read_ignore_file(
+    fs: FileSystem, fd: int, path: bytes, listing: DirectoryListing, *, is_listed: bool = True
+) -> None:
     """Adds the rules of the directory's own ignore file to its exclusions.
 
     Only a regular file has rules. A link is not followed, as in git; because rules were probably
     intended, they count as unreadable. What another user left in a directory like ``/tmp`` does
     not say what of this user's files is captured. Raises UnreadableRules, and OSError for errors
-    that are not the file's.
+    that are not the file's. One in another spelling has none, which shows in a listing; without
+    one it costs a look.
     """
     if not listing.exclusions.heeds_files:
         return
     try:
         status = fs.lstat(IGNORE_FILE, dir_fd=fd)
+        if not is_listed and is_folding(fs, fd, IGNORE_FILE) and spelled(fs, fd, IGNORE_FILE):
+            return
         mode = status.st_mode
         if is_left_by_others(fs, fd, status):
             warning = (
