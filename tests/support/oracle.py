@@ -238,7 +238,7 @@ def copy_tree(source: Path, target: Path) -> None:
     ):
         _copy_below(source_fd, target_fd, linked)
         status, xattrs = os.fstat(source_fd), _xattrs(f"/proc/self/fd/{source_fd}/.")
-        _give_metadata(f"/proc/self/fd/{target_fd}/.", status, xattrs)
+        _give_metadata(target_fd, b".", status, xattrs)
     for fd, _ in linked.values():
         os.close(fd)
 
@@ -249,13 +249,14 @@ def _copy_below(source_fd: int, target_fd: int, linked: Linked) -> None:
     for name in names_in(source_fd):
         status = os.stat(name, dir_fd=source_fd, follow_symlinks=False)
         identity = (status.st_dev, status.st_ino)
-        where = os.fsencode(f"/proc/self/fd/{target_fd}/") + name
         xattrs = _xattrs(os.fsencode(f"/proc/self/fd/{source_fd}/") + name)
         if stat.S_ISSOCK(status.st_mode):
             continue
         if identity in linked:
             made_fd, made_name = linked[identity]
-            os.link(made_name, where, src_dir_fd=made_fd, follow_symlinks=False)
+            os.link(
+                made_name, name, src_dir_fd=made_fd, dst_dir_fd=target_fd, follow_symlinks=False
+            )
             continue
         if stat.S_ISDIR(status.st_mode):
             os.mkdir(name, 0o700, dir_fd=target_fd)
@@ -268,7 +269,7 @@ def _copy_below(source_fd: int, target_fd: int, linked: Linked) -> None:
             _copy_leaf(source_fd, target_fd, name, status)
             if status.st_nlink > 1:
                 linked[identity] = (os.dup(target_fd), name)
-        _give_metadata(where, status, xattrs)
+        _give_metadata(target_fd, name, status, xattrs)
 
 
 def _copy_leaf(source_fd: int, target_fd: int, name: bytes, status: os.stat_result) -> None:
@@ -290,11 +291,13 @@ def _copy_leaf(source_fd: int, target_fd: int, name: bytes, status: os.stat_resu
 
 
 def _give_metadata(
-    where: str | bytes, status: os.stat_result, xattrs: tuple[tuple[str, bytes], ...]
+    dir_fd: int, name: bytes, status: os.stat_result, xattrs: tuple[tuple[str, bytes], ...]
 ) -> None:
-    os.chown(where, status.st_uid, status.st_gid, follow_symlinks=False)
+    os.chown(name, status.st_uid, status.st_gid, dir_fd=dir_fd, follow_symlinks=False)
     if not stat.S_ISLNK(status.st_mode):
-        os.chmod(where, stat.S_IMODE(status.st_mode))
-    for name, value in xattrs:
-        os.setxattr(where, name, value, follow_symlinks=False)
-    os.utime(where, ns=(status.st_mtime_ns, status.st_mtime_ns), follow_symlinks=False)
+        os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=dir_fd)
+    for attribute, value in xattrs:
+        where = os.fsencode(f"/proc/self/fd/{dir_fd}/") + name
+        os.setxattr(where, attribute, value, follow_symlinks=False)
+    times = (status.st_mtime_ns, status.st_mtime_ns)
+    os.utime(name, ns=times, dir_fd=dir_fd, follow_symlinks=False)
