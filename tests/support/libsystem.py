@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import stat
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ class SystemDouble:
         """Access control lists."""
         self.allocated: dict[int, Any] = {}
         """What the library has allocated, by its address: lists and their texts."""
+        self.uuid = bytes(range(1, 17)) if volume.attributes else bytes(16)
         self.refused: set[bytes] = set()
         """Attributes that the system keeps to itself."""
         self.dataless: set[Identity] = set()
@@ -267,6 +269,16 @@ class SystemDouble:
             self.flags[_identity(fd)] = flags
 
         return self._answer("fchflags", change)
+
+    def fgetattrlist(self, fd: int, asked: bytes, buffer: Any, size: int, options: int) -> int:
+        assert asked == bytes.fromhex("0500000000000000000004800000000000000000") + bytes(4)
+        assert (size, options) == (20, 0)
+
+        def answer() -> None:
+            os.fstat(fd)
+            _fill(buffer, size, size.to_bytes(4, sys.byteorder) + self.uuid)
+
+        return self._answer("fgetattrlist", answer)
 
     def fstat(self, fd: int) -> Any:
         flags = self.flags.get(_identity(fd), 0)

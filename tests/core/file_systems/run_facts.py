@@ -61,6 +61,7 @@ int main(void) {
     SHOW(IOPOL_SCOPE_THREAD); SHOW(_FILESEC_REMOVE_ACL); SHOW(ACL_TYPE_EXTENDED);
     SHOW(UF_IMMUTABLE | UF_APPEND | SF_IMMUTABLE | SF_APPEND | SF_NOUNLINK);
     SHOW(UF_NODUMP); SHOW(UF_OPAQUE); SHOW(UF_HIDDEN); SHOW(SF_DATALESS);
+    SHOW(ATTR_VOL_INFO | ATTR_VOL_UUID); SHOW(sizeof(struct attrlist));
     SHOW(sizeof(fstore_t)); SHOW(sizeof(struct fpunchhole)); SHOW(sizeof(struct flock));
     SHOW(offsetof(struct fstore, fst_length)); SHOW(offsetof(struct fpunchhole, fp_offset));
     SHOW(offsetof(struct flock, l_type)); SHOW(offsetof(struct flock, l_whence));
@@ -88,6 +89,8 @@ TAKEN = {
     "UF_OPAQUE": 0x8,
     "UF_HIDDEN": 0x8000,
     "SF_DATALESS": darwin.DATALESS,
+    "ATTR_VOL_INFO | ATTR_VOL_UUID": darwin.VOLUME_UUID,
+    "sizeof(struct attrlist)": 24,
     "sizeof(fstore_t)": darwin.PREALLOCATE.size,
     "sizeof(struct fpunchhole)": darwin.PUNCH_HOLE.size,
     "sizeof(struct flock)": struct.calcsize("qqihh"),
@@ -480,6 +483,12 @@ class Facts:
         self.tell(
             "the file system is named by its device",
             lambda: os.statvfs(self.place).f_fsid == self.place.stat().st_dev & 0xFFFFFFFF,
+        )
+        self.tell(
+            "the volume is named by its UUID",
+            lambda: (
+                self.with_open("", DIRECTORY, fs.file_system_id) != os.statvfs(self.place).f_fsid
+            ),
         )
         self.tell("a command downloads as before", self.policy_of_command, expected="the same")
         self.tell("a file is renamed whose list denies deletion", self.denied_rename)

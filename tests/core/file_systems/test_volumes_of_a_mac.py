@@ -24,6 +24,7 @@ from prepared import trust_stores
 from sampling import evenly, sized
 from state import differences, tree_state
 from treesnap.core.fs.base import FileSystem
+from treesnap.core.fs.posix import PosixFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.events import CollectingMonitor, WarningCode
@@ -251,6 +252,19 @@ def test_an_attribute_that_the_system_refuses_is_reported(tmp_path):
 
     assert monitor.codes == [WarningCode.METADATA_NOT_RESTORED]
     assert (place.root / "other").read_text() == "changed"
+
+
+@pytest.mark.parametrize(("volume", "is_named"), [("APFS", True), ("SMB", False)])
+def test_a_volume_is_the_same_after_a_restart(tmp_path, volume, is_named):
+    """Which may give its device another number, so that an interrupted restore would be refused."""
+    fs = MacFileSystem(tmp_path, VOLUMES[volume])
+    fd = fs.open(str(tmp_path), os.O_RDONLY)
+
+    found = fs.file_system_id(fd)
+
+    fs.close(fd)
+    expected = 0x0102030405060708 if is_named else PosixFileSystem().file_system_id(str(tmp_path))
+    assert found == expected == fs.file_system_id(str(tmp_path))
 
 
 DENIED = b"!#acl 1\ngroup:ABCDEFAB-CDEF-ABCD-EFAB-CDEF0000000C:everyone:12:deny:delete\n"

@@ -59,6 +59,11 @@ entitlement for the first, and else by its integrity protection."""
 SYNC_VOLUME = 0x80044101
 """FSIOC_SYNC_VOLUME, for ffsctl(2)."""
 SYNC_FULL, SYNC_WAIT = 1, 2
+VOLUME_UUID = 0x80000000 | 0x40000
+"""ATTR_VOL_INFO and ATTR_VOL_UUID of sys/attr.h."""
+_ASKING_UUID = struct.pack("HHIIIII", 5, 0, 0, VOLUME_UUID, 0, 0, 0)
+_UUID_ANSWER = struct.Struct("I8s8s")
+"""How long the answer is, and both halves of it."""
 EDEADLK = 11
 """What reading a file is that lies with a service alone, such as iCloud."""
 EPERM, ENOENT, EXDEV, EINVAL, ENOTTY, ERANGE = 1, 2, 18, 22, 25, 34
@@ -116,6 +121,9 @@ class LibSystem:
         )
         self.fsetxattr = _typed(library.fsetxattr, c_int, c_int, c_char_p, *value, c_uint32, c_int)
         self.fremovexattr = _typed(library.fremovexattr, c_int, c_int, c_char_p, c_int)
+        self.fgetattrlist = _typed(
+            library.fgetattrlist, c_int, c_int, c_char_p, c_char_p, c_size_t, c_uint
+        )
         self.fchflags = _typed(library.fchflags, c_int, c_int, c_uint)
         self.setiopolicy_np = _typed(library.setiopolicy_np, c_int, c_int, c_int, c_int)
         self.acl_get_fd_np = _typed(library.acl_get_fd_np, c_void_p, c_int, c_int)
@@ -191,6 +199,19 @@ class DarwinFileSystem(PosixFileSystem):
                 raise
         flags = os.O_RDONLY | os.O_CLOEXEC | O_SYMLINK
         return self._libc.open(name, flags, dir_fd=dir_fd)
+
+    def file_system_id(self, place: Name | int, /) -> int:
+        """Half of what names the volume: a restart may give its device another number."""
+        if not isinstance(place, int):
+            fd = open_whole(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                return self.file_system_id(fd)
+            finally:
+                os.close(fd)
+        answer = ctypes.create_string_buffer(_UUID_ANSWER.size)
+        done = self._libc.fgetattrlist(place, _ASKING_UUID, answer, len(answer), 0)
+        uuid = _UUID_ANSWER.unpack(answer.raw)[1] if done == 0 else b""
+        return int.from_bytes(uuid, "big") or super().file_system_id(place)
 
     def is_protected(self, name: Name | int, *, dir_fd: int | None = None) -> bool:
         """Also by its access control list: of a descriptor, names in the directory; else a file."""
