@@ -22,7 +22,7 @@ from treesnap.core.model.entries import ObjectId, ObjectKind
 from treesnap.core.model.errors import Busy, Corrupt, ErrorCode, InvalidArgument, StorageFull
 from treesnap.core.model.ids import object_id
 from treesnap.core.model.named_tuple import NamedTuple
-from treesnap.core.model.quantities import format_size
+from treesnap.core.model.quantities import format_size, size_text
 from treesnap.core.model.snapshots import Snapshot, SnapshotId, SnapshotRecord
 from treesnap.core.model.type_names import TYPE_CHECKING, Self, TypeVar
 from treesnap.core.store.collector import read_state
@@ -328,10 +328,11 @@ class Writer:
     def _refuse_beyond_limit(self, size_bytes: int = 0) -> None:
         """Raises StorageFull when the store is larger than it may be, or some bytes make it so."""
         limit = self._size_bytes_max
-        if limit is None or self._store.size_bytes() + size_bytes <= limit:
+        if limit is None or (taken_bytes := self._store.size_bytes()) + size_bytes <= limit:
             return
         error = StorageFull(
-            f"The store may take {format_size(limit)}, and the snapshot needs more",
+            f"The store may take {format_size(limit)} and takes {size_text(taken_bytes)}, and the "
+            "snapshot needs more",
             code=ErrorCode.OVER_QUOTA,
             path=self._store.path,
         )
