@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ from treesnap.core.model.errors import Busy, Corrupt, TreesnapError, Unsupported
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.model.ids import root_id
 from treesnap.core.store.collector import LEAP, read_state
-from treesnap.core.store.layout import Layout
+from treesnap.core.store.layout import DIRECTORIES, Layout
 from treesnap.core.store.store import Store
 from treesnap.core.store.writer import EpochChanged, Writer
 from treesnap.core.store.writer_slot import slot_states
@@ -343,3 +346,43 @@ def test_a_repair_waits_for_a_collection(world):
             world.handle(wait_s=0.0).verify(repair=True)
     finally:
         fs.close(fd)
+
+
+def error_of(command: Callable[[], object]) -> str:
+    """Returns what a command says is damaged, or nothing."""
+    try:
+        command()
+    except Corrupt as error:
+        return error.message
+    return ""
+
+
+class TestDirectories:
+    @pytest.mark.parametrize("name", DIRECTORIES)
+    def test_a_lost_one_is_named_and_made_anew(self, world, name):
+        world.handle().create()
+        shutil.rmtree(world.store / name)
+
+        messages = [
+            error_of(partial(command, world.handle()))
+            for command in (treesnap.Handle.list, treesnap.Handle.create, treesnap.Handle.gc)
+        ]
+        found = world.handle().verify()
+        repaired = world.handle().verify(read_data=True, repair=True)
+
+        assert name == "states" or any(messages)
+        assert {*messages} <= {"", f"The store at '{world.store}' has no directory '{name}'"}
+        assert [(item.code, item.where) for item in found.left] == [("lost-directory", name)]
+        assert repaired.repaired[0] == f"Made the missing directory {name}"
+        made = world.handle().create().id
+        assert world.handle().list()[0].id == made
+        assert made not in {
+            item.snapshot_id for item in world.handle().verify(read_data=True).partial
+        }
+
+    def test_without_snapshots_there_is_a_history_that_is_lost(self, world):
+        world.handle().create()
+        shutil.rmtree(world.store / "snapshots")
+
+        with pytest.raises(treesnap.Corrupt):
+            world.handle().list()

@@ -15,6 +15,7 @@ from treesnap.core.model.errors import (
     Busy,
     Corrupt,
     NotFound,
+    OperationFailed,
     StoreMissing,
     TreesnapError,
     WarningCode,
@@ -145,7 +146,7 @@ def exclusive_use(
     """
     from treesnap.core.store.fence import collector_held
 
-    with translating_os_errors(doing):
+    with _naming_lost_directories(context, doing):
         refuse_foreign(context)
         layout = Store.open(context.fs, context.store_path, writing=True).layout
         with (
@@ -258,7 +259,7 @@ def _open_session(
     Who writes is inside the gate of the store until the session ends. Takes over the history of
     a root that was moved here. Turns OSError into OperationFailed or StorageFull.
     """
-    with translating_os_errors(doing), ExitStack() as stack:
+    with _naming_lost_directories(context, doing), ExitStack() as stack:
         refuse_foreign(context, create=create)
         store = stack.enter_context(_entered(context, create=create, writing=writing))
         store.wait_s = context.wait_s
@@ -270,6 +271,22 @@ def _open_session(
         if session.root.record is None:
             session = _where_root_was(session, writing=create or writing)
         yield session
+
+
+@contextmanager
+def _naming_lost_directories(context: Context, doing: str) -> Iterator[None]:
+    """Turns OSError into OperationFailed or StorageFull, or Corrupt if a directory is gone."""
+    try:
+        with translating_os_errors(doing):
+            yield
+    except OperationFailed as error:
+        path = context.store_path
+        lost = Store.lost_directories(context.fs, path) if error.errno == errno.ENOENT else ()
+        if lost:
+            raise Corrupt(
+                f"The store at {quoted(path)} has no directory {quoted(lost[0])}", path=path
+            ) from error
+        raise
 
 
 def _where_root_was(session: Session, *, writing: bool) -> Session:

@@ -219,10 +219,14 @@ class SnapshotLog:
         """Roots of which a snapshot was seen."""
 
     def listing(self, root_id: str) -> SnapshotListing:
-        """Returns the names of a root's snapshots. Reads one directory."""
+        """Returns the names of a root's snapshots. Reads one directory.
+
+        Raises FileNotFoundError where the store has no directory of snapshots.
+        """
         try:
             listing = SnapshotListing(self._fs.list_names(self._layout.root_snapshots(root_id)))
         except FileNotFoundError:
+            self._fs.lstat(self._layout.snapshots)  # gone with all snapshots, that is damage
             return SnapshotListing([])
         if listing.newest is not None:
             self._founded.add(root_id)

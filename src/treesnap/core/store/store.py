@@ -137,6 +137,18 @@ class Store:
         """Whether this process has just made it."""
         self._scanned_all = False
 
+    @staticmethod
+    def lost_directories(fs: ReadingFileSystem, path: str) -> tuple[str, ...]:
+        """Returns which of its directories a store lacks. Costs one listing.
+
+        Nothing where there is no store, or one that is being made.
+        """
+        try:
+            names = {*fs.list_names(path)}
+        except OSError:
+            return ()
+        return tuple(name for name in DIRECTORIES if name not in names) if "format" in names else ()
+
     @cached_property
     def packs(self) -> PackReader:
         """Objects by place. Opened on demand: operations on snapshots alone need none."""
@@ -297,12 +309,7 @@ class Store:
                 f"The directory {quoted(self.path)} is not empty and holds no store",
                 path=self.path,
             )
-        for name in DIRECTORIES:
-            try:
-                self.writing_fs.make_directory(os.path.join(self.path, name))
-            except FileExistsError:
-                continue
-        sync_directory(self.fs, self.path)
+        self.make_directories()
         temporary = self.layout.temporary
         self.is_new = create_file(
             self.writing_fs, self.layout.format, _new_format(), temporary=temporary
@@ -311,6 +318,13 @@ class Store:
         note_made_here(self.writing_fs, self.layout)
         if not self.is_new:
             self._check(writing=True)
+
+    def make_directories(self) -> None:
+        """Makes, durably, what it lacks of the directories that every store has."""
+        for name in DIRECTORIES:
+            with suppress(FileExistsError):
+                self.writing_fs.make_directory(os.path.join(self.path, name))
+        sync_directory(self.fs, self.path)
 
     def rewrite_format(self) -> str | None:
         """Rewrites the format file, durably, keeps the old one, and returns what was done.

@@ -7,15 +7,17 @@ content comes from :mod:`treesnap.core.ops.maintenance.object_recovery`.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from treesnap.core.fs.os_errors import translating_os_errors
-from treesnap.core.model.errors import Corrupt, InvalidArgument
+from treesnap.core.model.errors import Corrupt, InvalidArgument, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import Problem, RecoveredObject, VerifyResult
 from treesnap.core.model.type_names import TYPE_CHECKING
 from treesnap.core.ops.access import exclusive_use, opened
 from treesnap.core.ops.context import Context
 from treesnap.core.ops.maintenance.object_recovery import ObjectRecovery
+from treesnap.core.ops.trust import refuse_foreign
 from treesnap.core.store.fence import collector_held, maintain
 from treesnap.core.store.layout import Layout
 from treesnap.core.store.maintenance.check.checker import ALL, Checker, Sample
@@ -42,6 +44,37 @@ def verify(
     if not 1 <= part.part <= part.parts:
         raise InvalidArgument(f"There is no part {part.part} of {part.parts}")
     asked = VerifyRequest(read_data or sample is not None, repair, part)
+    lost = Store.lost_directories(context.fs, context.store_path)
+    if lost:
+        return _without_directories(context, asked, lost)
+    return _checked(context, asked)
+
+
+def _without_directories(
+    context: Context, asked: VerifyRequest, lost: Sequence[str]
+) -> VerifyResult:
+    """Reports directories that the store lacks; without them nothing else can be checked."""
+    problems = tuple(
+        Problem(
+            code="lost-directory",
+            message=f"The store has no directory {quoted(name)}",
+            where=name,
+        )
+        for name in lost
+    )
+    if not asked.repair:
+        return VerifyResult(problems=problems, left=problems, snapshots=0, objects=0, read_bytes=0)
+    refuse_foreign(context)
+    with translating_os_errors("repair the store"):
+        Store(context.fs, context.store_path).make_directories()
+    result = _checked(context, asked)
+    made = f"Made the missing {'directory' if len(lost) == 1 else 'directories'} {', '.join(lost)}"
+    return result._replace(
+        problems=(*problems, *result.problems), repaired=(made, *result.repaired)
+    )
+
+
+def _checked(context: Context, asked: VerifyRequest) -> VerifyResult:
     try:
         return _verify(context, asked)
     except Corrupt as error:
