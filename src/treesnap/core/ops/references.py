@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from treesnap.core.codec.root_files import NAMES, NameTable
 from treesnap.core.features import finders
@@ -43,6 +43,8 @@ _LATEST = LateRegex(
 _MOMENT = "@"
 _STEP = LateRegex(r"step:([0-9]{1,18})\Z")
 _FOREIGN_DIGITS_MIN = 12
+_LABELS_MAX = 1000
+"""Snapshots that are read in search of one with a label: only to advise it."""
 _ABBREVIATION = LateRegex(r"[0-9a-f]{4,64}\Z")
 STEP_MAX = 10**18 - 1
 """The largest step that a reference can name."""
@@ -163,7 +165,14 @@ def resolve_in(
                 return snapshot
     elsewhere = _elsewhere(session, names, ref)
     if elsewhere is None:
-        return session.store.snapshots.load(session.root.id, by_beginning(names, ref))
+        try:
+            name = by_beginning(names, ref)
+        except NotFound as error:
+            labelled = _labelled(session, ref)
+            if labelled is None:
+                raise
+            raise unknown(ref, labelled=labelled) from error
+        return session.store.snapshots.load(session.root.id, name)
     if not anywhere:
         path = elsewhere.record.root_path
         raise NotFound(
@@ -172,6 +181,12 @@ def resolve_in(
             path=path,
         )
     return elsewhere
+
+
+def _labelled(session: Session, label: str) -> Snapshot | None:
+    """Returns the newest snapshot with a label, of the newest ones, or None."""
+    newest = islice(session.store.snapshots.readable(session.root.id), _LABELS_MAX)
+    return next((snapshot for snapshot in newest if snapshot.label == label), None)
 
 
 def refuse_link(session: Session) -> None:
@@ -294,9 +309,15 @@ def by_beginning(names: list[SnapshotName], ref: str) -> SnapshotName:
     return matches[0]
 
 
-def unknown(ref: str, *, has_any: bool = True) -> NotFound:
-    """Returns the error for a reference that names nothing; a time without its sign is advised."""
+def unknown(ref: str, *, has_any: bool = True, labelled: Snapshot | None = None) -> NotFound:
+    """Returns the error for a reference that names nothing; what may be meant is advised.
+
+    That is a snapshot that has it as its label, or a time without its sign.
+    """
     error = NotFound(f"This root has no snapshot {ref!r}")
+    if labelled is not None:
+        error.add_note(f"{ref!r} is the label of {labelled.id[:12]}, and no name: use that id")
+        return error
     if not has_any:
         error.add_note(_advice())
         return error

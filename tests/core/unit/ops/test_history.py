@@ -89,6 +89,15 @@ class TestReferences:
         with pytest.raises(InvalidArgument, match="is not a time"):
             later.resolve("@teatime")
 
+    def test_a_label_is_said_to_be_one(self, handle):
+        handle.create(label="v2")
+        newer = handle.create(label="v2").id
+
+        with pytest.raises(NotFound) as caught:
+            handle.resolve("v2")
+
+        assert caught.value.hint == f"'v2' is the label of {newer[:12]}, and no name: use that id"
+
     @pytest.mark.parametrize("name", ["@2h", "@", "latest@s", "newest~1@s"])
     def test_a_reference_that_means_a_time_or_a_session_is_no_name(self, handle, name):
         with pytest.raises(InvalidArgument):
