@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -58,6 +59,20 @@ def test_the_text_says_which_process_and_which_file(snap, root, running):
     assert result.code == 0
     assert f"(pid {process_id}): file; it uses the old file until it opens it again" in result.err
     assert "open in python" in result.err
+
+
+def test_of_the_log_of_a_database_it_says_what_to_do(snap, root, running):
+    with closing(sqlite3.connect(root / "app.db")) as database:
+        database.executescript("pragma journal_mode = wal; create table rows (value);")
+        snap("create")
+        database.execute("insert into rows values (1)")
+        database.commit()
+        process_id = running(HOLDING, root / "app.db-wal")
+
+        result = snap("restore", "latest")
+
+    wanted = "app.db-wal; it may write over the restored database: stop it, then restore once more"
+    assert f"(pid {process_id}): {wanted}" in result.err
 
 
 def test_a_database_with_its_log(snap, root, running):

@@ -7,7 +7,7 @@ the terminal.
 from __future__ import annotations
 
 from treesnap.cli.output.terminal import Cell, Style, styled, table
-from treesnap.core.model.entries import ChangeKind, SkipReason
+from treesnap.core.model.entries import DATABASE_LOG_SUFFIXES, ChangeKind, SkipReason
 from treesnap.core.model.errors import printable, quoted
 from treesnap.core.model.quantities import count_text, first_few, first_lines, size_text, time_text
 from treesnap.core.model.reserved_tags import own_tags
@@ -299,6 +299,7 @@ def gap_text(gap: Gap) -> str:
 
 def _open_text(item: OpenFile) -> str:
     program = f"{printable(item.program)} (pid {item.process_id})"
-    return (
-        f"open in {program}: {path_text(item.path)}; it uses the old file until it opens it again"
-    )
+    what = "it uses the old file until it opens it again"
+    if item.path.endswith(DATABASE_LOG_SUFFIXES):
+        what = "it may write over the restored database: stop it, then restore once more"
+    return f"open in {program}: {path_text(item.path)}; {what}"
