@@ -100,6 +100,24 @@ def test_capture_after_the_newest_pack_was_lost_with_its_index_part_holds_everyt
     assert live == restored(handle, "latest", tmp_path / "out")
 
 
+def test_a_restore_of_what_is_damaged_names_the_path_and_touches_nothing(tmp_path):
+    handle = handle_on(tmp_path)
+    handle.create()
+    (pack,) = (tmp_path / "store" / "packs").iterdir()
+    content = (tmp_path / "root" / "sub" / "b").read_bytes()
+    data = bytearray(pack.read_bytes())
+    data[data.index(content) + 500] ^= 1
+    pack.write_bytes(data)
+    (tmp_path / "root" / "a").write_text("newer")
+    (tmp_path / "root" / "sub" / "b").unlink()
+
+    with pytest.raises(treesnap.Corrupt, match=r"^'sub/b' cannot be restored: ") as caught:
+        handle.restore("latest")
+
+    assert caught.value.path == b"sub/b"
+    assert (tmp_path / "root" / "a").read_text() == "newer"
+
+
 @pytest.mark.parametrize("is_collected", [False, True])
 @pytest.mark.parametrize("lost_size", [1, 900, 2500])
 def test_capture_after_packs_were_cut_off_holds_everything(tmp_path, lost_size, is_collected):

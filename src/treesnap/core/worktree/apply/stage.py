@@ -29,7 +29,14 @@ from treesnap.core.fs.forked import Work, helper_count, share_out
 from treesnap.core.fs.real_path import OPEN_DIRECTORY
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Entry, EntryKind, ObjectId, ObjectKind, Totals
-from treesnap.core.model.errors import Conflict, Corrupt, ErrorCode, OperationFailed, quoted
+from treesnap.core.model.errors import (
+    Conflict,
+    Corrupt,
+    ErrorCode,
+    NewerVersion,
+    OperationFailed,
+    quoted,
+)
 from treesnap.core.model.events import ADVANCE_SIZE, LargeFileProgress, Monitor, NullMonitor
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.type_names import Any, Protocol
@@ -429,6 +436,11 @@ class Stager:
             if self._participant is None or not self._participant.fill(fd, place, entry, path):
                 self._write_content(fd, entry)
             self._give_metadata(fd, entry, path)
+        except NewerVersion:
+            raise
+        except Corrupt as error:
+            message = f"{quoted(path)} cannot be restored: {error.message}"
+            raise Corrupt(message, code=error.code, path=path) from error
         finally:
             self._fs.close(fd)
 
