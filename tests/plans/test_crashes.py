@@ -231,7 +231,7 @@ def test_a_kill_leaves_plan_and_files_both_old_or_both_new(place, start, step, e
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", ["run", "run few", "resume"])
 @pytest.mark.parametrize(
-    "every", [29, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "all"]
+    "every", [17, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "all"]
 )
 def test_an_error_leaves_a_plan_that_nothing_has_interrupted(place, name, every):
     failures = 0

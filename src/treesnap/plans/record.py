@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from itertools import groupby
 from typing import Any
 
+from treesnap.core.codec.changes import unseal_changed
 from treesnap.core.codec.envelope import FileKind, Format
 from treesnap.core.codec.fields import (
     FLAG,
@@ -217,4 +218,4 @@ _PLAN = Table(
     ),
     held=optional(array(SNAPSHOT_ID), absent=()),
 )
-PLAN = Format(FileKind.PLAN, encode_plan, decode_plan)
+PLAN = Format(FileKind.PLAN, encode_plan, decode_plan, unframe=unseal_changed)

@@ -1,6 +1,6 @@
 """Plans in a store: one sealed file each among the files of their root.
 
-Every save is durable after return; after a crash the file is the old one or the new one. A
+Every save is durable after return; after a crash the file means the old plan or the new one. A
 plan is found by its id from any directory, because the store knows its root. The output of
 each attempt is a plain file beside it, which is locked by the process that runs the step and
 by every process that the step started.
@@ -70,9 +70,14 @@ def is_at_work(context: Context, plan: Plan) -> bool:
 
 
 def save(context: Context, plan: Plan) -> Plan:
-    """Makes a plan durable as it is now, and returns it. Costs two syncs."""
+    """Makes a plan durable as it is now, and returns it.
+
+    Of a plan that runs what changed is written, which costs one sync; a plan that rests is one
+    sealed record again, and costs two.
+    """
     with opened(context, "save a plan", writing=True, recover=False) as session:
-        session.root.write(_file_name(plan.id), PLAN, plan)
+        write = session.root.change if plan.is_interrupted else session.root.write
+        write(_file_name(plan.id), PLAN, plan)
     return plan
 
 

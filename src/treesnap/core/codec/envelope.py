@@ -82,6 +82,7 @@ class FileKind(IntEnum):
     ORIGIN = 29
     DELIVERY = 30
     DELIVERED = 31
+    CHANGE = 32
 
 
 def header(kind: FileKind, version: int = 1) -> bytes:
@@ -128,6 +129,8 @@ class Format(NamedTuple, Generic[T]):
     decode: Callable[[bytes], T]
     size_max: int = SEALED_SIZE_MAX
     """Bytes of the largest file that its reader takes."""
+    unframe: Callable[[bytes, FileKind, str], bytes] | None = None
+    """Returns the payload of a whole file, where it is not just sealed."""
 
     @classmethod
     def of(cls, kind: FileKind, table: Table[T], size_max: int = SEALED_SIZE_MAX) -> Format[T]:
@@ -157,7 +160,7 @@ class Format(NamedTuple, Generic[T]):
 
     def unseal(self, data: bytes, where: str) -> T:
         """Returns the record in a whole file; raises Corrupt or UnsupportedFormat."""
-        return self.decode(unseal(data, self.kind, where))
+        return self.decode((self.unframe or unseal)(data, self.kind, where))
 
     def frame(self, payload: bytes) -> bytes:
         """Returns the whole file of a payload that was read before; raises Corrupt."""

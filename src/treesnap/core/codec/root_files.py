@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from treesnap.core.codec.changes import unseal_changed
 from treesnap.core.codec.envelope import FileKind, Format
 from treesnap.core.codec.fields import (
     BYTES,
@@ -288,7 +289,7 @@ def _plan_payload(payload: bytes) -> bytes:
     return payload
 
 
-PLAN_PAYLOAD = Format(FileKind.PLAN, _plan_payload, _plan_payload)
+PLAN_PAYLOAD = Format(FileKind.PLAN, _plan_payload, _plan_payload, unframe=unseal_changed)
 """A plan that the feature has encoded, and checked."""
 ATTACHMENTS = {PLAN_ATTACHMENT: PLAN_PAYLOAD}
 """The formats of attachments, by kind."""

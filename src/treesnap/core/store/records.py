@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from treesnap.core.codec.changes import next_change
 from treesnap.core.codec.envelope import Format
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem
 from treesnap.core.fs.durable import (
     create_locked,
+    open_regular,
+    read_all,
     read_file,
     replace_file,
     unlink_if_present,
     unreadable,
+    write_all_at,
 )
 from treesnap.core.fs.os_errors import is_unreadable
 from treesnap.core.model.errors import Corrupt, NewerVersion, UnsupportedFormat
@@ -65,6 +69,48 @@ def write_record(
         durable=durable,
         durable_name=durable_name,
     )
+
+
+def write_change(fs: FileSystem, layout: Layout, path: str, format_: Format[T], record: T) -> None:
+    """Makes a record durable by what changed, behind what its file holds. Costs one sync.
+
+    The caller holds the lock of all who write the file; readers need none: they see the record
+    before or after. So does who comes after a crash. Replaces the file where a change is not
+    possible, which costs two syncs.
+    """
+    payload = format_.payload(record)
+    try:
+        fd = open_regular(fs, path, os.O_RDWR, by_one_name=True)
+    except (FileNotFoundError, PermissionError, Corrupt):
+        fd = None
+    if fd is not None:
+        try:
+            if _is_appended(fs, path, fd, format_, payload):
+                return
+        finally:
+            fs.close(fd)
+    replace_file(fs, path, format_.frame(payload), temporary=layout.temporary)
+
+
+def _is_appended(fs: FileSystem, path: str, fd: int, format_: Format[T], payload: bytes) -> bool:
+    """Appends a change to an open file, durably; returns False where that is not possible."""
+    try:
+        data = read_all(fs, fd, format_.size_max)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return False
+    change = next_change(data, format_.kind, payload, path)
+    if change is None or len(data) + len(change) > format_.size_max:
+        return False
+    try:
+        write_all_at(fs, fd, change, len(data))
+        fs.sync_data(fd)
+    except BaseException:
+        with suppress(OSError):  # what was not acknowledged must not come before what will be
+            fs.truncate(fd, len(data))
+        raise
+    return True
 
 
 class LockedRecord(Generic[T]):

@@ -61,7 +61,12 @@ from treesnap.core.model.snapshots import SnapshotId
 from treesnap.core.model.type_names import TYPE_CHECKING, TypeVar
 from treesnap.core.store.layout import PLAN_PREFIX, STEP_OUTPUT_SUFFIX, Layout, is_hex, root_names
 from treesnap.core.store.lock import held, inside, is_held, locked_roots
-from treesnap.core.store.records import LockedRecord, read_record, write_record
+from treesnap.core.store.records import (
+    LockedRecord,
+    read_record,
+    write_change,
+    write_record,
+)
 
 if TYPE_CHECKING:
     from treesnap.core.codec.journal import Journal
@@ -514,6 +519,10 @@ class Root:
     def write(self, name: str, format_: Format[T], record: T, *, durable: bool = True) -> None:
         """Replaces the record in one of the root's files, durably unless told otherwise."""
         write_record(self._fs, self._layout, self.file(name), format_, record, durable=durable)
+
+    def change(self, name: str, format_: Format[T], record: T) -> None:
+        """Makes a record durable by what changed of it, as :func:`write_change` says."""
+        write_change(self._fs, self._layout, self.file(name), format_, record)
 
     def prepare(self, name: str, format_: Format[T], record: T) -> Prepared:
         """Writes the record of one of the root's files aside, durably, to be published later."""
