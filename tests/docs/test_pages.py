@@ -28,6 +28,8 @@ PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]
 RUN_ELSEWHERE = {DOCS / "howto" / f"{name}.md" for name in ("agent-frameworks", "daytona", "e2b")}
 """Their examples need what ``tox -e frameworks`` or ``tox -e sandboxes`` has; the tests of those
 run them."""
+RUN_AGAIN = [DOCS / "doors" / "data.md", DOCS / "howto" / "notebooks.md"]
+"""Pages whose Python is run cell by cell, and again, in one directory."""
 MOUNTS = {DOCS / "howto" / "mount.md"}
 """Pages whose commands need FUSE."""
 PAGE_TIMEOUT_S = 120
@@ -210,6 +212,17 @@ def test_commands_do_what_the_page_says(page, tmp_path, environment, warm):
 
 @pytest.mark.parametrize("page", cases("python"))
 def test_python_examples_run(page, tmp_path, environment):
+    run_python_blocks(page, tmp_path, environment)
+
+
+@pytest.mark.parametrize("page", RUN_AGAIN, ids=page_id)
+def test_python_examples_for_notebooks_run_twice(page, tmp_path, environment):
+    for _ in range(2):
+        run_python_blocks(page, tmp_path, environment)
+
+
+def run_python_blocks(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    """Runs the Python blocks of a page as one script; fails where the script does."""
     script = ""
     for first, content in blocks(page, "python"):
         script += "\n" * (first - 1 - script.count("\n")) + content
