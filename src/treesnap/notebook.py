@@ -28,9 +28,10 @@ from treesnap.core.fs.local import LocalFileSystem
 from treesnap.core.handle import Handle
 from treesnap.core.handle import open as open_handle
 from treesnap.core.model.errors import NotFound, TreesnapError
+from treesnap.core.model.hints import for_program
 from treesnap.core.ops.context import current_directory, default_store_path, find_root
 from treesnap.core.ops.undo import make_undoable
-from treesnap.core.own_program import module_words
+from treesnap.core.own_program import MAGIC, magic_words
 
 with brought_by("notebook"):
     from IPython.core.error import UsageError
@@ -174,7 +175,7 @@ def _in_one_line() -> Iterator[None]:
     try:
         yield
     except TreesnapError as error:
-        hint = f" ({error.hint})" if error.hint else ""
+        hint = f" ({for_program(error.hint, MAGIC)})" if error.hint else ""
         raise UsageError(f"{error}{hint}") from error
 
 
@@ -196,7 +197,7 @@ def _typed(words: _Words) -> object:
 def _output(words: _Words) -> str:
     """Returns what a command prints; raises UsageError with what it says where it fails."""
     done = subprocess.run(  # noqa: S603 - our own program, without a shell
-        [*module_words(), *words], stdin=subprocess.DEVNULL, capture_output=True, check=False
+        [*magic_words(), *words], stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     said, told = (text.decode(errors="backslashreplace") for text in (done.stdout, done.stderr))
     if done.returncode and "--json" in words and said.startswith("{"):
@@ -211,7 +212,7 @@ def _output(words: _Words) -> str:
 
 def _one_line(told: str) -> str:
     """Returns what a failed command says as the errors of the library are shown here."""
-    *_, error = f"\n{told.strip()}".split("\ntreesnap: ")  # what is told before it may be a list
+    *_, error = f"\n{told.strip()}".split(f"\n{MAGIC}: ")  # what is told before it may be a list
     said, _, hint = error.strip().partition("\nhint: ")
     lines = "; ".join(said.split("\n"))
     return f"{lines} ({' '.join(hint.split())})" if hint else lines

@@ -183,9 +183,9 @@ def test_what_it_does_not_take_is_an_error(shell, handle, lines, capsys):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("%snap restore nothing", "This root has no snapshot 'nothing' ('snap list' shows"),
-        ("%snap show nothing --json", "This root has no snapshot 'nothing' ("),
-        ("%snap cat nothing data.csv", "UsageError: This root has no snapshot 'nothing' ('"),
+        ("%snap restore nothing", "This root has no snapshot 'nothing' ('%snap list' shows"),
+        ("%snap show nothing --json", "This root has no snapshot 'nothing' ('%snap list' shows"),
+        ("%snap cat nothing data.csv", "This root has no snapshot 'nothing' ('%snap list' shows"),
         ("%snap undo", "There is nothing to undo"),
         ("%snap diff nothing.csv", "'nothing.csv' is neither a snapshot nor a path ('"),
         ("%snap restore", "UsageError: Missing argument 'REF' ('"),
@@ -213,6 +213,16 @@ def test_other_commands_and_options_are_those_of_the_command_line(shell, root, h
     run(shell, "%snap du")
     assert "data.csv" in capsys.readouterr().out
     assert not run(shell, "%snap status --exit-code --quiet").success
+
+
+def test_what_is_said_to_type_fits_a_cell(shell, root, handle, capsys):
+    handle.create()
+
+    assert run(shell, "%snap delete latest").success
+    assert "To free their space: %snap gc\n" in capsys.readouterr().out
+    for line in ("%snap restore latest", "%snap cat latest data.csv"):
+        assert not run(shell, line).success
+        assert "('%snap create' takes the first one)" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("words", ["data.csv", "golden data.csv"])

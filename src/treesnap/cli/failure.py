@@ -153,14 +153,10 @@ def advised(error: _Error, hint: str) -> _Error:
 
 def hint_of(code: ErrorCode | WarningCode, program: str) -> str | None:
     """Returns what to do next, or None; commands in it begin with the name of the program."""
-    from treesnap.core.model.hints import HINTS, WARNING_HINTS
+    from treesnap.core.model.hints import HINTS, WARNING_HINTS, for_program
 
     hint = HINTS[code] if isinstance(code, ErrorCode) else WARNING_HINTS.get(code)
-    return _for_program(hint, program) if hint is not None else None
-
-
-def _for_program(hint: str, program: str) -> str:
-    return hint.replace("'snap ", f"'{program} ")
+    return for_program(hint, program) if hint is not None else None
 
 
 def from_error(error: BaseException, program: str = "snap") -> Failure:
@@ -170,9 +166,9 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
     """
     advice = " ".join(getattr(error, "__notes__", ())) or None
     if isinstance(error, TreesnapError):
-        hint = error.hint
-        if hint is not None and advice is None:
-            hint = _for_program(hint, program)
+        from treesnap.core.model.hints import for_program
+
+        hint = for_program(error.hint, program) if error.hint is not None else None
         exit_code = EXIT_CODES[error.code]
         return Failure(
             error.code.value, error.message, exit_code, hint, error.path, error.details()

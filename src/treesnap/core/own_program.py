@@ -28,6 +28,8 @@ client_id: int = 0
 """The process whose command this one carries out, in a child of a fork server; else 0."""
 NAMES = frozenset({"snap", "treesnap"})
 """What this program is called by."""
+MAGIC = "%snap"
+"""What it is called by in a notebook, in whose cells people type."""
 
 
 def claim() -> None:
@@ -50,6 +52,12 @@ def python_words(*words: str) -> list[str]:
 def module_words() -> list[str]:
     """Returns the words that run this program as a module of this interpreter."""
     return python_words("-m", "treesnap")
+
+
+def magic_words() -> list[str]:
+    """Returns the words that run this program for a notebook: commands in its texts fit a cell."""
+    start = "from treesnap.cli.start import main; main()"
+    return python_words("-c", f"import sys; sys.argv[0] = {MAGIC!r}; {start}")
 
 
 def start_in_background(

@@ -141,7 +141,8 @@ def prune(
         again=["prune"],
         collect=["gc"],
         without_snapshots=(
-            "This directory has no snapshots here; 'snap root list' shows those that have some"
+            f"This directory has no snapshots here; '{invocation.program} root list' shows those "
+            "that have some"
         ),
         delete=["delete", "REF"],
     )

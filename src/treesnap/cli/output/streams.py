@@ -18,7 +18,7 @@ from treesnap.cli.failure import Failure, hint_of, text_lines
 from treesnap.core.model.errors import WarningCode, printable
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.type_names import TYPE_CHECKING, Any, NoReturn
-from treesnap.core.own_program import NAMES
+from treesnap.core.own_program import MAGIC, NAMES
 
 if TYPE_CHECKING:
     from treesnap.cli.output.terminal import Terminal
@@ -34,7 +34,7 @@ _UNCONVERTED_SHOWN_MAX = 10
 def program_name() -> str:
     """Returns the name that the command of this process was called by."""
     name = os.path.basename(sys.argv[0])
-    return name if name in NAMES else "treesnap"
+    return name if name in NAMES or name == MAGIC else "treesnap"
 
 
 class Place(NamedTuple):

@@ -259,3 +259,8 @@ WARNING_HINTS: dict[str, str] = {
     "snapshot-newer": "install the newest version of treesnap",
 }
 """By the code of a warning, where its message does not say it all."""
+
+
+def for_program(hint: str, program: str) -> str:
+    """Returns a hint whose commands begin with the name that the program was called by."""
+    return hint.replace("'snap ", f"'{program} ")
