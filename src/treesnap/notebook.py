@@ -55,6 +55,15 @@ _CALLS: dict[str, Callable[[Handle, _Words], object]] = {
 _WORDS_MAX = {"create": None, "diff": 2, "restore": None, "show": 1}
 _PAGE_SIZE_MAX = 64 << 20
 _WORDS_MIN = {"restore": 1}
+_WITH_VALUE = frozenset({"-C", "--store", "--wait"})
+_ENDLESS = {
+    "watch": "'%snap watch --detach' watches in the background",
+    "mount": "type it in a terminal, without the %",
+    "mcp": "the host of a model starts it",
+}
+"""Commands that a cell would wait for until it is interrupted, and what to do instead."""
+_ENDING = frozenset({"--detach", "--status", "--stop", "--help", "-h"})
+"""Options with which they end."""
 
 
 class HistoryFrame:
@@ -181,6 +190,9 @@ def _in_one_line() -> Iterator[None]:
 
 def _typed(words: _Words) -> object:
     """Runs a command as in a terminal; returns the object that it prints, or the page."""
+    name = _command_of(words)
+    if name in _ENDLESS and not _ENDING.intersection(words):
+        raise UsageError(f"%snap {name} would never end in a cell; {_ENDLESS[name]}")
     if words[0] == "timeline" and "--html" not in words:
         with TemporaryDirectory(prefix="treesnap-") as directory:
             path = os.path.join(directory, "page.html")
@@ -191,6 +203,17 @@ def _typed(words: _Words) -> object:
     if "--json" in words and said.startswith("{"):
         return json.loads(said)
     print(said, end="")  # noqa: T201 - as in a terminal
+    return None
+
+
+def _command_of(words: _Words) -> str | None:
+    """Returns the command behind options that all commands have, or None."""
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-"):
+            return word
+        if word in _WITH_VALUE:
+            next(rest, None)
     return None
 
 

@@ -189,6 +189,10 @@ def test_what_it_does_not_take_is_an_error(shell, handle, lines, capsys):
         ("%snap undo", "There is nothing to undo"),
         ("%snap diff nothing.csv", "'nothing.csv' is neither a snapshot nor a path ('"),
         ("%snap restore", "UsageError: Missing argument 'REF' ('"),
+        ("%snap watch", "would never end in a cell; '%snap watch --detach' watches"),
+        ("%snap -C .. watch --every 1h", "would never end in a cell; '%snap watch"),
+        ("%snap mount history", "would never end in a cell; type it in a terminal"),
+        ("%snap mcp", "would never end in a cell; the host of a model starts"),
         ("%snap run -- false", "failed with exit code 1; rolled back; Nothing to restore: "),
     ],
 )
@@ -223,6 +227,16 @@ def test_what_is_said_to_type_fits_a_cell(shell, root, handle, capsys):
     for line in ("%snap restore latest", "%snap cat latest data.csv"):
         assert not run(shell, line).success
         assert "('%snap create' takes the first one)" in "".join(capsys.readouterr())
+
+
+@pytest.mark.needs("notices")
+def test_a_watcher_in_the_background_is_started_and_ended(shell, handle, capsys):
+    handle.create()
+
+    assert run(shell, "%snap watch --detach").success
+    assert run(shell, "%snap watch --status").success
+    assert run(shell, "%snap watch --stop").success
+    assert "Stopped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", ["data.csv", "golden data.csv"])
