@@ -278,6 +278,22 @@ def test_diff_of_large_files_is_a_summary_that_says_how_to_see_them(snap, root):
     assert "1200001 +" in snap("diff", "a", "--stat").out
 
 
+@pytest.mark.parametrize("states", [1, 2])
+def test_of_a_large_file_without_text_no_option_is_advised(snap, root, states):
+    (root / "changed").write_bytes(b"x" * (300 << 10) + b"\0old")
+    (root / "deleted").write_bytes(bytes(100 << 10))
+    ids = [snap("create", "--json").json["id"]]
+    (root / "changed").write_bytes(b"x" * (300 << 10) + b"\0new")
+    (root / "deleted").unlink()
+    (root / "new").write_bytes(bytes(100 << 10))
+    ids.append(snap("create", "--json").json["id"])
+
+    said = snap("diff", *ids[:states], "--max-size", "64K").out
+
+    assert said.count("Binary file: ") == 3
+    assert "--max-size" not in said
+
+
 def test_diff_shows_what_differs_of_a_large_text(snap, root, tmp_path):
     rows = [f"{number},{number * 7919 % 100_003},row\n" for number in range(100_000)]
     (root / "a.csv").write_text("".join(rows))
@@ -295,11 +311,13 @@ def test_diff_shows_what_differs_of_a_large_text(snap, root, tmp_path):
         assert part.out == whole.out
         stat = snap("diff", *states, "--stat", "--max-size", "64K").out
         assert "1 line added, 2 lines removed" in stat
-        assert "b.bin | Large file" in " ".join(stat.split(" ")).replace("  ", " ")
+        assert "b.bin | Binary file" in " ".join(stat.split(" ")).replace("  ", " ")
 
 
 def test_the_largest_file_has_a_size_that_can_be_typed(snap, root):
     with open(root / "a", "w") as file:
+        file.write("x\n" * (4 << 20))
+        file.flush()
         try:
             file.truncate(1 << 52)
         except OSError:

@@ -776,8 +776,9 @@ class Handle:
         None is the live tree, for ``b`` that of ``root``, as :meth:`diff_root` compared it; by
         default this one's. Of files of more than ``max_size_bytes`` there are no bytes; of
         texts up to 1 GiB there are ``parts`` in their place, if no more than that differs, at the
-        cost of reading both twice. Reads many small files together, which costs a fraction of a
-        :meth:`read` of each; up to 32 MiB and one change are in memory.
+        cost of reading both twice; ``is_binary`` says that one was seen to be none. Reads many
+        small files together, which costs a fraction of a :meth:`read` of each; up to 32 MiB and
+        one change are in memory.
 
         With ``as_text``, files are what the command of the user's setting ``diff.PATTERN`` prints
         of them: ``converted_by`` names the pattern. Where that fails, ``not_converted`` says why.

@@ -147,13 +147,13 @@ def _texts_of(content: ChangedContent) -> Texts:
     )
     if content.parts:
         return Texts(content.parts)
-    if content.is_large:
+    if content.is_large and not content.is_binary:
         sizes = [entry.size for entry in (content.change.old, content.change.new) if entry]
         hint = f"(--max-size {_size_option(max(sizes))} shows it)"
         return Texts((), f"Large file: {_sizes(content.change)} {hint}")
     if content.is_lost:
         return Texts((), "Changed again while it was compared")
-    if is_binary(old) or is_binary(new):
+    if content.is_binary or is_binary(old) or is_binary(new):
         return Texts((), f"Binary file: {_sizes(content.change)}", content.converted_by)
     return Texts((TextPart(0, 0, old, new),), None, content.converted_by)
 

@@ -231,6 +231,8 @@ class ChangedContent(NamedTuple):
     parts: tuple[TextPart, ...] = ()
     """What differs of two texts of which a side is large, from top to bottom; if it is not large,
     and both are texts."""
+    is_binary: bool = False
+    """Whether a side of a large change was seen to be no text: then no limit shows its lines."""
 
 
 class OpenFile(AtPath, Record):

@@ -35,6 +35,10 @@ class NotComparable(Exception):
     """One is not a text, or more of them differs than was asked for."""
 
 
+class IsBinary(NotComparable):
+    """One has no lines that a person could read, however much is read of it."""
+
+
 class ChangedMeanwhile(Exception):
     """A text was another one when it was read again."""
 
@@ -85,7 +89,7 @@ def _cut(text: Iterable[bytes]) -> Iterator[bytes]:
     rest = b""
     for data in text:
         if is_binary(data):
-            raise NotComparable
+            raise IsBinary
         rest += data
         start = 0
         for size in cut_finely(memoryview(rest)):

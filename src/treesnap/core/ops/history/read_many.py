@@ -8,10 +8,11 @@ session of its own, took thirty times as long.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from treesnap.core.codec.reader import read_content
+from treesnap.core.diff.texts import is_binary
 from treesnap.core.fs.os_errors import translating_os_errors
 from treesnap.core.model import treepath
 from treesnap.core.model.entries import Change, ChangeKind, Entry, EntryKind
@@ -23,6 +24,7 @@ from treesnap.core.ops.history.browse import read_pieces, read_whole_file
 from treesnap.core.ops.history.large_texts import (
     SIZE_MAX,
     ChangedMeanwhile,
+    IsBinary,
     NotComparable,
     Stream,
     differing_parts,
@@ -150,24 +152,37 @@ def _read_batch(
 def _of_large(
     context: Context, a: str | None, b: str | None, change: Change, size_max: int, root: str
 ) -> ChangedContent:
-    """Returns what differs of two texts, of which one at least is large."""
+    """Returns what differs of two texts, of which one at least is large.
+
+    Where they are not compared, the first piece of each says whether it is a text.
+    """
     none = ChangedContent(change, None, None, is_large=True)
     old, new = change.old, change.new
-    if old is None or new is None or {old.kind, new.kind} != {EntryKind.FILE}:
-        return none
-    if max(old.size, new.size) > SIZE_MAX:
-        return none
-    with (
-        opened(context, "compare") as session,
-        _stream(session, a, context.root, change.path, old) as old_text,
-        _stream(session, b, root, change.path, new) as new_text,
-    ):
+    sides = [
+        (ref, below, entry)
+        for ref, below, entry in ((a, context.root, old), (b, root, new))
+        if entry is not None and entry.kind == EntryKind.FILE
+    ]
+    with opened(context, "compare") as session, ExitStack() as stack:
+        texts = [
+            stack.enter_context(_stream(session, ref, below, change.path, entry))
+            for ref, below, entry in sides
+        ]
         try:
-            return none._replace(parts=differing_parts(old_text, new_text, size_max))
+            if len(texts) == 2 and max(entry.size for _, _, entry in sides) <= SIZE_MAX:
+                old_text, new_text = texts
+                return none._replace(parts=differing_parts(old_text, new_text, size_max))
+            return none._replace(is_binary=any(is_binary(_first_piece(text)) for text in texts))
+        except IsBinary:
+            return none._replace(is_binary=True)
         except NotComparable:
             return none
         except (ChangedMeanwhile, OSError):
             return none._replace(is_large=False, is_lost=True)
+
+
+def _first_piece(text: Stream) -> bytes:
+    return next(iter(text()), b"")
 
 
 @contextmanager
