@@ -27,6 +27,8 @@ NAME_SIZE_MAX = 255
 """Bytes of the name of a snapshot or session: as many as a file's name may have."""
 _NUMBER_MAX = (1 << 63) - 1
 _SHOWN_MAX = 40
+_REFERENCES = frozenset({"a", "b", "ref", "refs"})
+"""Parameters that name snapshots."""
 _COLLECTIONS = {"Sequence": tuple, "Iterable": tuple, "tuple": tuple, "frozenset": frozenset}
 
 
@@ -71,7 +73,10 @@ def checked(function: _Function) -> _Function:
         try:
             return kind.take(value)
         except _Unfit as unfit:
-            raise InvalidArgument(f"{name} must be {kind.words}, not {unfit}") from None
+            error = InvalidArgument(f"{name} must be {kind.words}, not {unfit}")
+            if name in _REFERENCES and isinstance(getattr(value, "id", None), str):
+                error.add_note("pass its .id")
+            raise error from None
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:

@@ -143,6 +143,29 @@ def test_every_argument_of_a_handle_is_checked(handle, name):
     assert handle.list() == snapshots
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda handle, made: handle.restore(made),
+        lambda handle, made: handle.read(made.snapshot, "file"),
+        lambda handle, made: handle.diff("latest", made),
+        lambda handle, made: handle.delete("latest", made),
+    ],
+)
+def test_who_passes_what_has_an_id_is_told_to_pass_that(handle, call):
+    with pytest.raises(InvalidArgument, match="must be text") as caught:
+        call(handle, handle.create())
+
+    assert caught.value.hint == "pass its .id"
+
+
+def test_only_of_references_it_says_so(handle):
+    with pytest.raises(InvalidArgument) as caught:
+        handle.create(label=handle.create())
+
+    assert caught.value.hint is None
+
+
 @pytest.mark.parametrize("call", wrong_calls("open", treesnap.open), ids=name_of)
 def test_every_argument_of_open_is_checked(tmp_path, call):
     arguments = {"root": tmp_path, call.parameter: call.value}
