@@ -166,7 +166,7 @@ HINTS: dict[str, str | None] = {
         "'snap agent status' shows which hooks capture agents; -C DIR names another root"
     ),
     "prompt-not-found": "'snap prompts' lists the prompts of the session that worked last",
-    "root-not-found": "name the directory with -C DIR",
+    "root-not-found": "name a directory that exists, in a command with -C DIR",
     "current-directory-gone": (
         "'cd \"$PWD\"' enters the directory that is in its place now; -C DIR names another one"
     ),

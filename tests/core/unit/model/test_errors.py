@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import treesnap
 from treesnap.core.model import errors
 from treesnap.core.model.errors import (
     ErrorCode,
+    NotFound,
     OperationFailed,
     TreesnapError,
     WarningCode,
@@ -85,3 +87,10 @@ def test_a_long_path_is_quoted_without_its_middle():
     assert quoted(b"begin" + path + b"end").startswith("'begin")
     assert quoted(b"begin" + path + b"end").endswith("end'")
     assert quoted(b"\xff" * 255).endswith("\\\\xff\\\\xff'")
+
+
+def test_the_hint_for_a_missing_directory_fits_a_program_and_a_command(tmp_path):
+    with pytest.raises(NotFound) as caught:
+        treesnap.open(tmp_path / "absent", tmp_path / "store").create()
+
+    assert caught.value.hint == "name a directory that exists, in a command with -C DIR"
