@@ -28,20 +28,21 @@ def parse_duration(text: str) -> int:
     return sum(int(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def parse_moment(text: str, now_ns: int) -> int:
+def parse_moment(text: str, now_ns: int, sign: str = "") -> int:
     """Returns the nanoseconds since 1970 of a moment as people write it, in the local zone.
 
     ``2h`` is so long ago. ``14:30`` is the last time that it was half past two. ``yesterday``,
     ``today`` and a date such as ``2026-11-20`` are the end of that day, and
     ``2026-11-20T14:30`` is that moment, with a zone of its own if one is given (``Z``,
-    ``+02:00``). Raises InvalidArgument.
+    ``+02:00``). Raises InvalidArgument, whose message has the ``sign`` that stood before the text.
     """
     now = datetime.fromtimestamp(now_ns // 1_000_000_000).astimezone()
     try:
         return _moment_ns(text.strip().lower(), now, now_ns)
     except (ValueError, OverflowError, OSError):
         raise InvalidArgument(
-            f"{text!r} is not a time such as 2h, 14:30, yesterday or 2026-11-20T14:30"
+            f"{sign + text!r} is not a time such as {sign}2h, {sign}14:30, {sign}yesterday or "
+            f"{sign}2026-11-20T14:30"
         ) from None
 
 

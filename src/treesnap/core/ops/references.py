@@ -243,7 +243,8 @@ def _counted_back(
 
 
 def _at_moment(session: Session, ref: str, criteria: Filter, paths: Sequence[bytes]) -> Snapshot:
-    moment_ns = parse_moment(ref.removeprefix(_MOMENT), session.context.clock_ns())
+    text, now_ns = ref.removeprefix(_MOMENT), session.context.clock_ns()
+    moment_ns = parse_moment(text, now_ns, sign=_MOMENT)
     for snapshot in session.store.snapshots.readable(session.root.id):
         record = snapshot.record
         if (

@@ -86,7 +86,7 @@ class TestReferences:
         with pytest.raises(NotFound) as caught:
             later.resolve("93577d486d3d")  # an id, although it reads as so many days
         assert "a time begins" not in caught.value.hint
-        with pytest.raises(InvalidArgument, match="is not a time"):
+        with pytest.raises(InvalidArgument, match=r"^'@teatime' is not a time such as @2h, "):
             later.resolve("@teatime")
 
     def test_a_label_is_said_to_be_one(self, handle):
