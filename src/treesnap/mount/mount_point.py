@@ -81,6 +81,10 @@ def mount(
     the process that serves another mount there does not answer; OperationFailed without FUSE.
     Then nothing was changed.
     """
+    if not LISTS_MOUNTS:  # a look at a mount whose process is stopped would never end
+        raise OperationFailed(
+            "This system does not say what is mounted where, so nothing can be mounted safely"
+        )
     mounted_at = _mounted_at(absolute(directory))
     is_dead = mounted_at is not None and _is_dead(mounted_at, context.wait_s)
     path = real_target(absolute(directory))
@@ -218,8 +222,6 @@ def _refuse_inside(context: Context, path: str) -> None:
 
 def _require_fuse() -> None:
     """Raises OperationFailed where nothing can be mounted, with what to do."""
-    if not LISTS_MOUNTS:  # a look at a mount whose process is stopped would never end
-        raise OperationFailed("This system does not say what is mounted where, so nothing can be")
     load_binding()
     try:
         os.close(os.open(_DEVICE, os.O_RDWR))

@@ -61,7 +61,9 @@ def test_where_mounts_are_not_listed_nothing_is_mounted(snap, place, monkeypatch
     """A look at a mount whose process is stopped would never end there."""
     monkeypatch.setattr(mount_point, "LISTS_MOUNTS", False)
 
-    assert "does not say what is mounted where" in snap("mount", place).err
+    said = "This system does not say what is mounted where, so nothing can be mounted safely\n"
+    assert snap("mount", place).err == f"snap: {said}"
+    assert snap("mount", place / "absent").err == f"snap: {said}"
     assert snap("umount", place, "--json").json["code"] == "not-mounted"
 
 
