@@ -238,3 +238,8 @@ class TestSample:
     @pytest.mark.parametrize("part", ["0/3", "4/3", "1", "1/0", "x"])
     def test_a_part_that_does_not_exist_is_refused(self, snap, part):
         assert snap("verify", "--sample", part).code == 2
+
+    @pytest.mark.parametrize("part", ["8/7", "0/7"])
+    def test_a_part_out_of_range_is_told_the_range(self, snap, part):
+        said = f"the part in '{part}' must be from 1 to 7\n"
+        assert said in snap("verify", "--sample", part).err

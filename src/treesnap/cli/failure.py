@@ -212,7 +212,11 @@ def _of_click(error: click.ClickException, program: str, advice: str | None) -> 
             command = whole.removeprefix(outermost).strip()
         near = error.possibilities or ()
         advice = advice or hint_for_option(command, error.option_name, program, near)
-        error = click.UsageError(f"No such option {error.option_name!r}", error.ctx)
+        is_number = command == "config" and error.option_name[1:].isdigit()
+        message = f"No such option {error.option_name!r}"
+        error = click.UsageError(
+            "A number must be a whole one from 0" if is_number else message, error.ctx
+        )
     message = error.format_message().rstrip(".").replace("\n\t", " ")
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"see '{context.command_path} --help'" if context is not None else None

@@ -123,8 +123,10 @@ class SamplePart(ValueKind):
         import re
 
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        if match is None or int(match[2]) == 0:
             raise InvalidArgument(f"{text!r} is not of the form 1/7")
+        if not 1 <= int(match[1]) <= int(match[2]):
+            raise InvalidArgument(f"the part in {text!r} must be from 1 to {int(match[2])}")
         return int(match[1]), int(match[2])
 
 

@@ -57,7 +57,7 @@ class Key(NamedTuple):
 def _count(text: str) -> int:
     is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_COUNT_MAX))
     if not is_number or int(text) > _COUNT_MAX:
-        raise InvalidArgument(f"{text!r} is not a number from 0 to {_COUNT_MAX:,}")
+        raise InvalidArgument(f"{text!r} is not a whole number from 0 to {_COUNT_MAX:,}")
     return int(text)
 
 
