@@ -54,13 +54,13 @@ class Invitation:
         *,
         is_writer: bool = True,
     ) -> None:
-        self.remote_id = remote_id
-        self.generation = generation
-        self.algorithm = algorithm
+        self.remote_id: bytes = remote_id
+        self.generation: int = generation
+        self.algorithm: Algorithm = algorithm
         self._key = key
-        self.seed = seed
+        self.seed: bytes = seed
         """What the keys of the machine follow from: a secret."""
-        self.is_writer = is_writer
+        self.is_writer: bool = is_writer
 
     @classmethod
     def new(cls, keys: GenerationKeys, remote_id: bytes, random: Random = os.urandom) -> Self:

@@ -293,9 +293,9 @@ class Signer:
     __slots__ = ("public", "sign")
 
     def __init__(self, public: bytes, sign: Callable[[bytes], bytes]) -> None:
-        self.public = public
+        self.public: bytes = public
         """32 bytes that others know it by."""
-        self.sign = sign
+        self.sign: Callable[[bytes], bytes] = sign
         """Returns the 64 bytes of a signature."""
 
     @property

@@ -93,6 +93,10 @@ _PROTECTED_FOLDER = (
 )
 
 
+_Call = Callable[..., int]
+"""A function of C: its arguments are checked by ctypes."""
+
+
 class LibSystem:
     """The C library of a Mac, as far as Python does not make its calls, with the types of C.
 
@@ -110,32 +114,36 @@ class LibSystem:
     def __init__(self) -> None:
         library = ctypes.CDLL(None, use_errno=True)
         value = (c_char_p, c_size_t)
-        self.renameatx_np = _typed(
+        self.renameatx_np: _Call = _typed(
             library.renameatx_np, c_int, c_int, c_char_p, c_int, c_char_p, c_uint
         )
-        self.fclonefileat = _typed(library.fclonefileat, c_int, c_int, c_int, c_char_p, c_uint32)
-        self.ffsctl = _typed(library.ffsctl, c_int, c_int, c_ulong, c_void_p, c_uint)
-        self.flistxattr = _typed(library.flistxattr, c_ssize_t, c_int, *value, c_int)
-        self.fgetxattr = _typed(
+        self.fclonefileat: _Call = _typed(
+            library.fclonefileat, c_int, c_int, c_int, c_char_p, c_uint32
+        )
+        self.ffsctl: _Call = _typed(library.ffsctl, c_int, c_int, c_ulong, c_void_p, c_uint)
+        self.flistxattr: _Call = _typed(library.flistxattr, c_ssize_t, c_int, *value, c_int)
+        self.fgetxattr: _Call = _typed(
             library.fgetxattr, c_ssize_t, c_int, c_char_p, *value, c_uint32, c_int
         )
-        self.fsetxattr = _typed(library.fsetxattr, c_int, c_int, c_char_p, *value, c_uint32, c_int)
-        self.fremovexattr = _typed(library.fremovexattr, c_int, c_int, c_char_p, c_int)
-        self.fgetattrlist = _typed(
+        self.fsetxattr: _Call = _typed(
+            library.fsetxattr, c_int, c_int, c_char_p, *value, c_uint32, c_int
+        )
+        self.fremovexattr: _Call = _typed(library.fremovexattr, c_int, c_int, c_char_p, c_int)
+        self.fgetattrlist: _Call = _typed(
             library.fgetattrlist, c_int, c_int, c_char_p, c_char_p, c_size_t, c_uint
         )
-        self.fchflags = _typed(library.fchflags, c_int, c_int, c_uint)
-        self.setiopolicy_np = _typed(library.setiopolicy_np, c_int, c_int, c_int, c_int)
-        self.acl_get_fd_np = _typed(library.acl_get_fd_np, c_void_p, c_int, c_int)
-        self.acl_set_fd_np = _typed(library.acl_set_fd_np, c_int, c_int, c_void_p, c_int)
-        self.acl_to_text = _typed(library.acl_to_text, c_void_p, c_void_p, c_void_p)
-        self.acl_from_text = _typed(library.acl_from_text, c_void_p, c_char_p)
-        self.acl_free = _typed(library.acl_free, c_int, c_void_p)
+        self.fchflags: _Call = _typed(library.fchflags, c_int, c_int, c_uint)
+        self.setiopolicy_np: _Call = _typed(library.setiopolicy_np, c_int, c_int, c_int, c_int)
+        self.acl_get_fd_np: _Call = _typed(library.acl_get_fd_np, c_void_p, c_int, c_int)
+        self.acl_set_fd_np: _Call = _typed(library.acl_set_fd_np, c_int, c_int, c_void_p, c_int)
+        self.acl_to_text: _Call = _typed(library.acl_to_text, c_void_p, c_void_p, c_void_p)
+        self.acl_from_text: _Call = _typed(library.acl_from_text, c_void_p, c_char_p)
+        self.acl_free: _Call = _typed(library.acl_free, c_int, c_void_p)
 
 
-def _typed(function: Any, result: type, *arguments: type) -> Callable[..., int]:
+def _typed(function: Any, result: type, *arguments: type) -> _Call:
     function.restype, function.argtypes = result, arguments
-    call: Callable[..., int] = function
+    call: _Call = function
     return call
 
 

@@ -20,16 +20,19 @@ from treesnap.core.fs import IS_LINUX, native
 from treesnap.core.fs.base import Name
 from treesnap.core.model.type_names import TYPE_CHECKING
 
-if TYPE_CHECKING or not IS_LINUX:
+if TYPE_CHECKING:
+    from treesnap.core.fs.posix import PosixFileSystem as LocalFileSystem
+    from treesnap.core.fs.posix import current_umask, unnamed_file
+elif IS_LINUX:
+    from treesnap.core.fs.linux import LinuxFileSystem as LocalFileSystem
+    from treesnap.core.fs.linux import current_umask, unnamed_file
+else:
     from treesnap.core.fs.posix import current_umask, unnamed_file
 
     if sys.platform == "darwin":
         from treesnap.core.fs.darwin import DarwinFileSystem as LocalFileSystem
     else:
         from treesnap.core.fs.posix import PosixFileSystem as LocalFileSystem
-else:
-    from treesnap.core.fs.linux import LinuxFileSystem as LocalFileSystem
-    from treesnap.core.fs.linux import current_umask, unnamed_file
 
 __all__ = ["LocalFileSystem", "OwnerFileSystem", "current_umask", "for_store", "unnamed_file"]
 

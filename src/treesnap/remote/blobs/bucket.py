@@ -431,8 +431,8 @@ class BucketBlobs:
         root_certificate: bytes | None = None,
         retries: Retries | None = None,
     ) -> None:
-        self.url, profile = _of_profile(url)
-        url = self.url
+        url, profile = _of_profile(url)
+        self.url: BucketUrl = url
         retries = retries or Retries(for_s=0)
         self._repeater = Repeater(retries)
         self._repeating = _REPEATING_BRIEFLY if retries.for_s else _REPEATING

@@ -110,7 +110,7 @@ class Pending:
 
     def __init__(self, client: SftpClient) -> None:
         self.client = client
-        self.inbox = SimpleQueue[_Answer]()
+        self.inbox: SimpleQueue[_Answer] = SimpleQueue()
 
     def answer(self) -> _Answer:
         """Waits for the answer; raises SftpLost, and SftpRefused for a status that is not OK."""
