@@ -317,7 +317,7 @@ def unknown(ref: str, *, has_any: bool = True, labelled: Snapshot | None = None)
     """
     error = NotFound(f"This root has no snapshot {ref!r}")
     if labelled is not None:
-        error.add_note(f"{ref!r} is the label of {labelled.id[:12]}, and no name: use that id")
+        error.add_note(f"that is the label of {labelled.id[:12]}, and no name: use that id")
         return error
     if not has_any:
         error.add_note(_advice())

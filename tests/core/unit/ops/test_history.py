@@ -96,7 +96,7 @@ class TestReferences:
         with pytest.raises(NotFound) as caught:
             handle.resolve("v2")
 
-        assert caught.value.hint == f"'v2' is the label of {newer[:12]}, and no name: use that id"
+        assert caught.value.hint == f"that is the label of {newer[:12]}, and no name: use that id"
 
     @pytest.mark.parametrize("name", ["@2h", "@", "latest@s", "newest~1@s"])
     def test_a_reference_that_means_a_time_or_a_session_is_no_name(self, handle, name):
