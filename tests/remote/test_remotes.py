@@ -267,6 +267,7 @@ def test_what_is_kept_of_a_remote_is_no_more_readable_than_there(handle, garden,
 
     assert {path.name.partition("_")[0] for path in cached_files(handle)} == {
         "commits",
+        "keys",
         "members",
         "slot",
         "state",
@@ -460,7 +461,7 @@ def test_a_remote_that_says_it_is_not_encrypted_any_more_is_refused(handle, plac
     place.content["format"] = encode_format(format_._replace(is_encrypted=False))
 
     with pytest.raises(Refused) as refused:
-        remotes.push()
+        opened(handle, place).push()
 
     assert refused.value.code == ErrorCode.REMOTE_REPLACED
     assert not [name for name in place.content if name.startswith("packs/")]

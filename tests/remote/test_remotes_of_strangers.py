@@ -10,7 +10,7 @@ import pytest
 
 import treesnap
 from treesnap.core.model.errors import ErrorCode, InvalidArgument, NotFound, RemoteNotNamed
-from treesnap.remote import Remotes
+from treesnap.remote import MemberRole, Remotes
 from treesnap.remote.blobs.base import Blobs
 from treesnap.remote.connection import open_blobs
 from treesnap.remote.keys import Secret
@@ -34,8 +34,14 @@ CONTACTS: dict[str, Callable[[Remotes], object]] = {
     "snapshots": lambda remotes: remotes.snapshots(),
     "fetch": lambda remotes: remotes.fetch(),
     "pull": lambda remotes: remotes.pull(),
+    "export_keys": lambda remotes: remotes.export_keys(),
+    "invite": lambda remotes: remotes.invite("evil", MemberRole.WRITER),
+    "members": lambda remotes: remotes.members(),
+    "demote": lambda remotes: remotes.demote("evil", "machine"),
+    "revoke": lambda remotes: remotes.revoke("evil", "machine"),
+    "receive": lambda remotes: remotes.receive(),
 }
-QUIET = {"add", "clone", "list", "policy", "remove"}
+QUIET = {"add", "clone", "deliver", "list", "policy", "remove"}
 """Those that ask no server, and those that name one."""
 
 

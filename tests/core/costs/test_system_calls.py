@@ -217,6 +217,7 @@ class TestCreate:
         assert len(put) == len(set(put))
         assert fs.calls("truncate") == []
 
+    @pytest.mark.needs("notices")
     def test_beside_a_watcher_reads_no_directory_again(self, handle, fs, root, store):
         with handle.watch() as watching:
             for count in (1, 1, 1):

@@ -133,6 +133,7 @@ class TestWhereBlocksAreShared:
         assert difference(expected, without(record(mounted / "fork"), *trees.LEFT_OUT)) == []
 
 
+@pytest.mark.needs("clones")
 class TestWhereTheyAreNot:
     def test_every_file_is_copied(self, mounter, tmp_path):
         mounted = prepared(mounter, tmp_path, "ext4")

@@ -97,11 +97,15 @@ WORK: dict[str, Callable[[treesnap.Handle, Path], object]] = {
     "watch": watch,
     "forget": lambda handle, root: handle.root_forget(root, force=True),
 }
+CASES = [
+    pytest.param(name, marks=pytest.mark.needs("notices") if name == "watch" else ())
+    for name in WORK
+]
 
 
 @pytest.mark.sampled(6)
 @ONLY_ROOT
-@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("work", CASES)
 @pytest.mark.parametrize("name", ["root", "new"])
 def test_what_root_does_in_a_store_of_another_user_leaves_that_user_everything(place, work, name):
     root = place / name

@@ -203,7 +203,7 @@ def contents(top: Path) -> dict[bytes, tuple[str, int, str]]:
 @pytest.mark.parametrize(
     ("close", "named", "to"),
     [
-        (closed_root, "", None),
+        pytest.param(closed_root, "", None, marks=pytest.mark.needs("linux")),
         (closed_parent, "", None),
         (closed_parent, "..", "to"),
         (closed_directory, "below/file", None),
