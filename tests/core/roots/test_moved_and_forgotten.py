@@ -194,6 +194,14 @@ def test_a_directory_with_a_used_inode_is_not_the_root(place):
     assert said.warnings == []
 
 
+@pytest.mark.parametrize("birth_ns", [12345, 1 << 62])
+def test_a_directory_with_the_inode_of_a_root_is_another_root(place, birth_ns):
+    """Each disk that is put in gets the device number of the last one, and numbers inodes alike."""
+    (info,) = place.on(place.base, fs=Births(birth_ns)).root_list()
+
+    assert info.directory == RootDirectory.REPLACED
+
+
 def test_without_a_birth_time_there_is_a_hint_only(place):
     place.old.rename(place.new)
     said = CollectingMonitor()

@@ -262,7 +262,25 @@ class Root:
         record = self.record
         if record is None:
             return
-        current = identified(self._fs, record)
+        self._note(record, identified(self._fs, record))
+
+    def note_birth(self, fd: int, time_ns: int) -> None:
+        """Records the time of birth anew, if the time of modification has become it.
+
+        On a Mac and on FreeBSD an older one does, as a restore sets it. ``fd`` is the open root,
+        and ``time_ns`` what was set. Costs two looks where that is older, and else nothing. The
+        caller holds the root's lock.
+        """
+        record = self.record
+        if record is None or record.birth_ns is None or time_ns >= record.birth_ns:
+            return
+        stat, birth_ns = self._fs.fstat(fd), self._fs.birth_time_ns(fd)
+        is_same = (stat.st_dev, stat.st_ino) == (record.device, record.inode)
+        if is_same and birth_ns is not None and birth_ns < record.birth_ns:
+            self._note(record, record._replace(birth_ns=birth_ns))
+
+    def _note(self, record: RootRecord, current: RootRecord) -> None:
+        """Writes which directory the root is, unless its record says so."""
         if current == record:
             return
         with locked_roots(self._fs, self._layout, self._wait_s):
@@ -280,11 +298,8 @@ class Root:
         if record is None or record.inode is None:
             return False
         current = identified(self._fs, record)
-        is_same_file = (current.device, current.inode) == (record.device, record.inode)
         if record.birth_ns is None or current.birth_ns is None:
-            return not is_same_file
-        if is_same_file:
-            return _is_younger(current.birth_ns, record.birth_ns)
+            return (current.device, current.inode) != (record.device, record.inode)
         return (current.birth_ns, current.inode) != (record.birth_ns, record.inode)
 
     def _write(self, record: RootRecord) -> None:
@@ -711,14 +726,6 @@ def identified(fs: FileSystem, record: RootRecord) -> RootRecord:
     return record._replace(device=stat.st_dev, inode=stat.st_ino, birth_ns=birth_ns)
 
 
-def _is_younger(birth_ns: int, recorded_ns: int) -> bool:
-    """Returns whether a directory was made after the one that had the same inode.
-
-    On a Mac an older time of modification, as a restore sets it, becomes that of birth.
-    """
-    return birth_ns > recorded_ns
-
-
 def find_moved(fs: ReadingFileSystem, layout: Layout, path: bytes) -> Moved | None:
     """Returns the root that was moved to a path, of which the store knows no root.
 
@@ -755,8 +762,7 @@ def find_moved(fs: ReadingFileSystem, layout: Layout, path: bytes) -> Moved | No
         birth_ns = None
     if birth_ns is None or record.birth_ns is None:
         return Moved(record, is_certain=False)
-    is_other = _is_younger(birth_ns, record.birth_ns)
-    return None if is_other else Moved(record, is_certain=True)
+    return Moved(record, is_certain=True) if birth_ns == record.birth_ns else None
 
 
 def recorded_root(fs: ReadingFileSystem, layout: Layout, name: str) -> RootRecord | None:

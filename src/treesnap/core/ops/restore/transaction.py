@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from treesnap.core.codec.envelope import Format
 from treesnap.core.codec.journal import JOURNAL, Commit, Journal, Subvolume
@@ -481,6 +481,10 @@ class Transaction:
             # What is below the root was named when it was finished for the first time.
             self._warn_of_denied([path for path in finisher.denied if not path])
             warn_of_degraded(self._session, [path for path in finisher.degraded if not path])
+        for item in commit.directories:
+            if not item.path and item.new is not None and not commit.touch:
+                with suppress(OSError, TreesnapError):  # only a later move might go unnoticed
+                    self._session.root.note_birth(root_fd, item.new.mtime_ns)
         self._fs.sync(root_fd)
         if commit.removes_root:
             self.remove_root()
