@@ -387,6 +387,32 @@ def test_a_path_that_is_there_in_another_spelling_is_refused(tmp_path, fold, bef
     assert differences(tree_state(place.root), found) == []
 
 
+@pytest.mark.parametrize("paths", [None, ["directory"]])
+@pytest.mark.parametrize(
+    "names", [("NAME", "NA\u200cME", "name"), (COMPOSED.upper(), DECOMPOSED, COMPOSED)]
+)
+def test_two_of_three_spellings_are_refused_before_anything_is_touched(tmp_path, names, paths):
+    source, root = tmp_path / "source", tmp_path / "folding/root"
+    (source / "directory").mkdir(parents=True)
+    for name in names:
+        (source / "directory" / name).write_text(name)
+    fs = FoldingFileSystem(tmp_path / "folding", UnsyncedFileSystem())
+    store = str(tmp_path / "store")
+    Handle(context_at(root=source, store_path=store, fs=fs)).create(name="three")
+    (root / "directory").mkdir(parents=True)
+    source.rename(tmp_path / "away")
+    there = Handle(context_at(root=root, store_path=store, fs=fs))
+    there.root_move(source)
+    found = (root / "directory").stat()
+
+    with pytest.raises(Refused) as caught:
+        there.restore("three", paths)
+
+    assert caught.value.code == ErrorCode.NAMES_COLLIDE
+    assert [(name in caught.value.message) for name in names] == [True, False, True]
+    assert (root / "directory").stat().st_ctime_ns == found.st_ctime_ns
+
+
 @pytest.mark.parametrize(
     ("names", "fold"),
     [

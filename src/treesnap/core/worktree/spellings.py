@@ -8,7 +8,7 @@ spelled otherwise; a listing of the directory shows how.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from treesnap.core.fs.base import FileSystem
@@ -115,16 +115,25 @@ def with_one_name(paths: Iterable[bytes]) -> list[list[bytes]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def are_one_name(fs: FileSystem, stage_fd: int, one: bytes, other: bytes) -> bool:
-    """Returns whether two names are one where a staging directory is; tries it below that."""
+def one_name_of(fs: FileSystem, stage_fd: int, names: Sequence[bytes]) -> list[bytes]:
+    """Returns two of some names that are one where a staging directory is, or nothing.
+
+    Tries it below that. Some of the names may be one, and others not.
+    """
     with suppress(FileExistsError):
         fs.make_directory(_PROBE, dir_fd=stage_fd)
-    with opened_file(fs, _PROBE, OPEN_DIRECTORY, stage_fd) as fd:
-        with opened_file(fs, one, os.O_WRONLY | os.O_CREAT, fd) as made_fd:
-            made = fs.fstat(made_fd)
-        with suppress(FileNotFoundError):
-            return os.path.samestat(made, fs.lstat(other, dir_fd=fd))
-    return False
+    made: dict[tuple[int, int], bytes] = {}
+    with opened_file(fs, _PROBE, OPEN_DIRECTORY, stage_fd) as fd, suppress(FileNotFoundError):
+        for name in names:
+            if name is names[-1]:  # it need not be made
+                status = fs.lstat(name, dir_fd=fd)
+            else:
+                with opened_file(fs, name, os.O_WRONLY | os.O_CREAT, fd) as made_fd:
+                    status = fs.fstat(made_fd)
+            other = made.setdefault((status.st_dev, status.st_ino), name)
+            if other is not name:
+                return [other, name]
+    return []
 
 
 def collision(one: bytes, other: bytes) -> Refused:

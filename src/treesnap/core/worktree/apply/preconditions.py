@@ -38,7 +38,7 @@ from treesnap.core.worktree.directory import NO_DIRECTORY, DirectoryChain, open_
 from treesnap.core.worktree.scan.ignore import Exclusions, UnreadableRules
 from treesnap.core.worktree.scan.listing import list_directory
 from treesnap.core.worktree.scan.statcache import StatCache, observed_key
-from treesnap.core.worktree.spellings import are_one_name, collision, spelled, with_one_name
+from treesnap.core.worktree.spellings import collision, one_name_of, spelled, with_one_name
 
 
 class SecondLook(Protocol):
@@ -188,11 +188,11 @@ class Preconditions:
         """Raises Refused for two new paths that are one name; tries it if there may be any."""
         new = [step.path for step in steps if step.action == Action.PUT and step.before is None]
         for group in with_one_name(new):
-            one, other = group[:2]
-            stage = next(step.stage for step in steps if step.path == one)
-            names = (treepath.split(path)[1] for path in (one, other))
-            if are_one_name(self._fs, self._stages[stage], *names):
-                raise collision(one, other)
+            stage = next(step.stage for step in steps if step.path == group[0])
+            paths = {treepath.split(path)[1]: path for path in group}
+            same = one_name_of(self._fs, self._stages[stage], list(paths))
+            if same:
+                raise collision(*(paths[name] for name in same))
 
     def refuse_protected(
         self, step: RestoreStep, fd: int, name: bytes, status: os.stat_result | None
