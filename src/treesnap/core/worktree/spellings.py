@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import chain
 
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.durable import opened_file
@@ -19,8 +21,13 @@ from treesnap.core.model.errors import ErrorCode, Refused, quoted
 
 _PROBE = b"probe"
 """A directory of names that were tried, which goes with the staging directory."""
-_UNSEEN = frozenset(map(chr, (0x34F, *range(0xFE00, 0xFE10))))
-"""The joiner and the selectors of variants, as of emoji, which are not marks of format."""
+_FILLERS = (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0)
+"""Joiners and fillers, which are not marks of format."""
+_VARIANTS = tuple(
+    range(first, last + 1)
+    for first, last in ((0x180B, 0x180D), (0x180F, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
+)
+"""Selectors of variants: of Mongolian letters, of emoji, and of Chinese characters."""
 
 
 def other_spellings(name: bytes) -> list[bytes]:
@@ -48,8 +55,8 @@ def has_accents(name: bytes) -> bool:
 def is_folding(fs: FileSystem, fd: int, name: bytes) -> bool:
     """Returns whether a directory has a name, which is there, in another spelling as well.
 
-    Costs one look, or three for a name with accents. Two files on another file system may look the
-    same, if they are links of each other. Without letters in the name nothing can be told.
+    Costs one look, or up to six for a name beyond ASCII. Two files on another file system may look
+    the same, if they are links of each other. Without letters in the name nothing can be told.
     """
     own = None
     for other in other_spellings(name):
@@ -100,10 +107,11 @@ def folded(name: bytes) -> str:
     text = _text(name)
     if name.isascii():
         return text.lower()
-    from unicodedata import category
+    if not (text.isprintable() and _unseen().isdisjoint(text)):  # else three times as long
+        from unicodedata import category
 
-    seen = "".join(letter for letter in text if letter not in _UNSEEN and category(letter) != "Cf")
-    return _decomposed(_decomposed(seen).casefold())
+        text = "".join(each for each in text if each not in _unseen() and category(each) != "Cf")
+    return _decomposed(_decomposed(text).casefold())
 
 
 def with_one_name(paths: Iterable[bytes]) -> list[list[bytes]]:
@@ -147,6 +155,12 @@ def collision(one: bytes, other: bytes) -> Refused:
         code=ErrorCode.NAMES_COLLIDE,
         path=other,
     )
+
+
+@cache
+def _unseen() -> frozenset[str]:
+    """Returns the marks that are not seen and are not marks of format; few names need them."""
+    return frozenset(map(chr, chain(_FILLERS, *_VARIANTS)))
 
 
 def _other_case(letter: str) -> str:
