@@ -6,6 +6,7 @@ The store lies on the volume too.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import time
 from contextlib import suppress
@@ -25,6 +26,7 @@ from sampling import evenly, sized
 from state import differences, tree_state
 from treesnap.core.fs.base import FileSystem
 from treesnap.core.fs.posix import PosixFileSystem
+from treesnap.core.fs.record_locks import close_unlocked, has_own_locks
 from treesnap.core.handle import Handle
 from treesnap.core.model.errors import TreesnapError
 from treesnap.core.model.events import CollectingMonitor, WarningCode
@@ -314,6 +316,20 @@ class TestDeniedDeletion:
 
         assert (place.root / "other").read_text() == "changed"
         assert monitor.codes == [WarningCode.METADATA_NOT_RESTORED]
+
+
+def test_a_look_at_a_list_keeps_the_record_locks_of_this_process(tmp_path):
+    """As of SQLite, in a program that has this as a library; see fcntl(2)."""
+    fs = MacFileSystem(tmp_path, VOLUMES["APFS"])
+    path = tmp_path / "database"
+    path.write_text("rows")
+    with path.open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+
+        is_protected = fs.is_protected(str(path))
+
+        assert (is_protected, has_own_locks(file.fileno())) == (False, True)
+    close_unlocked(fs)
 
 
 class BirthsThatMove(WrappedFileSystem):

@@ -14,7 +14,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from ctypes import c_char_p, c_int, c_size_t, c_ssize_t, c_uint, c_uint32, c_ulong, c_void_p
 from functools import cached_property
 from stat import S_ISDIR, S_ISFIFO, S_ISLNK
@@ -22,6 +22,7 @@ from stat import S_ISDIR, S_ISFIFO, S_ISLNK
 from treesnap.core import own_program
 from treesnap.core.fs.base import Name, NoAttribute, Place, Unsupported
 from treesnap.core.fs.posix import PosixFileSystem, open_whole, unsupported
+from treesnap.core.fs.record_locks import opened_any
 from treesnap.core.model.type_names import Any
 
 RENAME_SWAP, RENAME_EXCL = 2, 4
@@ -227,17 +228,15 @@ class DarwinFileSystem(PosixFileSystem):
             return True
         if isinstance(name, int):
             return self._is_denied(self._acl_text(name), _CHANGING_NAMES)
-        try:
-            fd = self.open_any(name, dir_fd=dir_fd)
-        except OSError:  # what may not be read, or is none of what has lists
-            return False
-        try:
+        with ExitStack() as stack:
+            try:
+                fd = stack.enter_context(opened_any(self, name, dir_fd))
+            except OSError:  # what may not be read, or is none of what has lists
+                return False
             rights = _MOVING
             if S_ISDIR(os.fstat(fd).st_mode):
                 rights = _MOVING_DIRECTORY | _CHANGING_NAMES
             return self._is_denied(self._acl_text(fd), rights)
-        finally:
-            os.close(fd)
 
     def _is_denied(self, text: bytes | None, rights: frozenset[bytes]) -> bool:
         """Returns whether an access control list denies this user one of some rights.
