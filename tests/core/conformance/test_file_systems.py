@@ -257,7 +257,8 @@ class TestVolumesOfAMac(FileSystemTests):
                 with pytest.raises(NoAttribute):
                     fs.get_xattr(fd, name)
             assert fs.list_xattrs(fd) == []
-            for name, value in ((names[1], b"hidden"), (names[0], b"everyone")):
+            lists = ((names[0], b"everyone"), (names[0], b"everyone\nelse\n\n"))
+            for name, value in ((names[1], b"hidden"), *lists):
                 with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
                     fs.set_xattr(fd, name, value)
             fs.set_xattr(fd, names[0], b"!#acl 1\n")  # as of a file that lost its last entry

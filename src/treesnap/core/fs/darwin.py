@@ -248,6 +248,8 @@ class DarwinFileSystem(PosixFileSystem):
             return False
         groups = {b"%d" % number for number in self._libc.getgroups()} | {_EVERYONE}
         for line in text.splitlines()[1:]:
+            if line.count(b":") < 2:  # no entry, so that the system refuses the list
+                continue
             subject, kind, named = line.rsplit(b":", 2)
             who, flags = subject.rpartition(b":")[2], kind.split(b",")
             if b"only_inherit" in flags:
