@@ -90,9 +90,9 @@ if TYPE_CHECKING:
 
 # Reading a member of an enumeration takes a call of Python code before Python 3.12.
 _FILE, _DIRECTORY = int(EntryKind.FILE), int(EntryKind.DIRECTORY)
-_SHORT_PATH_SIZE = PATH_SIZE_MAX - 1024
-"""Below a path of at most so many bytes every directory has a row: a name has at most 1,020 bytes,
-255 characters of four on a Mac."""
+_SHORT_PATH_SIZE = PATH_SIZE_MAX - 2048
+"""Below a path of at most so many bytes every directory has a row: a name has at most 1,530 bytes,
+as exfat says it."""
 _SKIPPED = int(EntryKind.SKIPPED)
 
 _PASSING = (SkipReason.UNREADABLE, SkipReason.MOUNT)
