@@ -454,17 +454,19 @@ def test_another_remote_in_the_place_of_one_is_refused(handle, garden, place):
 
 
 def test_a_remote_that_says_it_is_not_encrypted_any_more_is_refused(handle, place):
-    remotes = opened(handle, place)
-    remotes.add("backup", "s3://b")
-    handle.create()
+    """What is kept of it serves one more push, which encrypts all the same."""
+    opened(handle, place).add("backup", "s3://b")
+    handle.create(label="a secret label")
     format_ = decode_format(place.content["format"], "here")
     place.content["format"] = encode_format(format_._replace(is_encrypted=False))
 
+    opened(handle, place).push()
     with pytest.raises(Refused) as refused:
         opened(handle, place).push()
 
     assert refused.value.code == ErrorCode.REMOTE_REPLACED
-    assert not [name for name in place.content if name.startswith("packs/")]
+    assert not [name for name, data in place.content.items() if b"a secret label" in data]
+    assert {data[8] for name, data in place.content.items() if name.startswith("packs/")} == {0x12}
 
 
 @pytest.mark.parametrize("pushes", [True, False])
