@@ -469,6 +469,7 @@ def test_a_name_that_is_excluded_since_stays_the_same_file(handle, root):
     (root / "sub").mkdir()
     os.link(root / "one", root / "two")
     os.link(root / "one", root / "sub/three")
+    os.utime(root / "sub", (1, 1))  # so that it differs afterwards, also where times are seconds
     before = handle.create().id
     (root / "other").write_text("new")
     handle.restore(before)
