@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -386,3 +387,26 @@ class TestDirectories:
 
         with pytest.raises(treesnap.Corrupt):
             world.handle().list()
+
+    def test_none_is_made_in_a_store_of_a_newer_format(self, world):
+        world.handle().create()
+        format_ = world.store / "format"
+        fields = json.loads(format_.read_text())
+        format_.write_text(json.dumps(fields | {"format": 3, "min_reader": 3, "min_writer": 3}))
+        shutil.rmtree(world.store / "temporary")
+
+        with pytest.raises(UnsupportedFormat):
+            world.handle().verify(repair=True)
+
+        assert not (world.store / "temporary").exists()
+
+    def test_one_that_is_lost_with_the_format_file_is_made_too(self, world):
+        world.handle().create()
+        (world.store / "format").write_text("damaged")
+        shutil.rmtree(world.store / "index")
+
+        result = world.handle().verify(read_data=True, repair=True)
+
+        assert [item.code for item in result.problems] == ["lost-directory", "bad-format"]
+        assert result.left == ()
+        assert world.handle().verify(read_data=True).ok

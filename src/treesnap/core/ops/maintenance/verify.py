@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 
 from treesnap.core.fs.os_errors import translating_os_errors
-from treesnap.core.model.errors import Corrupt, InvalidArgument, quoted
+from treesnap.core.model.errors import Corrupt, InvalidArgument, UnsupportedFormat, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import Problem, RecoveredObject, VerifyResult
 from treesnap.core.model.type_names import TYPE_CHECKING
@@ -66,7 +66,13 @@ def _without_directories(
         return VerifyResult(problems=problems, left=problems, snapshots=0, objects=0, read_bytes=0)
     refuse_foreign(context)
     with translating_os_errors("repair the store"):
-        Store(context.fs, context.store_path).make_directories()
+        try:
+            store = Store.open(context.fs, context.store_path, writing=True)
+        except UnsupportedFormat:
+            raise
+        except Corrupt:  # its format file is damaged too, and mended next
+            store = Store(context.fs, context.store_path)
+        store.make_directories()
     result = _checked(context, asked)
     made = f"Made the missing {'directory' if len(lost) == 1 else 'directories'} {', '.join(lost)}"
     return result._replace(
