@@ -14,7 +14,7 @@ import pytest
 import treesnap
 from blob_doubles import MemoryBlobs, WrappedBlobs
 from oracle import difference, record
-from sampling import sized
+from sampling import seeded, sized
 from treesnap.core.codec.pack import MAGIC
 from treesnap.core.model.errors import (
     Corrupt,
@@ -35,6 +35,8 @@ pytestmark = pytest.mark.sampled(12)
 
 GENERATION_AT = 12
 """Where the header of an encrypted file says which keys it needs."""
+PARTS = 6
+"""How many seeds try all of it in full size."""
 FOLDERS = ["state", "index", "catalog", "commits"]
 
 
@@ -112,13 +114,14 @@ def scene(request, tmp_path: Path) -> Scene:
 
 @pytest.mark.parametrize("folder", ["format", "keys", "members", "state", "catalog"])
 def test_what_is_there_twice_is_read_from_its_copy_and_stored_again(scene, folder):
-    """Every byte, and every bit of some; with the format, which other files say as well."""
+    """Every byte, and every bit of some, where all seeds are tried; with the format, which other
+    files say as well."""
     expected = record(scene.garden)
     for original in scene.names(folder):
         for name in filter(None, (original, copy_name(original))):
             size = len(scene.whole[name])
             bits = [*range(64), *(8 * byte + byte % 8 for byte in range(8, size))]
-            for at in (None, *bits[:: sized(499, 1)]):
+            for at in (None, *sized(bits[::499], seeded(bits, PARTS))):
                 scene.spoil(name, at, is_one=True)
 
                 directory, done = scene.clone(warned := Warned())
@@ -139,8 +142,8 @@ def test_a_damaged_file_keeps_no_new_machine_from_the_newest_snapshot(scene, fol
     snapshots = [item.id for item in scene.handle.list()]
     expected = record(scene.garden)
     for name in scene.names(folder):
-        bits = range(0, 8 * len(scene.whole[name]), sized(1111, 1))
-        for at in (None, 8 * GENERATION_AT, *bits):
+        bits = range(8 * len(scene.whole[name]))
+        for at in (None, 8 * GENERATION_AT, *sized(bits[::1111], seeded(bits, PARTS))):
             scene.spoil(name, at)
 
             directory, done = scene.clone(warned := Warned())

@@ -84,7 +84,12 @@ def without(
 
 
 def python(place: Path, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": str(place),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TREESNAP_TEST_SIZE": "",  # the quick tests are a sample
+    }
     return subprocess.run(
         [sys.executable, *words],
         env=variables,

@@ -21,6 +21,11 @@ def sized(sample: Value, full: Value) -> Value:
     return full if IS_FULL else sample
 
 
+def seeded(values: Sequence[Value], parts: int) -> Sequence[Value]:
+    """Returns one of so many parts of values, each of which a seed tries in full size."""
+    return values[SEED % parts :: parts]
+
+
 def evenly(count: int, sample: int) -> Sequence[int]:
     """Returns numbers from 1 to a count: all of them, or evenly spread, with both ends."""
     if IS_FULL or count <= sample:

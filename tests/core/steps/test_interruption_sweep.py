@@ -7,7 +7,7 @@ body raised and the call of ``__exit__``, is out of reach of a library; there th
 no handler, and the block warns.
 
 In full size each position of the modules about blocks is tried, and of the others a sixteenth,
-another one for each ``TREESNAP_TEST_SEED``: all of them take hours.
+another one for each ``TREESNAP_TEST_SEED``: all of them take hours. ``tox -e sweep`` does that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pytest
 
 import treesnap
 from descriptors import open_descriptors
-from sampling import SEED, sized
+from sampling import seeded, sized
 from treesnap.core import handle, interruption
 from treesnap.core.model.events import CollectingMonitor
 from treesnap.core.ops import checkpoint_locks
@@ -230,8 +230,7 @@ def test_a_block_is_left_wherever_it_is_interrupted(scene, name, gap, record_pro
     found = positions(work, is_ours)
     core = [each for each in found if each[0].co_filename in CORE]
     others = [each for each in found if each[0].co_filename not in CORE]
-    part = others[SEED % PARTS :: PARTS]
-    tried = sized(spread(core, SAMPLE), core) + sized(spread(others, SAMPLE), part)
+    tried = sized(spread(core, SAMPLE), core) + sized(spread(others, SAMPLE), seeded(others, PARTS))
 
     left, reached = interrupted_at(scene, work, tried, gap)
 
