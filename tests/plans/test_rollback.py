@@ -82,6 +82,16 @@ class TestRollback:
             bench.planner().rollback("latest", ref)
         assert caught.value.code == ErrorCode.CHECKPOINT_NOT_FOUND
 
+    @pytest.mark.parametrize(
+        ("keep", "kept"), [(2, "step:2, step:1"), (50, "step:2, step:1, step:0")]
+    )
+    def test_of_a_step_whose_checkpoint_is_not_there_the_others_are_named(self, bench, keep, kept):
+        steps = [noted(name) for name in ("one", "two", "three")]
+        bench.run(*steps, milestones=Milestones(after_subplan=False, keep=keep))
+
+        with pytest.raises(NotFound, match=f"of those it keeps, the newest are {kept}$"):
+            bench.planner().rollback("latest", "step:7")
+
     def test_goes_on_from_there(self, bench, plan):
         to(bench, "before two")
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from treesnap.core.ops.context import Context
 
 _STEP = re.compile(r"step:([0-9]{1,9})\Z")
+_NAMED_MAX = 5
+"""How many checkpoints are named to a user who asked for one that is not there."""
 SOURCE_TOOL = "snap plan"
 
 
@@ -189,26 +191,26 @@ def find_checkpoint(context: Context, plan: Plan, ref: str) -> Checkpoint:
     a roll-back is before no step, as it may hold half of one.
     """
     checkpoints, identity = available(context, plan), ref.upper()
+    before_steps = [item for item in checkpoints if item.reason != BEFORE_ROLLBACK]
     step = _STEP.match(ref)
     ways = (
         [item for item in checkpoints if item.id == identity],
         [item for item in checkpoints if item.label == ref][:1],
-        [
-            item
-            for item in checkpoints
-            if step and item.step_index == int(step[1]) and item.reason != BEFORE_ROLLBACK
-        ][:1],
+        [item for item in before_steps if step and item.step_index == int(step[1])][:1],
         [item for item in checkpoints if may_begin_ulid(ref) and item.id.startswith(identity)],
     )
     named = next(filter(None, ways), [])
-    if len(named) != 1:
-        raise NotFound(
-            f"Plan {plan.id} has {len(named)} checkpoints with an id that begins with {ref!r}"
-            if named
-            else f"Plan {plan.id} has no checkpoint {ref!r}: no id, no label, no step:N",
-            code=ErrorCode.CHECKPOINT_NOT_FOUND,
-        )
-    return named[0]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        found = f"{len(named)} checkpoints with an id that begins with {ref!r}"
+    elif step:
+        kept = sorted({item.step_index for item in before_steps}, reverse=True)
+        newest = ", ".join(f"step:{number}" for number in kept[:_NAMED_MAX]) or "none"
+        found = f"no checkpoint {ref!r}; of those it keeps, the newest are {newest}"
+    else:
+        found = f"no checkpoint {ref!r}: no id, no label, no step:N"
+    raise NotFound(f"Plan {plan.id} has {found}", code=ErrorCode.CHECKPOINT_NOT_FOUND)
 
 
 def last_clean(context: Context, plan: Plan) -> Checkpoint:
