@@ -181,8 +181,9 @@ def from_error(error: BaseException, program: str = "snap") -> Failure:
         if isinstance(error, click.Abort):
             error = KeyboardInterrupt()
     # Before Python 3.12 an interrupt while a class is made is the cause of a RuntimeError.
-    if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
-        message = "; ".join(filter(None, ("Interrupted", advice)))
+    interrupt = error if isinstance(error, KeyboardInterrupt) else error.__cause__
+    if isinstance(interrupt, KeyboardInterrupt):
+        message = "; ".join(filter(None, (str(interrupt) or "Interrupted", advice)))
         return Failure("interrupted", message, ExitCode.INTERRUPTED)
     failed = ErrorCode.OPERATION_FAILED.value
     if isinstance(error, OSError):

@@ -153,7 +153,7 @@ class ProgressMonitor(WarningMonitor):
                 self._bar.stop()
         if code is WarningCode.ROOT_LARGE and self._ask is not None:
             if not self._ask(message):
-                declined = KeyboardInterrupt()
+                declined = KeyboardInterrupt("Nothing was captured")
                 declined.add_note("'snap config ask-above SIZE' says from which size on it asks")
                 raise declined
         else:
