@@ -258,7 +258,7 @@ def put(root: Path, name: str, text: str | None) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seed", range(sized(25, 300)))
+@pytest.mark.parametrize("seed", range(sized(25, 120)))
 def test_what_others_left_survives_among_directories(seed, place):
     chooser = random.Random(seed)
     authors: dict[str, str] = {}

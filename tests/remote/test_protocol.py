@@ -38,7 +38,7 @@ from treesnap.remote.records import (
 
 pytestmark = pytest.mark.sampled(10)
 
-RUNS = sized(3, 100)
+RUNS = sized(3, 30)
 
 
 class Checked(Remote):

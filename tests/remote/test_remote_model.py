@@ -50,7 +50,7 @@ from remote_protocol import (
 from sampling import IS_FULL, sized
 
 EXAMPLES = sized(25, 1_000)
-RUNS = sized(60, 20_000)
+RUNS = sized(60, 6_000)
 RUNS_TO_FIND_MAX = 20_000
 MACHINES_MAX = 4
 HARD_TO_FIND = {

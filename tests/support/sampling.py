@@ -8,8 +8,10 @@ from typing import TypeVar
 from zlib import crc32
 
 IS_FULL = os.environ.get("TREESNAP_TEST_SIZE") == "full"
-SEED = int(os.environ.get("TREESNAP_TEST_SEED", "0"))
-"""Of what is drawn by lot and would take days to enumerate; each number tries something else."""
+_SEED = os.environ.get("TREESNAP_TEST_SEED", "0")
+IS_EVERY_SEED = _SEED == "all"
+SEED = 0 if IS_EVERY_SEED else int(_SEED)
+"""Of what is drawn by lot or would take days to enumerate; each number tries something else."""
 LOT = os.environ.get("TREESNAP_TEST_LOT", "0")
 """Which tests the suite takes of those that ``sampled`` is said of: a number, or ``all``."""
 
@@ -22,8 +24,8 @@ def sized(sample: Value, full: Value) -> Value:
 
 
 def seeded(values: Sequence[Value], parts: int) -> Sequence[Value]:
-    """Returns one of so many parts of values, each of which a seed tries in full size."""
-    return values[SEED % parts :: parts]
+    """Returns the part of some values that this seed tries in full size, or all for all seeds."""
+    return values if IS_EVERY_SEED else values[SEED % parts :: parts]
 
 
 def evenly(count: int, sample: int) -> Sequence[int]:

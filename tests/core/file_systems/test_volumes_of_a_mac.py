@@ -106,7 +106,7 @@ def test_a_tree_goes_back_and_forth(place):
 @pytest.mark.sampled(5)
 def test_a_kill_anywhere_leaves_one_of_both_states(place):
     outcomes = []
-    for number in count(1, sized(41, 1)):
+    for number in count(1, sized(41, 5)):
         fault = Fault(kinds=MUTATING, number=number)
         ended = in_child(lambda fault=fault: place.handle(fault).restore("before", force=True))
         assert ended.error is None
@@ -125,7 +125,7 @@ def test_a_kill_anywhere_leaves_one_of_both_states(place):
 @pytest.mark.sampled(5)
 def test_an_error_anywhere_leaves_one_of_both_states(place):
     outcomes = []
-    for number in count(1, sized(41, 1)):
+    for number in count(1, sized(41, 5)):
         fault = Fault(kinds=MUTATING | {Kind.SYNC}, number=number, errno=errno.EIO)
         handle = place.handle(fault)
         with suppress(TreesnapError):

@@ -247,7 +247,7 @@ LINKED_INTO_A_REPOSITORY = (
 )
 
 
-@settings(max_examples=sized(15, 600), deadline=None)
+@settings(max_examples=sized(15, 250), deadline=None)
 @example(drawn=LINKED_INTO_A_REPOSITORY, overwrites=False)
 @given(drawn=sides(), overwrites=st.booleans())
 def test_the_tree_is_what_a_naive_model_expects(drawn, overwrites):

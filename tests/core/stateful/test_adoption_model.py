@@ -501,4 +501,4 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_adoptions_in_any_order_agree_with_a_naive_merge() -> None:
-    run(Machine, sized(3, 250), sized(20, 40))
+    run(Machine, sized(3, 100), sized(20, 40))

@@ -42,7 +42,7 @@ from treesnap.core.model.results import RestoreResult
 from treesnap.core.model.snapshots import SnapshotKind
 
 SEEDS = range(SEED, SEED + sized(1, 3))
-EXAMPLES = sized(3, 70)
+EXAMPLES = sized(3, 25)
 STEPS = sized(15, 40)
 
 Made = str | MultipleResults[str]

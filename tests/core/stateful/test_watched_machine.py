@@ -295,7 +295,7 @@ def _above(path: bytes, top: bytes) -> list[bytes]:
     return found[:-1]
 
 
-EXAMPLES = sized(3, 200)
+EXAMPLES = sized(3, 80)
 STEPS = 50
 """In full size, 10,000 steps each."""
 
