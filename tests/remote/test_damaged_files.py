@@ -35,7 +35,7 @@ pytestmark = pytest.mark.sampled(12)
 
 GENERATION_AT = 12
 """Where the header of an encrypted file says which keys it needs."""
-PARTS = 6
+PARTS = 24
 """How many seeds try all of it in full size."""
 FOLDERS = ["state", "index", "catalog", "commits"]
 

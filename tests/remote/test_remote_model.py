@@ -309,7 +309,7 @@ def test_no_order_of_requests_loses_anything_when_many_are_tried(share):
 
 def test_an_index_of_several_new_parts_loses_nothing():
     """A collector may die between them."""
-    for seed in range(sized(10, 5_000)):
+    for seed in range(sized(10, 1_000)):
         wander("", seed, part_size=1 + seed % 3)
 
 
@@ -320,42 +320,42 @@ def test_a_thousand_machines_and_eight_collectors_lose_nothing():
 
 def test_one_collector_alone_needs_no_server_that_creates_a_file_once():
     """It dies now and then, and the next one meets requests of it that land late."""
-    for seed in range(sized(10, 3_000)):
+    for seed in range(sized(10, 600)):
         wander("checks for a state, then puts it", seed, collectors=1)
 
 
 def test_what_a_server_loses_is_stored_again():
     """Until then it stays named, and nothing else is lost."""
-    for seed in range(sized(10, 5_000)):
+    for seed in range(sized(10, 1_000)):
         wander("", seed, loses=True)
 
 
 def test_a_commit_that_is_damaged_is_read_from_its_packs():
     """So collections go on beside it, and nothing is lost."""
-    for seed in range(sized(10, 5_000)):
+    for seed in range(sized(10, 1_000)):
         wander("", seed, damages=True)
 
 
 def test_a_rebuild_loses_nothing_beside_other_machines():
     """Parts of catalog and index are damaged in both their places."""
-    for seed in range(sized(10, 5_000)):
+    for seed in range(sized(10, 1_000)):
         wander("", seed, rebuilds=True)
 
 
 def test_what_no_member_signed_among_the_states_stops_nothing():
     """Collections pass its number, as long as it is there."""
-    for seed in range(sized(10, 5_000)):
+    for seed in range(sized(10, 1_000)):
         wander("", seed, plants=True, collectors=6 * (seed % 2))
 
 
 def test_what_a_machine_pushed_before_it_was_revoked_stays():
     """And what it pushes later counts for nothing, also to those that were at work meanwhile."""
-    for seed in range(sized(10, 5_000)):
+    for seed in range(sized(10, 1_000)):
         wander("", seed, revokes=True, collectors=2 * (seed % 2))
 
 
 def test_a_member_removes_nothing():
-    for seed in range(sized(10, 3_000)):
+    for seed in range(sized(10, 600)):
         wander("", seed, steals=True)
 
 

@@ -78,7 +78,7 @@ def differences(
 @needs_git
 @pytest.mark.parametrize(
     "seeds",
-    [range(sized(3, 10)), pytest.param(range(10, 310), marks=pytest.mark.slow)],
+    [range(sized(3, 10)), pytest.param(range(10, 110), marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
 def test_generated_rules_exclude_what_git_ignores(tmp_path, seeds):
