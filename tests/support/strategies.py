@@ -283,6 +283,20 @@ def export_moves() -> SearchStrategy[ExportMoves]:
     )
 
 
+def plain_maps() -> SearchStrategy[dict[str, object]]:
+    """Maps of the same keys, as records are whose changes are written."""
+    leaves = st.none() | st.booleans() | st.integers(0, 3) | st.text(max_size=2)
+    values = st.recursive(
+        leaves | st.binary(max_size=2),
+        lambda inner: (
+            st.lists(inner, max_size=4).map(tuple)
+            | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+        ),
+        max_leaves=12,
+    )
+    return st.fixed_dictionaries({"one": values, "two": values})
+
+
 def index_entries() -> SearchStrategy[IndexEntry]:
     """Entries of index parts, in a handful of packs."""
     pack_ids = st.integers(0, 3).map(lambda number: bytes([number]) * 16)

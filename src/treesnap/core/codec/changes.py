@@ -36,8 +36,12 @@ from treesnap.core.model.type_names import Any
 
 CHANGES_BYTES_MIN = 64 << 10
 """So many bytes of changes follow any record; a larger one is followed by as many as it has."""
-ARRAY_CHANGED_MAX = 1 << 16
-"""Items of the longest array of which some are replaced; a longer one is set as a whole."""
+ARRAY_CHANGED_MAX = 1 << 14
+"""Items of the longest array of which some are replaced; a longer one is set as a whole.
+
+A plan has 10,000 steps and checkpoints at most. A row of eight bytes can move all items of an
+array, which takes 3 µs of one that is so long.
+"""
 _WHAT = "change"
 _VERSION = 1
 _LENGTH = struct.Struct("<Q")
@@ -65,8 +69,7 @@ def next_change(data: bytes, kind: FileKind, payload: bytes, where: str) -> byte
         return None
     rows = tuple(_rows((), before, after))
     change = CHANGE.seal(rows)
-    room = max(CHANGES_BYTES_MIN, found.record_size) - (found.end - found.record_size)
-    if len(change) > room:
+    if found.end + len(change) > _end_max(found.record_size):
         return None
     _apply(before, rows)
     return change if pack(before) == payload else None
@@ -97,6 +100,10 @@ def _read(data: bytes, kind: FileKind, where: str) -> _Read:
                 raise Corrupt(message, path=where) from error
             end = start
             break
+    if end > _end_max(record_size):
+        raise Corrupt(
+            f"File {quoted(where)} has longer changes than its record may have", path=where
+        )
     if not changes:
         return _Read(payload, record_size, end)
     record = unpack(payload, _WHAT, LONG_ARRAY_LENGTH_MAX)
@@ -106,6 +113,11 @@ def _read(data: bytes, kind: FileKind, where: str) -> _Read:
         return _Read(pack(record), record_size, end)
     except (ValueError, RecursionError) as error:  # it nests more deeply than can be written
         raise refused(_WHAT, str(error)) from error
+
+
+def _end_max(record_size: int) -> int:
+    """Returns where the last change of a record ends at most."""
+    return record_size + max(CHANGES_BYTES_MIN, record_size)
 
 
 def _is_torn(data: bytes, start: int) -> bool:
@@ -183,9 +195,12 @@ def _apply(record: Any, rows: tuple[Any, ...]) -> None:
         holder[path[-1]] = row[1] if len(row) == 2 else _with_items(holder[path[-1]], *row[1:])
 
 
-def _with_items(array: Any, at: Any, removed: Any, items: Any) -> tuple[Any, ...]:
-    is_array = type(array) is tuple and len(array) <= ARRAY_CHANGED_MAX
+def _with_items(array: Any, at: Any, removed: Any, items: Any) -> list[Any]:
+    """Returns an array with other items in it: a list, which is copied with the first row alone."""
+    is_array = type(array) in {tuple, list} and len(array) <= ARRAY_CHANGED_MAX
     require(is_array and type(items) is tuple, _WHAT, "what it replaces is not an array")
     is_possible = type(at) is type(removed) is int and 0 <= at <= at + removed <= len(array)
     require(is_possible and removed >= 0, _WHAT, "what it replaces is not there")
-    return (*array[:at], *items, *array[at + removed :])
+    changed = array if type(array) is list else [*array]
+    changed[at : at + removed] = items
+    return changed

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import strategies as ours
 from sampling import sized
 from treesnap.core.codec.changes import (
     ARRAY_CHANGED_MAX,
@@ -20,15 +21,6 @@ from treesnap.core.codec.message import pack
 from treesnap.core.model.errors import Corrupt, NewerVersion, UnsupportedFormat
 from treesnap.core.model.ids import checksum
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(0, 3) | st.text(max_size=2) | st.binary(max_size=2),
-    lambda inner: (
-        st.lists(inner, max_size=4).map(tuple)
-        | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-RECORDS = st.fixed_dictionaries({"one": VALUES, "two": VALUES})
 KIND = FileKind.PLAN
 
 
@@ -72,7 +64,7 @@ def meaning(data: bytes) -> bytes:
 
 
 @settings(max_examples=sized(60, 2_000), deadline=None)
-@given(records=st.lists(RECORDS, min_size=2, max_size=5))
+@given(records=st.lists(ours.plain_maps(), min_size=2, max_size=5))
 def test_a_file_means_its_record_after_all_changes(records):
     """Or, where it says so, it has to be written anew: as where a flag becomes a number."""
     data = seal(KIND, pack(records[0]))
@@ -164,6 +156,29 @@ def test_a_whole_change_that_is_not_possible_is_damage(states, row):
 
     with pytest.raises(Corrupt):
         meaning(seal(KIND, states[0]) + change)
+
+
+def test_more_changes_than_a_writer_appends_are_damage():
+    """A long array would be moved for each row of a few bytes, and a record is 256 MiB at most."""
+    data = seal(KIND, record(list=(0,) * ARRAY_CHANGED_MAX))
+    rows = ((("list",), 0, 0, ()),) * 5_000
+    change = seal(FileKind.CHANGE, pack({"version": 1, "rows": rows}))
+    assert len(change) < CHANGES_BYTES_MIN < 2 * len(change)
+
+    assert meaning(data + change) == meaning(data)
+    with pytest.raises(Corrupt, match="longer changes than its record may have"):
+        meaning(data + 2 * change)
+
+
+def test_values_that_changes_nest_more_deeply_than_any_record_are_damage():
+    value: dict[str, Any] = {"a": None}
+    for _ in range(100):
+        value = {"a": value}
+    rows = tuple((("state", *["a"] * (100 * depth)), value) for depth in range(20))
+    change = seal(FileKind.CHANGE, pack({"version": 1, "rows": rows}))
+
+    with pytest.raises(Corrupt, match="recursion"):
+        meaning(seal(KIND, record(state=0)) + change)
 
 
 class TestWrittenAnew:
