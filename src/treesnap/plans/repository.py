@@ -72,8 +72,8 @@ def is_at_work(context: Context, plan: Plan) -> bool:
 def save(context: Context, plan: Plan) -> Plan:
     """Makes a plan durable as it is now, and returns it.
 
-    Of a plan that runs what changed is written, which costs one sync; a plan that rests is one
-    sealed record again, and costs two.
+    Of a plan that runs what changed is written, which costs one sync, and two for what follows a
+    whole record; a plan that rests is one sealed record again, and costs two.
     """
     with opened(context, "save a plan", writing=True, recover=False) as session:
         write = session.root.change if plan.is_interrupted else session.root.write

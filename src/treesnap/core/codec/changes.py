@@ -75,6 +75,11 @@ def next_change(data: bytes, kind: FileKind, payload: bytes, where: str) -> byte
     return change if pack(before) == payload else None
 
 
+def has_changes(data: bytes) -> bool:
+    """Returns whether a file has anything behind its record, whole or torn."""
+    return _end(data, 0) < len(data)
+
+
 class _Read(NamedTuple):
     payload: bytes
     """After all changes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from treesnap.core.codec.changes import next_change
+from treesnap.core.codec.changes import has_changes, next_change
 from treesnap.core.codec.envelope import Format
 from treesnap.core.fs.base import FileSystem, ReadingFileSystem
 from treesnap.core.fs.durable import (
@@ -18,6 +18,7 @@ from treesnap.core.fs.durable import (
     read_all,
     read_file,
     replace_file,
+    sync_directory,
     unlink_if_present,
     unreadable,
     write_all_at,
@@ -72,11 +73,12 @@ def write_record(
 
 
 def write_change(fs: FileSystem, layout: Layout, path: str, format_: Format[T], record: T) -> None:
-    """Makes a record durable by what changed, behind what its file holds. Costs one sync.
+    """Makes a record durable by what changed, behind what its file holds.
 
     The caller holds the lock of all who write the file; readers need none: they see the record
-    before or after. So does who comes after a crash. Replaces the file where a change is not
-    possible, which costs two syncs.
+    before or after. So do those that come after a crash. Costs one sync, and one more for the first
+    change: a process that was killed may have given the file its name and not synced that. Replaces
+    the file where a change is not possible, which costs two syncs.
     """
     payload = format_.payload(record)
     try:
@@ -103,6 +105,8 @@ def _is_appended(fs: FileSystem, path: str, fd: int, format_: Format[T], payload
     change = next_change(data, format_.kind, payload, path)
     if change is None or len(data) + len(change) > format_.size_max:
         return False
+    if not has_changes(data):  # before the change, whose presence proves it
+        sync_directory(fs, os.path.dirname(path))
     try:
         write_all_at(fs, fd, change, len(data))
         fs.sync_data(fd)

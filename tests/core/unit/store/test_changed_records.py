@@ -71,13 +71,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def test_a_change_costs_one_sync_and_what_changed(place):
+    place.change(1)
     fs = RecordingFileSystem(UnsyncedFileSystem())
 
-    place.change(1, fs)
+    place.change(2, fs)
 
     assert fs.count("sync", "sync_data") == {"sync_data": 1}
     assert fs.written_bytes() < 200 < len(TEXT)
-    assert place.number() == 1
+    assert place.number() == 2
 
 
 @pytest.mark.parametrize("earlier", [0, 1, 3])
@@ -100,6 +101,25 @@ def test_a_power_cut_leaves_the_record_before_or_after(place, earlier):
         place.change(earlier + 2)
         assert place.number() == earlier + 2
     assert found == {earlier, earlier + 1}
+
+
+def test_a_change_is_durable_where_the_record_has_its_name_from_a_process_that_did_not_sync_it(
+    place,
+):
+    """A process that is killed between the two leaves the name as it is here."""
+    directory = str(place.path.parent)
+    fs = PoweredFileSystem(directory)
+    unsynced = Fault(errno=errno.EIO, methods=frozenset({"sync"}))
+    with pytest.raises(OSError, match="Input/output"):
+        place.write(1, FaultyFileSystem(unsynced, inner=fs))
+
+    place.change(2, fs)
+    fs.note_return()
+    place.change(3, fs)
+
+    for cut in cuts(fs.recording(), random=Random(SEED)):
+        materialise(cut.disk, directory)
+        assert not cut.moment.is_after_return or place.number() in {2, 3}
 
 
 @pytest.mark.parametrize("moment", FaultMoment)
