@@ -361,15 +361,20 @@ def read_file(fs: ReadingFileSystem, path: str, size_bytes_max: int) -> bytes:
         fs.lstat(path)  # raises when a directory on the path is of another type
         return b""
     try:
-        data = read_all(fs, fd, min(size_bytes_max, _UNCHECKED_SIZE))
-        if _UNCHECKED_SIZE < len(data) <= size_bytes_max:
-            left = min(size_bytes_max, _worth(fs, fd, data)) - len(data)
-            data += read_all(fs, fd, left) if left >= 0 else b""
-        return data
+        return read_opened(fs, fd, size_bytes_max)
     except IsADirectoryError:
         return b""
     finally:
         fs.close(fd)
+
+
+def read_opened(fs: ReadingFileSystem, fd: int, size_bytes_max: int) -> bytes:
+    """Returns the content of an open file as :func:`read_file` does."""
+    data = read_all(fs, fd, min(size_bytes_max, _UNCHECKED_SIZE))
+    if _UNCHECKED_SIZE < len(data) <= size_bytes_max:
+        left = min(size_bytes_max, _worth(fs, fd, data)) - len(data)
+        data += read_all(fs, fd, left) if left >= 0 else b""
+    return data
 
 
 def _worth(fs: ReadingFileSystem, fd: int, data: bytes) -> int:

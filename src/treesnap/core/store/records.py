@@ -15,8 +15,8 @@ from treesnap.core.fs.base import FileSystem, ReadingFileSystem
 from treesnap.core.fs.durable import (
     create_locked,
     open_regular,
-    read_all,
     read_file,
+    read_opened,
     replace_file,
     sync_directory,
     unlink_if_present,
@@ -97,13 +97,14 @@ def write_change(fs: FileSystem, layout: Layout, path: str, format_: Format[T], 
 def _is_appended(fs: FileSystem, path: str, fd: int, format_: Format[T], payload: bytes) -> bool:
     """Appends a change to an open file, durably; returns False where that is not possible."""
     try:
-        data = read_all(fs, fd, format_.size_max)
+        data = read_opened(fs, fd, format_.size_max)
     except OSError as error:
         if not is_unreadable(error):
             raise
         return False
     change = next_change(data, format_.kind, payload, path)
-    if change is None or len(data) + len(change) > format_.size_max:
+    is_whole = fs.fstat(fd).st_size == len(data)  # of holes a part alone is read
+    if change is None or not is_whole or len(data) + len(change) > format_.size_max:
         return False
     if not has_changes(data):  # before the change, whose presence proves it
         sync_directory(fs, os.path.dirname(path))

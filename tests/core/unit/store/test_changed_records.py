@@ -162,6 +162,18 @@ def test_behind_a_torn_change_the_record_is_written_anew(place, left):
     assert TEXT.encode() in place.path.read_bytes()
 
 
+@pytest.mark.parametrize("holes_mib", [1, 64])
+def test_behind_holes_the_record_is_written_anew_and_few_of_them_are_read(place, holes_mib):
+    os.truncate(place.path, holes_mib << 20)
+    fs = RecordingFileSystem(UnsyncedFileSystem())
+
+    place.change(1, fs)
+
+    assert fs.read_bytes() < 18 << 20
+    assert place.path.stat().st_size < 1 << 16
+    assert place.number() == 1
+
+
 @pytest.mark.parametrize("make", [os.link, os.symlink])
 def test_a_file_that_has_other_names_is_not_written_into(place, make):
     other = place.path.with_name("other")
