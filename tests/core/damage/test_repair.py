@@ -400,10 +400,12 @@ class TestDirectories:
 
         assert not (world.store / "temporary").exists()
 
-    def test_one_that_is_lost_with_the_format_file_is_made_too(self, world):
+    @pytest.mark.parametrize("name", ["index", "temporary"])
+    @pytest.mark.parametrize("spoil", [Path.unlink, partial(Path.write_text, data="damaged")])
+    def test_one_that_is_lost_with_the_format_file_is_made_too(self, world, spoil, name):
         world.handle().create()
-        (world.store / "format").write_text("damaged")
-        shutil.rmtree(world.store / "index")
+        spoil(world.store / "format")
+        shutil.rmtree(world.store / name)
 
         result = world.handle().verify(read_data=True, repair=True)
 

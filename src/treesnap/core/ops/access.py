@@ -281,7 +281,7 @@ def _naming_lost_directories(context: Context, doing: str) -> Iterator[None]:
             yield
     except OperationFailed as error:
         path = context.store_path
-        lost = Store.lost_directories(context.fs, path) if error.errno == errno.ENOENT else ()
+        lost = Store(context.fs, path).lost_directories() if error.errno == errno.ENOENT else ()
         if lost:
             raise Corrupt(
                 f"The store at {quoted(path)} has no directory {quoted(lost[0])}", path=path

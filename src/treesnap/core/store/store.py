@@ -137,17 +137,17 @@ class Store:
         """Whether this process has just made it."""
         self._scanned_all = False
 
-    @staticmethod
-    def lost_directories(fs: ReadingFileSystem, path: str) -> tuple[str, ...]:
-        """Returns which of its directories a store lacks. Costs one listing.
+    def lost_directories(self) -> tuple[str, ...]:
+        """Returns which of its directories the store lacks. Costs one listing.
 
-        Nothing where there is no store, or one that is being made.
+        None where there is no store, or one that is being made.
         """
         try:
-            names = {*fs.list_names(path)}
+            names = {*self.fs.list_names(self.path)}
         except OSError:
             return ()
-        return tuple(name for name in DIRECTORIES if name not in names) if "format" in names else ()
+        is_store = "format" in names or self._has_snapshots()
+        return tuple(name for name in DIRECTORIES if name not in names) if is_store else ()
 
     @cached_property
     def packs(self) -> PackReader:

@@ -7,10 +7,10 @@ content comes from :mod:`treesnap.core.ops.maintenance.object_recovery`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from treesnap.core.fs.os_errors import translating_os_errors
-from treesnap.core.model.errors import Corrupt, InvalidArgument, UnsupportedFormat, quoted
+from treesnap.core.model.errors import Corrupt, InvalidArgument, quoted
 from treesnap.core.model.named_tuple import NamedTuple
 from treesnap.core.model.results import Problem, RecoveredObject, VerifyResult
 from treesnap.core.model.type_names import TYPE_CHECKING
@@ -19,7 +19,6 @@ from treesnap.core.ops.context import Context
 from treesnap.core.ops.maintenance.object_recovery import ObjectRecovery
 from treesnap.core.ops.trust import refuse_foreign
 from treesnap.core.store.fence import collector_held, maintain
-from treesnap.core.store.layout import Layout
 from treesnap.core.store.maintenance.check.checker import ALL, Checker, Sample
 from treesnap.core.store.maintenance.check.metadata_files import CheckPlace
 from treesnap.core.store.store import Store
@@ -44,69 +43,66 @@ def verify(
     if not 1 <= part.part <= part.parts:
         raise InvalidArgument(f"There is no part {part.part} of {part.parts}")
     asked = VerifyRequest(read_data or sample is not None, repair, part)
-    lost = Store.lost_directories(context.fs, context.store_path)
-    if lost:
-        return _without_directories(context, asked, lost)
-    return _checked(context, asked)
-
-
-def _without_directories(
-    context: Context, asked: VerifyRequest, lost: Sequence[str]
-) -> VerifyResult:
-    """Reports directories that the store lacks; without them nothing else can be checked."""
-    problems = tuple(
-        Problem(
-            code="lost-directory",
-            message=f"The store has no directory {quoted(name)}",
-            where=name,
-        )
-        for name in lost
-    )
-    if not asked.repair:
-        return VerifyResult(problems=problems, left=problems, snapshots=0, objects=0, read_bytes=0)
-    refuse_foreign(context)
-    with translating_os_errors("repair the store"):
-        try:
-            store = Store.open(context.fs, context.store_path, writing=True)
-        except UnsupportedFormat:
-            raise
-        except Corrupt:  # its format file is damaged too, and mended next
-            store = Store(context.fs, context.store_path)
-        store.make_directories()
-    result = _checked(context, asked)
-    made = f"Made the missing {'directory' if len(lost) == 1 else 'directories'} {', '.join(lost)}"
-    return result._replace(
-        problems=(*problems, *result.problems), repaired=(made, *result.repaired)
-    )
-
-
-def _checked(context: Context, asked: VerifyRequest) -> VerifyResult:
-    try:
+    obstacles = _obstacles(context)
+    if not obstacles:
         return _verify(context, asked)
-    except Corrupt as error:
-        if error.path != Layout(context.store_path).format:
-            raise
-        return _without_format(context, asked, error)
-
-
-def _without_format(context: Context, asked: VerifyRequest, error: Corrupt) -> VerifyResult:
-    """Reports a format file that cannot be read; without it nothing else can be checked."""
-    problem = Problem(code="bad-format", message=error.message, where="format")
-    if not asked.repair:
+    if not repair:
         return VerifyResult(
-            problems=(problem,), left=(problem,), snapshots=0, objects=0, read_bytes=0
+            problems=obstacles, left=obstacles, snapshots=0, objects=0, read_bytes=0
         )
-    store, wait_s = Store(context.fs, context.store_path), context.wait_s
-    with (
-        translating_os_errors("repair the store"),
-        collector_held(context.fs, store.layout, operation="verify", wait_s=wait_s),
-    ):
-        done = store.rewrite_format()
+    repaired = [*_mend_obstacles(context, obstacles)]
     result = _verify(context, asked)
-    mended = (done,) if done is not None else ()  # else another repair was faster
     return result._replace(
-        problems=(problem, *result.problems), repaired=(*mended, *result.repaired)
+        problems=(*obstacles, *result.problems), repaired=(*repaired, *result.repaired)
     )
+
+
+_LOST_DIRECTORY = "lost-directory"
+_BAD_FORMAT = "bad-format"
+
+
+def _obstacles(context: Context) -> tuple[Problem, ...]:
+    """Returns what has to be mended before anything else can be checked.
+
+    Directories that the store lacks, and a format file that cannot be read.
+    """
+    problems = []
+    with translating_os_errors("verify the store"):
+        refuse_foreign(context)
+        store = Store(context.fs, context.store_path)
+        for name in store.lost_directories():
+            message = f"The store has no directory {quoted(name)}"
+            problems.append(Problem(code=_LOST_DIRECTORY, message=message, where=name))
+        try:
+            Store.open(context.fs, context.store_path)
+        except Corrupt as error:
+            if error.path != store.layout.format:
+                raise
+            problems.append(Problem(code=_BAD_FORMAT, message=error.message, where="format"))
+    return tuple(problems)
+
+
+def _mend_obstacles(context: Context, obstacles: Sequence[Problem]) -> Iterator[str]:
+    """Mends what keeps a store from being checked; yields what was done.
+
+    The directories first: the format file is written in one, under a lock in another.
+    """
+    lost = [problem.where for problem in obstacles if problem.code == _LOST_DIRECTORY]
+    is_format_bad = len(lost) < len(obstacles)
+    with translating_os_errors("repair the store"):
+        store = Store(context.fs, context.store_path)
+        if not is_format_bad:  # else rewriting it looks whether a newer treesnap may have made it
+            Store.open(context.fs, context.store_path, writing=True)
+        if lost:
+            store.make_directories()
+            noun = "directory" if len(lost) == 1 else "directories"
+            yield f"Made the missing {noun} {', '.join(lost)}"
+        if is_format_bad:
+            wait_s = context.wait_s
+            with collector_held(context.fs, store.layout, operation="verify", wait_s=wait_s):
+                done = store.rewrite_format()
+            if done is not None:  # else another repair was faster
+                yield done
 
 
 def _verify(context: Context, asked: VerifyRequest) -> VerifyResult:
