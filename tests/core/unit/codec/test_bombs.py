@@ -21,6 +21,7 @@ from treesnap.core.codec import (
     statcache,
     tree,
 )
+from treesnap.core.codec.changes import unseal_changed
 from treesnap.core.codec.compress import (
     BLOCK_RAW_SIZE_MAX,
     OBJECT_SIZE_MAX,
@@ -28,6 +29,7 @@ from treesnap.core.codec.compress import (
     decompress,
     decompress_damaged,
 )
+from treesnap.core.codec.envelope import FileKind, seal
 from treesnap.core.codec.index import IndexPart
 from treesnap.core.codec.message import Fields, unpack
 from treesnap.core.model.entries import FileContent, ObjectId, ObjectKind
@@ -50,7 +52,11 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "row": lambda data: statcache.decode_row(memoryview(data)),
     "observations": statcache.decode_observations,
     "hard links": lambda data: links(data),  # noqa: PLW0108 - it is defined below
+    "change": lambda data: changed(seal(FileKind.PLAN, b"\x80"), data),
+    "changed record": lambda data: changed(seal(FileKind.PLAN, data), CHANGES_NOTHING),
 }
+
+CHANGES_NOTHING = msgpack.packb({"version": 1, "rows": ()})
 
 BOMBS = {
     "nested arrays that claim 4 million items": b"\xdd\x00\x40\x00\x00" * 500,
@@ -64,6 +70,11 @@ BOMBS = {
     "a hundred thousand nested arrays": b"\x91" * 100_000,
     "a hundred thousand nested maps": b"\x81\xc4\x01a" * 100_000,
 }
+
+
+def changed(record: bytes, change: bytes) -> Any:
+    data = record + seal(FileKind.CHANGE, change)
+    return unseal_changed(data, FileKind.PLAN, "here")
 
 
 def links(data: bytes) -> Any:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import strategies as ours
 from sampling import sized
 from treesnap.core.codec import (
+    changes,
     chunklist,
     compress,
     envelope,
@@ -144,6 +145,37 @@ def encoded_links(groups: list[list[bytes]]) -> bytes:
     return b"".join(packed(group) for group in sorted(sorted(set(group)) for group in groups))
 
 
+BEFORE = {"one": (1, 2, 3), "two": {"a": None, "b": ((),)}}
+"""What a change is made of."""
+
+
+def encoded_changes(records: list[dict[str, object]]) -> bytes:
+    """Returns a record with what makes each of some others of it, where a change can."""
+    data = envelope.seal(FileKind.PLAN, packed(BEFORE))
+    for each in records:
+        data += changes.next_change(data, FileKind.PLAN, packed(each), "here") or b""
+    return data
+
+
+def encoded_change(record: dict[str, object]) -> bytes:
+    """Returns the payload of a change; one that changes nothing where none is possible."""
+    before = envelope.seal(FileKind.PLAN, packed(BEFORE))
+    change = changes.next_change(before, FileKind.PLAN, packed(record), "here")
+    if change is None:
+        return changes.CHANGE.encode(())
+    return envelope.unseal(change, FileKind.CHANGE, "here")
+
+
+def read_changes(data: bytes) -> Any:
+    """Reads a record with changes."""
+    return changes.unseal_changed(data, FileKind.PLAN, "here")
+
+
+def read_change(payload: bytes) -> Any:
+    """Reads a record with one change."""
+    return read_changes(encoded_changes([]) + envelope.seal(FileKind.CHANGE, payload))
+
+
 pages = st.lists(
     st.tuples(ours.names(), ours.object_ids(), st.integers(1, 4096)),
     min_size=1,
@@ -204,6 +236,8 @@ CASES = {
         st.binary(max_size=40).map(lambda payload: envelope.seal(FileKind.ROOT, payload)),
         lambda payload: envelope.seal(FileKind.ROOT, payload),
     ),
+    "changes": Case(read_changes, st.lists(ours.plain_maps(), max_size=3).map(encoded_changes)),
+    "change": Case(read_change, ours.plain_maps().map(encoded_change)),
     "index": Case(read_index, st.lists(ours.index_entries(), max_size=4).map(encoded_index)),
     "unverified index": Case(
         read_unverified_index, st.lists(ours.index_entries(), max_size=4).map(encoded_index)
@@ -233,7 +267,7 @@ CASES = {
     ),
 }  # fmt: skip
 
-MESSAGES = [name for name, case in CASES.items() if case.encode is not None]
+MESSAGES = ["change", *(name for name, case in CASES.items() if case.encode is not None)]
 
 
 def decodes_or_refuses(case: Case, data: bytes) -> Any:
