@@ -150,11 +150,11 @@ class TestCreate:
         assert [item.name for item in path.parent.iterdir()] == [path.name]
 
     def test_the_same_id_again_is_refused(self, root, store, run):
-        run(create_block(root, "one", "a"))
+        run(create_block(root, "one", "a.ts"))
         before = record(root)
 
         for task in ("task", "other"):
-            code, text = maker(create_block(root, "one", "b", task=task), store, "--metadata")
+            code, text = maker(create_block(root, "one", "b.ts", task=task), store, "--metadata")
             assert (code, status(text), reason(text)) == (3, "CREATE_FAILED", "name_taken")
 
         assert len(treesnap.open(root, store).list()) == 1
@@ -165,7 +165,7 @@ class TestCreate:
         path.parent.mkdir(parents=True)
         path.write_text("mine")
 
-        text = run(create_block(root, "one", "a"), metadata=True)
+        text = run(create_block(root, "one", "a.ts"), metadata=True)
 
         assert (status(text), reason(text)) == ("CREATE_FAILED", "file_conflict")
         assert path.read_text() == "mine"
@@ -179,7 +179,7 @@ class TestCreate:
         else:
             (root / ".maker-checkpoints").write_text("file")
 
-        text = run(create_block(root, "one", "a"), metadata=True)
+        text = run(create_block(root, "one", "a.ts"), metadata=True)
 
         assert (status(text), reason(text)) == ("CREATE_FAILED", "file_conflict")
         assert list((tmp_path / "outside").iterdir()) == []
@@ -191,7 +191,7 @@ class TestCreate:
         directory.mkdir(parents=True)
         os.link(tmp_path / "outside", directory / ".treesnap-writing")
 
-        assert status(run(create_block(root, "one", "a"), metadata=True)) == "CREATE_SUCCESS"
+        assert status(run(create_block(root, "one", "a.ts"), metadata=True)) == "CREATE_SUCCESS"
         assert (tmp_path / "outside").read_text() == "outside"
         assert [item.name for item in directory.iterdir()] == ["one.json"]
 
@@ -318,7 +318,7 @@ class TestJson:
         assert len(failed["recovery_options"]) == 2
 
     def test_of_a_cleanup(self, root, store, run):
-        run(create_block(root, "one", "a"))
+        run(create_block(root, "one", "a.ts"))
 
         block = cleanup_block(root, "CLEANUP_ALL").encode()
         fields = result_fields(carry_out(block, store=store))

@@ -184,10 +184,10 @@ class TestTheListOfFiles:
             ("- `src/a.ts`\n- \"b c\"\n- 'd'\n", ["src/a.ts", "b c", "d"]),
             ("- `src/a.ts` - add a handler\n- `b`: new\n", ["src/a.ts", "b"]),
             ("- [slug]/page.tsx\n[id]/page.tsx\n- c\n", ["[slug]/page.tsx", "[id]/page.tsx", "c"]),
-            ("- -a\n- - b\n", ["-a", "- b"]),
+            ("- -a.ts\n- - b\n", ["-a.ts", "- b"]),
             ("- 'tis/it's\n", ["'tis/it's"]),
             ("- /projects/app/src/a.ts\n- /projects/app//b\n", ["src/a.ts", "b"]),
-            ("- (a)\n- a b (c)\n", ["(a)", "a b (c)"]),
+            ("- (a/b)\n- a b (c)\n", ["(a/b)", "a b (c)"]),
         ],
     )
     def test_is_read_as_it_is_meant(self, lines, expected):
@@ -316,7 +316,7 @@ class TestTheSettingOfTheMetadata:
     def test_writes_the_file_without_the_option(self, root, store, run):
         treesnap.open(root, store).config("maker.metadata", "true")
 
-        code, text = maker(create_block(root, "one", "a"), store)
+        code, text = maker(create_block(root, "one", "a.ts"), store)
 
         assert (code, self.files(root)) == (0, ["one.json"])
         assert sections(text)["METADATA LOCATION"] == [".maker-checkpoints/metadata/one.json"]
@@ -326,15 +326,15 @@ class TestTheSettingOfTheMetadata:
         other = tmp_path / "other"
         other.mkdir()
 
-        run(create_block(root, "one", "a"))
-        run(create_block(other, "one", "a"))
+        run(create_block(root, "one", "a.ts"))
+        run(create_block(other, "one", "a.ts"))
 
         assert (self.files(root), self.files(other)) == (["one.json"], [])
 
     def test_the_option_wins(self, root, store):
         treesnap.open(root, store).config("maker.metadata", "true")
 
-        maker(create_block(root, "one", "a"), store, "--no-metadata")
+        maker(create_block(root, "one", "a.ts"), store, "--no-metadata")
 
         assert self.files(root) == []
 
@@ -342,5 +342,5 @@ class TestTheSettingOfTheMetadata:
         treesnap.open(root, store).config("maker.metadata", "true")
         (store / "config.toml").write_text("nonsense = [")
 
-        assert status(run(create_block(root, "one", "a"))) == "CREATE_SUCCESS"
+        assert status(run(create_block(root, "one", "a.ts"))) == "CREATE_SUCCESS"
         assert self.files(root) == []

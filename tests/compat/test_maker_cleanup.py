@@ -85,8 +85,8 @@ class TestCleanup:
         assert "task-1" in self.names(checkpoints)
 
     def test_removes_metadata_files_of_its_own_only(self, root, run):
-        run(create_block(root, "one", "a"), metadata=True)
-        run(create_block(root, "two", "a"))
+        run(create_block(root, "one", "a.ts"), metadata=True)
+        run(create_block(root, "two", "a.ts"))
         directory = root / ".maker-checkpoints/metadata"
         (directory / "two.json").write_text("mine")
 
@@ -96,7 +96,7 @@ class TestCleanup:
 
     @pytest.mark.parametrize("how", ["gone", "link", "file"])
     def test_does_not_need_the_directory_of_the_metadata(self, root, run, tmp_path, how):
-        run(create_block(root, "one", "a"), metadata=True)
+        run(create_block(root, "one", "a.ts"), metadata=True)
         (root / ".maker-checkpoints").rename(tmp_path / "moved")
         if how == "link":
             (root / ".maker-checkpoints").symlink_to(tmp_path / "moved")

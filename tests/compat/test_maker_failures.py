@@ -272,7 +272,7 @@ def test_a_block_may_be_text(root, store):
 
 
 def test_another_root_than_that_of_the_option_is_refused(root, store, run, tmp_path):
-    block = create_block(root, "one", "a")
+    block = create_block(root, "one", "a.ts")
     assert reason(run(block, root=tmp_path)) == "invalid_argument"
     assert maker(block, store, options=("-C", str(tmp_path)))[0] == 2
     assert not store.exists()

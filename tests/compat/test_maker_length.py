@@ -90,7 +90,7 @@ class TestLength:
 
     def test_with_many_checkpoints(self, root, run):
         for number in range(40):
-            run(create_block(root, f"{number:02}" + "i" * 98, "a"))
+            run(create_block(root, f"{number:02}" + "i" * 98, "a.ts"))
 
         text = run(cleanup_block(root, "RETAIN_LAST", retain_count=20))
 
@@ -104,7 +104,7 @@ class TestLength:
             create_block("x" * 10_000, "one", "a"),
             create_block("/" + "é" * 10_000, "one", "a"),
             create_block(root, "one", "../" + "a" * 10_000),
-            create_block(root, "one", "a", step="1" * 10_000),
+            create_block(root, "one", "a.ts", step="1" * 10_000),
         ):
             text = run(block)
             self.check(text)

@@ -20,7 +20,14 @@ from treesnap.compat.maker_result import Created, result_text
 
 PATHS = ("src/a.ts", "src/b.ts", "Makefile", "docs/my plan.md", ".env", "src/[id]/page.tsx")
 
+WORDS_FOR_NOTHING = [
+    *("keine", "Keine.", "k.A.", "rien", "aucun", "nada", "ninguno", "geen", "brak", "yok"),
+    *("\u043d\u0435\u0442", "\u306a\u3057", "\u306a\u3057\u3002", "\u65e0", "\uc5c6\uc74c"),
+    *("nil", "void", "0", "false", "unchanged", "`skip`", "S/O", "N / A", "none/nothing"),
+    *("null / none", "http://example.com"),
+]
 FORMS = [
+    *("- $(pwd)/{}", "- @/{}", "- [WORKING_DIRECTORY]/{}", "- ~/{}"),
     "**{}**",
     "- **{}**",
     "- `{}`",
@@ -125,6 +132,8 @@ def test_an_existing_file_is_captured_in_any_form(tree, run, form):
         ("- `src/*.ts` (all of them)", {"src/a.ts", "src/b.ts"}),
         ("- **/*.md", {"docs/my plan.md", "notes/plan.md"}),
         ("- src/{a,b}.ts", {"src/a.ts", "src/b.ts"}),
+        ("- src/a.ts..src/b.ts", {"src/a.ts", "src/b.ts"}),
+        ("- src/a.ts/src/b.ts", {"src/a.ts", "src/b.ts"}),
         ("- src/a.ts, src/b.ts and Makefile", {"src/a.ts", "src/b.ts", "Makefile"}),
         ("- the plan, docs/my plan.md, grows", {"docs/my plan.md"}),
         ("- [plan](docs/my%20plan.md)", {"docs/my plan.md"}),
@@ -202,6 +211,8 @@ def test_no_other_word_of_a_line_is_taken_for_a_file_to_come(tree, store, line, 
         ("- all of them", "- **and more**"),
         ("(none)", "- [none]", "- _none_", "None."),
         ("- (empty)", "- unknown.", "- e.g."),
+        *((f"- {word}",) for word in WORDS_FOR_NOTHING),
+        ("- keine", "- keine"),
     ],
 )
 def test_a_list_of_nothing_is_refused(tree, store, run, lines):
@@ -209,6 +220,14 @@ def test_a_list_of_nothing_is_refused(tree, store, run, lines):
 
     assert (status(text), reason(text)) == ("CREATE_FAILED", "invalid_argument")
     assert not store.exists()
+
+
+@pytest.mark.parametrize("line", ["Makefile", "LICENSE", ".env", "nothing.py", "src/nothing"])
+def test_one_file_to_come_is_believed(tree, run, line):
+    (tree / "Makefile").unlink()
+    (tree / ".env").unlink()
+
+    assert status(run(block_of(tree, f"- {line}"))) == "CREATE_SUCCESS"
 
 
 def test_an_unclear_line_is_answered(tree, store, run):

@@ -6,7 +6,9 @@ line is a path that exists is named, the longest run first, beside what the line
 each word of the rest that looks like a path, because the step may create it: ``a.ts, new.ts``,
 ``a.ts -> b.ts``. Of an item of which nothing exists these are the words with an ending that are
 in a directory, or several of them: ``[NEW] src/a.ts``, ``a.ts and b.ts``. A line that is none of
-these is *unclear*; the caller says so.
+these is *unclear*; the caller says so. One word that is the whole list names a file to come only if
+it has an ending or a directory, or is a name that projects have: every language has words for
+"nothing".
 
 The tree is looked at one directory at a time, never through a link, and only in directories that
 a line leads to; a line costs no system call for names that are listed already.
@@ -52,9 +54,16 @@ _EMPHASIS = ("***", "**", "~~", "*")
 _AFTER_QUOTED = " \t:,("
 _NO_PATH = frozenset(
     {"", "-", "none", "n/a", "null", "nothing", "empty", "unknown", "everything"}
-    | {"tbd", "todo", "etc", "e.g", "i.e"}
+    | {"tbd", "todo", "etc", "e.g", "i.e", "k.a", "n.a", "s/o", "nil"}
 )
 """Words that are written where there is no path, without what is around them."""
+_BARE_NAME = re.compile(
+    r"\w*file|readme|licen[cs]e|copying|notice|authors|contributors|maintainers|owners|codeowners"
+    r"|changelog|changes|news|history|version|install|security|support|manifest|workspace|build"
+    r"|gradlew|mvnw|configure|wscript|sconstruct|sconscript|kconfig|kbuild|cname|crontab|hosts",
+    re.IGNORECASE | re.ASCII,
+)
+"""Names without an ending of which a file to come is believed."""
 _IS_PATH = re.compile(r"[^\s*?<>|\"`,;{}\\]+")
 _IS_PATH_WITH_BLANKS = re.compile(
     r"(?=[^*?<>|\"`,;{}\\]*\Z)(?s:[^\t/]*/.*|[^\t]*\.[A-Za-z0-9]{1,8})"
@@ -76,9 +85,12 @@ _BRACES = re.compile(
 _ENDING = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,7}")
 _DIRECTORY_ABOVE = re.compile(
     r"(?<![\w./~-])"
-    r"(?:\$\w{1,64}|\$?\{[^{}/,\s]{1,64}\}|%\w{1,64}%|<[^<>/]{1,64}>|\.{3}|\u2026)/"
+    r"(?:\$\w{1,64}|\$?\{[^{}/,\s]{1,64}\}|%\w{1,64}%|<[^<>/]{1,64}>|\.{3}|\u2026"
+    r"|\$\([^()/]{1,64}\)|`[^`/]{1,64}`|\[[^\[\]/]{1,64}\]|@|~)/"
 )
 """What stands for the directory in front of a path in it: ``$PWD/``, ``<project>/``, ``.../``."""
+_RANGE = re.compile(r"(?<=\w)\.{2}(?=\w)")
+"""Between two paths: ``a.ts..b.ts``."""
 _MARKS = re.compile(r"(?:[^\x00-\x7f\w\ud800-\udfff]\s*)+")
 """Emoji, dashes and the like before a path."""
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -105,20 +117,27 @@ def listed_files(lines: list[str], directory: str, foreign: str | None = None) -
     reader = _ListReader(directory, foreign)
     files: dict[str, None] = {}
     unclear: dict[str, None] = {}
+    words: dict[str, str] = {}
     has_path = False
     for line in lines:
         named = reader.named(line)
         files.update(dict.fromkeys(named.paths))
-        if named.is_clear:
+        if not named.is_clear:
+            unclear[line] = None
+        elif named.exists or not all(map(_is_word, named.paths)):
             has_path = has_path or bool(named.paths)
         else:
-            unclear[line] = None
-    return ListedFiles(tuple(files), tuple(unclear), has_path)
+            words.update(dict.fromkeys(named.paths, line))
+    if len(words) == 1 and not has_path:
+        unclear.update(dict.fromkeys(words.values()))
+    return ListedFiles(tuple(files), tuple(unclear), has_path or len(words) > 1)
 
 
 class _Named(NamedTuple):
     paths: list[str]
     is_clear: bool
+    exists: bool = False
+    """Whether any of the paths is there."""
 
 
 def _introduces(line: str) -> bool:
@@ -147,12 +166,16 @@ class _ListReader:
             given = self._without_foreign(given)
         existing = list(dict.fromkeys((*self._tokens(given), *self._matches(given))))
         if not given or (bullet is None and _introduces(given)):
-            return _Named(existing, is_clear=True)
+            return _Named(existing, is_clear=True, exists=bool(existing))
         paths = list[str]()
         is_clear = bool(existing)
         for text in self._readings(given):
             path = self._path(text, must_be_inside=not existing or not _has_blank(text))
-            if path is None:
+            if path is None or "://" in text:
+                continue
+            if (above := self._file_above(path)) is not None:
+                is_clear = True
+                existing += above
                 continue
             if _reads_as_path(path):
                 is_clear = True
@@ -165,7 +188,8 @@ class _ListReader:
             paths += self._alone_to_come(given)
         if bullet is None and _has_blank(given) and not existing:
             return _Named([], is_clear=False)  # prose: it is not an item of the list
-        return _Named(list(dict.fromkeys((*paths, *existing))), is_clear=is_clear)
+        found = list(dict.fromkeys((*paths, *existing)))
+        return _Named(found, is_clear=is_clear, exists=bool(existing))
 
     def _readings(self, given: str) -> Iterator[str]:
         """Yields what a line may read as; both readings if a remark may be part of the name."""
@@ -234,6 +258,18 @@ class _ListReader:
                 break
         return False
 
+    def _file_above(self, path: str) -> list[str] | None:
+        """Returns the file that a path leads through, and what of the rest exists; or None."""
+        above, names = "", path.split("/")
+        for number, name in enumerate(names[:-1], 1):
+            if name not in self._listed(above):
+                return None
+            above = os.path.join(above, name)
+            where = os.path.join(self._directory, above)
+            if os.path.isfile(where) and not os.path.islink(where):
+                return [above, *self._tokens("/".join(names[number:]))]
+        return None
+
     def _path(self, given: str, *, must_be_inside: bool) -> str | None:
         """Returns a path relative to the directory; None for one outside, or raises."""
         try:
@@ -279,6 +315,7 @@ class _ListReader:
             _ESCAPED.sub("", line),
             _SIDE_OF_PATCH.sub("", line),
             _DIRECTORY_ABOVE.sub("", line),
+            _RANGE.sub(" ", line),
         ]
         name = os.path.basename(self._bases[0])
         if name and name + "/" in line and name not in self._listed(""):
@@ -475,9 +512,17 @@ def _has_blank(text: str) -> bool:
 def _reads_as_path(text: str) -> bool:
     """Returns whether a text can be meant as a path that does not exist yet."""
     word = _without_brackets(text).strip("_*")
-    if word.lower() in _NO_PATH or not any(c.isalnum() or _is_surrogate(c) for c in text):
+    parts = [part.strip() for part in word.lower().split("/")]
+    is_nothing = "/".join(parts) in _NO_PATH or _NO_PATH.issuperset(parts)
+    if is_nothing or not any(c.isalnum() or _is_surrogate(c) for c in text):
         return False
     return bool(_IS_PATH.fullmatch(text) or _IS_PATH_WITH_BLANKS.fullmatch(text))
+
+
+def _is_word(path: str) -> bool:
+    """Returns whether a path that does not exist may be a mere word, such as "nothing"."""
+    word = _without_brackets(path)
+    return "/" not in word and "." not in word and _BARE_NAME.fullmatch(word) is None
 
 
 def _is_below(path: str, base: str) -> bool:
