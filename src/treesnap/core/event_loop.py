@@ -16,6 +16,7 @@ from functools import partial, update_wrapper
 from types import TracebackType
 
 from treesnap.core.interruption import LoopGuard, left_in_thread, uninterrupted, wait_until_left
+from treesnap.core.model.errors import InvalidArgument
 from treesnap.core.model.type_names import (
     TYPE_CHECKING,
     Any,
@@ -241,11 +242,14 @@ class BlockInThread(Generic[T]):
         def __exit__(self, *_: object) -> None: ...
 
     async def __aenter__(self) -> T:
+        if self._task is not None:
+            raise entered_again()
         self._task = _current_task()
         self._guard.open()
         try:
             return await _ended(self._block.__enter__, self._leave_well)
         except BaseException:
+            self._task = None
             self._guard.go()
             raise
 
@@ -272,7 +276,15 @@ class BlockInThread(Generic[T]):
         finally:
             if self._is_in_its_task:
                 self.when_left()
+            self._task = None
             self._guard.go()
+
+
+def entered_again() -> InvalidArgument:
+    """Returns the error for a block that is entered inside itself."""
+    return InvalidArgument(
+        "A block was entered again before it was left; make another one inside it"
+    )
 
 
 def _current_task() -> Task[Any] | None:

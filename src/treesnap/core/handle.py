@@ -1088,6 +1088,8 @@ class Handle:
         forks leaves the block without touching anything. A block that is collected without
         having been left changes no file, and warns.
 
+        A block may be entered again when it was left, and inside itself raises InvalidArgument.
+
         With ``paths`` only these are captured and rolled back. While another block, or
         ``run``, or step of a plan may roll back some of the same paths, ``overlap="wait"``
         waits as long as the handle waits for locks, and ``"refuse"`` not at all; then Busy is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import errno
 import os
@@ -449,3 +450,38 @@ def test_hold_for_which_there_is_no_room_is_written_in_place_of_the_reserve_or_m
     assert is_held != is_lasting
     said = [text for text in monitor.warnings if text.startswith("The checkpoint cannot be held")]
     assert bool(said) == is_lasting
+
+
+def test_a_block_that_is_entered_inside_itself_is_refused_and_rolls_back(handle, root):
+    block = handle.rollback_on_error("block")
+
+    def enter_twice() -> None:
+        with block:
+            (root / "made").touch()
+            with block:
+                pass
+
+    for _ in range(2):  # and it can be used again when it was left
+        with pytest.raises(treesnap.InvalidArgument, match="entered again before it was left"):
+            enter_twice()
+        assert not (root / "made").exists()
+    with block:
+        (root / "made").touch()
+    assert (root / "made").exists()
+
+
+def test_a_block_of_a_loop_that_is_entered_inside_itself_is_refused_and_rolls_back(handle, root):
+    async def enter_twice(block: object) -> None:
+        async with block:
+            (root / "made").touch()
+            async with block:
+                pass
+
+    async def all_of_it() -> None:
+        block = handle.aio.rollback_on_error("block")
+        for _ in range(2):
+            with pytest.raises(treesnap.InvalidArgument, match="entered again"):
+                await enter_twice(block)
+            assert not (root / "made").exists()
+
+    asyncio.run(all_of_it())

@@ -20,6 +20,7 @@ from itertools import count
 from stat import S_ISDIR
 from types import TracebackType
 
+from treesnap.core.event_loop import entered_again
 from treesnap.core.fs.mounts import mount_of
 from treesnap.core.fs.os_errors import error_text, translating_os_errors
 from treesnap.core.fs.real_path import opened_real, path_beside
@@ -224,6 +225,8 @@ class CheckpointBlock(Generic[Value]):
     @uninterrupted
     def __enter__(self) -> Value:
         context, request, operation, _, value, overlap = self._arguments
+        if self._checkpoint_lock is not None:  # its end would be that of the first one, too
+            raise entered_again()
         try:
             self._guard.stand(ending=False)
             self._checkpoint_lock = checkpoint_lock = CheckpointLock(operation)
