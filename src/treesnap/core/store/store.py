@@ -244,9 +244,6 @@ class Store:
             version, reader, writer = (value[key] for key in ("format", "min_reader", "min_writer"))
             if not all(type(number) is int for number in (version, reader, writer)):
                 raise TypeError("its versions are not numbers")
-            if max(reader, writer) > version:
-                problem = "requires a newer reader than itself, which is impossible"
-                raise ValueError(f"format {version} {problem}")
             needed = max(reader, writer) if writing else reader
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupt(
@@ -257,8 +254,9 @@ class Store:
             raise self._is_at(str(value.get("moved_to")))
         if needed > FORMAT_VERSION or version < FORMAT_VERSION:
             verb = "writes" if writing else "reads"
+            asked = f"asks for format {needed}" if needed > version else f"has format {version}"
             raise UnsupportedFormat(
-                f"The store at {quoted(self.path)} has format {version}, and this treesnap "
+                f"The store at {quoted(self.path)} {asked}, and this treesnap "
                 f"{verb} format {FORMAT_VERSION}",
                 path=self.path,
             )
