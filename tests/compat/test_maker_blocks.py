@@ -110,6 +110,7 @@ class TestAroundABlock:
             lambda block: block.replace("[WORKING", "[NOTES]\nnone\n[WORKING"),
             lambda block: "".join(f"> {line}\n" for line in block.splitlines()),
             lambda block: block.replace("\n", " \r\n\r\n"),
+            lambda block: "\ufeff" + block.replace("\n", "\r"),
             lambda block: block.replace("task_id: task123", "* **Task ID**: `task123`"),
             lambda block: block.replace("CLEANUP_ALL", "cleanup_all"),
             lambda block: block.replace("task_id", "retain_count: N/A\nbefore_step: -\ntask_id"),

@@ -234,6 +234,8 @@ def _read(block: bytes, *, has_root: bool) -> tuple[Operation, dict[str, list[st
 
 def _lines(text: str) -> list[str]:
     """Returns the lines that are not empty, without quotation and heading marks."""
+    text = text.removeprefix("\ufeff")
+    text = text if "\n" in text else text.replace("\r", "\n")
     lines = (_MARKUP.sub("", line.strip(_BLANKS)) for line in text.split("\n"))
     return [line for line in lines if line]
 
