@@ -520,6 +520,30 @@ def test_a_copy_of_a_machine_begins_a_history_of_its_own(handle, garden, place, 
     assert remotes.push().history_id == one.history_id
 
 
+@pytest.mark.needs("exchange")
+@pytest.mark.parametrize("is_far", [False, True])
+def test_a_store_that_was_moved_goes_on_with_its_history(
+    handle, garden, place, tmp_path, monkeypatch, is_far
+):
+    remotes = opened(handle, place)
+    remotes.add("backup", "s3://b")
+    handle.create()
+    first = remotes.push()
+    if is_far:  # to another file system, where it is copied
+        far = Fault(errno=errno.EXDEV, methods=frozenset({"exchange"}))
+        monkeypatch.setattr(handle, "context", handle.context._replace(fs=FaultyFileSystem(far)))
+    moved = handle.store_move(tmp_path / "new")
+    assert (moved.left is not None) == is_far
+    handle = treesnap.open(garden, tmp_path / "store")
+    (garden / "plants").write_text("more")
+    handle.create()
+
+    second = opened(handle, place).push()
+
+    assert second.history_id == first.history_id
+    assert len(opened(handle, place).histories()) == 1
+
+
 def test_two_machines_that_set_up_a_remote_at_once_share_the_one_that_won(handle, place, tmp_path):
     class Meeting(WrappedBlobs):
         """Lets another machine set the remote up just before this one creates its format."""

@@ -965,7 +965,8 @@ def _metadata(copier: _Copier, *, is_moved: bool) -> Iterator[str]:
         for each in copier.names(inner):
             if each in _ROOT_FILES | caches or each.startswith(prefixes):
                 yield os.path.join(inner, each)
-    remotes = [name for name in copier.names("remotes") if not name.startswith(".")]
+    # A copy is another machine to a remote, and signs with a key of its own.
+    remotes = [name for name in copier.names("remotes") if is_moved or not name.startswith(".")]
     if remotes:
         copier.directory("remotes")
     yield from (os.path.join("remotes", name) for name in remotes)
