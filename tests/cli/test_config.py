@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tomllib
@@ -9,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import treesnap
+from treesnap.core.model.errors import StorageFull
+from treesnap.core.ops.context import context_at
 from treesnap.core.ops.maintenance.config import KEYS
 from treesnap.core.ops.user_settings import is_of_user
+from treesnap.testing.doubles import Fault, FaultyFileSystem, Kind
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference/cli.md"
 
@@ -279,6 +284,15 @@ def test_settings_that_could_not_be_read_again_are_not_written(snap, store):
     assert "would be larger than 64.0 KiB" in result.err
     assert (store / "config.toml").read_text() == before
     assert snap("config", "keep.last").out == "3\n"
+
+
+def test_a_setting_for_which_there_is_no_room_is_said_to_be_changed_not_read(snap, root, store):
+    snap("create")
+    full = Fault(errno=errno.ENOSPC, kinds=frozenset({Kind.WRITE}), lasting=True)
+    context = context_at(root=str(root), store_path=str(store), fs=FaultyFileSystem(full))
+
+    with pytest.raises(StorageFull, match="Could not change a setting"):
+        treesnap.Handle(context).config("keep.last", "9")
 
 
 def test_the_table_is_aligned_whatever_is_in_it(snap):

@@ -189,7 +189,8 @@ def config(
     if value is not None and key is not None:
         KEYS[key].parse(value)
     try:
-        with opened(context, "read the settings", create=changes, recover=False) as session:
+        doing = "change a setting" if changes else "read the settings"
+        with opened(context, doing, create=changes, recover=False) as session:
             if changes and key is not None:
                 if for_root:
                     session.root.register()
