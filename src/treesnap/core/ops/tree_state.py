@@ -30,7 +30,13 @@ from treesnap.core.model.path_budget import PathBudget
 from treesnap.core.model.snapshots import Snapshot, SnapshotRecord
 from treesnap.core.ops.context import Session
 from treesnap.core.store.store import Store
-from treesnap.core.worktree.scan.hard_links import Groups, load_groups, store_groups
+from treesnap.core.worktree.scan.hard_links import (
+    Groups,
+    distinct_groups,
+    load_groups,
+    relinked_paths,
+    store_groups,
+)
 from treesnap.core.worktree.scan.scanner import ScanResult
 
 
@@ -294,7 +300,7 @@ def totals_of_leaf(entry: Entry) -> Totals:
 def subset_groups(groups: Groups, is_wanted: Callable[[bytes], bool]) -> Groups:
     """Returns the hard-link groups with nothing but some names; one name alone is not a group."""
     subset: Groups = {}
-    for group in set(groups.values()):
+    for group in distinct_groups(groups).values():
         names = tuple(filter(is_wanted, group))
         if len(names) > 1:
             subset.update(dict.fromkeys(names, names))
@@ -303,8 +309,7 @@ def subset_groups(groups: Groups, is_wanted: Callable[[bytes], bool]) -> Groups:
 
 def relinked(old: State, new: State) -> list[bytes]:
     """Returns the names that are linked to different names in two states."""
-    names = {*old.groups, *new.groups}
-    return sorted(path for path in names if old.groups.get(path) != new.groups.get(path))
+    return sorted(relinked_paths(old.groups, new.groups))
 
 
 def compared(

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from treesnap.core.codec.message import pack
 from treesnap.core.model.entries import FileContent, ObjectId, ObjectKind
 from treesnap.core.model.errors import Corrupt
 from treesnap.core.model.ids import object_id
-from treesnap.core.worktree.scan.hard_links import LinkGroups, load_groups
+from treesnap.core.ops.tree_state import subset_groups
+from treesnap.core.worktree.scan.hard_links import (
+    Groups,
+    LinkGroups,
+    distinct_groups,
+    load_groups,
+    relinked_paths,
+)
 
 
 class Objects(dict[ObjectId, bytes]):
@@ -122,3 +131,63 @@ def test_a_table_has_no_holes_and_chunks_of_the_size_stated():
 def test_a_path_of_absurd_length_is_refused():
     with pytest.raises(Corrupt):
         loaded(pack([b"a/" * (3 << 20), b"b"]))
+
+
+NAMES = tuple(bytes([letter]) for letter in b"abcdef")
+
+
+class Counted(tuple[bytes, ...]):
+    """A group that counts how often it is compared or hashed, as a whole."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).looks += 1
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        type(self).looks += 1
+        return super().__ne__(other)
+
+    def __hash__(self) -> int:
+        type(self).looks += 1
+        return super().__hash__()
+
+
+def grouped(inodes: tuple[int, ...]) -> Groups:
+    """Returns the groups of names of which each has an inode."""
+    groups: Groups = {}
+    for inode in set(inodes):
+        group = tuple(name for name, own in zip(NAMES, inodes, strict=True) if own == inode)
+        if len(group) > 1:
+            groups |= dict.fromkeys(group, group)
+    return groups
+
+
+INODES = st.tuples(*[st.integers(1, 4)] * len(NAMES))
+
+
+@given(old=INODES, new=INODES)
+def test_names_are_relinked_whose_other_names_are_others(old, new):
+    before, after = grouped(old), grouped(new)
+
+    found = relinked_paths(before, after)
+
+    assert found == {name for name in NAMES if before.get(name) != after.get(name)}
+    assert {*distinct_groups(after).values()} == {*after.values()}
+    wanted = {after[name] for name in found if name in after}
+    assert {*distinct_groups(after, found).values()} == wanted
+
+
+@pytest.mark.parametrize("count", [100, 10_000])
+def test_a_group_is_looked_at_a_few_times_however_many_names_it_has(count):
+    names = [b"%d" % number for number in range(count)]
+    before, after = (dict.fromkeys(names, Counted(names)) for _ in range(2))
+    Counted.looks = 0
+
+    assert relinked_paths(before, after) == set()
+    assert len(subset_groups(before, lambda _: True)) == count
+    assert distinct_groups(after, names) == {names[0]: tuple(names)}
+
+    assert Counted.looks < 10

@@ -71,7 +71,7 @@ from treesnap.core.ops.tree_state import (
     subset_groups,
 )
 from treesnap.core.store.attachments import AttachmentChange
-from treesnap.core.worktree.scan.hard_links import Groups
+from treesnap.core.worktree.scan.hard_links import Groups, distinct_groups, relinked_paths
 from treesnap.core.worktree.scan.ignore import given
 
 HistoryStep = Callable[[RestoreHistory, Moment], RestoreHistory]
@@ -715,25 +715,18 @@ class _Planner:
         if not self._others.overwrites and (plan.conflicts or indexes or self._others.holders):
             current = self._others.without_kept(linked, plan.conflicts, indexes)
             target = self._others.without_kept(target, plan.conflicts, indexes)
-        differ = {group for path, group in target.items() if current.get(path) != group}
-        differ.update(group for path, group in current.items() if target.get(path) != group)
-        unseen = {path for group in differ for path in group if self._is_unseen(path)}
+        unseen = {path for path in relinked_paths(current, target) if self._is_unseen(path)}
         if unseen:  # their links are left alone as they are
             current, target = (
                 subset_groups(groups, lambda path: path not in unseen)
                 for groups in (current, target)
             )
 
-        def is_shared(path: bytes) -> bool:
-            return path in self._current.shared or linked.get(path) != current.get(path)
-
-        paths = {path for path in {*current, *target} if current.get(path) != target.get(path)}
-        paths.update(filter(is_shared, plan.metadata))
-        for path in list(plan.puts):
-            paths.update(target.get(path, ()))
-        for path in sorted(paths):
-            if path not in plan.puts:
-                paths.update(target.get(path, ()))
+        separated = relinked_paths(linked, current) if current is not linked else set[bytes]()
+        paths = relinked_paths(current, target)
+        paths.update((self._current.shared | separated).intersection(plan.metadata))
+        for group in distinct_groups(target, [*plan.puts, *paths]).values():
+            paths.update(group)
         for path in sorted(paths):
             if not self._is_covered(path):
                 old, new = self._current.entry(path), self._target.entry(path)
@@ -743,9 +736,7 @@ class _Planner:
                     plan.metadata.pop(path, None)
                     plan.puts[path] = (new, old)
         plan.links_broken = sorted(
-            path
-            for path in plan.puts
-            if path in self._current.linked_outside or linked.get(path) != current.get(path)
+            path for path in plan.puts if path in self._current.linked_outside or path in separated
         )
 
     def _is_unseen(self, path: bytes) -> bool:

@@ -33,6 +33,29 @@ Groups = dict[bytes, tuple[bytes, ...]]
 """Each path of a file with several names, with all of these names."""
 
 
+def distinct_groups(groups: Groups, paths: Iterable[bytes] | None = None) -> Groups:
+    """Returns each group once, by its first name; with ``paths`` those of these names alone.
+
+    A group is one object for all its names, so this costs a look at each name, where a set of the
+    groups would cost the square of their number.
+    """
+    found = groups.values() if paths is None else (groups.get(path, ()) for path in paths)
+    return {group[0]: group for group in {id(group): group for group in found}.values() if group}
+
+
+def relinked_paths(old: Groups, new: Groups) -> set[bytes]:
+    """Returns the names that are linked to different names in two states.
+
+    Costs a look at each name: what holds for one name of a group holds for all of them.
+    """
+    found = set[bytes]()
+    for one, other in ((old, new), (new, old)):
+        for first, group in distinct_groups(one).items():
+            if other.get(first) != group:
+                found.update(group)
+    return found
+
+
 class LinkGroups:
     """Collects names by device and inode."""
 
