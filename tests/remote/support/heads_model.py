@@ -496,7 +496,7 @@ class Machine:
             if not world.create(self.name, state):
                 return
             yield
-            if world.list(self.name, "state/")[-1] != state.name:
+            if world.list(self.name, "state/")[-1:] != [state.name]:  # a liar may show none
                 return
             yield
         yield from self._sweep()
