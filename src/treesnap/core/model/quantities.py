@@ -36,7 +36,12 @@ def parse_moment(text: str, now_ns: int, sign: str = "") -> int:
     ``2026-11-20T14:30`` is that moment, with a zone of its own if one is given (``Z``,
     ``+02:00``). Raises InvalidArgument, whose message has the ``sign`` that stood before the text.
     """
-    now = datetime.fromtimestamp(now_ns // 1_000_000_000).astimezone()
+    try:
+        now = datetime.fromtimestamp(now_ns // 1_000_000_000).astimezone()
+    except ValueError as error:  # a zone of POSIX may be a week away
+        raise InvalidArgument(
+            "The local time zone is a day or more from UTC, so times cannot be read in it; set TZ"
+        ) from error
     try:
         return _moment_ns(text.strip().lower(), now, now_ns)
     except (ValueError, OverflowError, OSError):

@@ -22,17 +22,17 @@ def test_large_counts_have_commas():
     assert first_few(range(5005), str) == "0, 1, 2, 3, 4 and 5,000 more"
 
 
-@pytest.fixture
-def in_berlin(monkeypatch):
-    """A zone with summer time."""
-    monkeypatch.setenv("TZ", "Europe/Berlin")
+@pytest.fixture(params=["Europe/Berlin"])
+def local_zone(monkeypatch, request):
+    """A zone with summer time, or another one."""
+    monkeypatch.setenv("TZ", request.param)
     time.tzset()
     yield
     monkeypatch.undo()
     time.tzset()
 
 
-@pytest.mark.usefixtures("in_berlin")
+@pytest.mark.usefixtures("local_zone")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -55,7 +55,7 @@ def test_moments_are_read_as_people_write_them(text, expected):
     )
 
 
-@pytest.mark.usefixtures("in_berlin")
+@pytest.mark.usefixtures("local_zone")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -70,6 +70,13 @@ def test_a_day_ends_just_before_the_next_one(text, expected):
     assert parse_moment(text, now_ns) == (
         int(datetime.fromisoformat(expected).timestamp()) * 10**9 - 1
     )
+
+
+@pytest.mark.parametrize("local_zone", ["AAA+167:59:59"], indirect=True)
+@pytest.mark.usefixtures("local_zone")
+def test_a_zone_that_is_a_week_away_is_refused():
+    with pytest.raises(InvalidArgument, match="set TZ"):
+        parse_moment("yesterday", 1_700_000_000 * 10**9)
 
 
 @pytest.mark.parametrize(
