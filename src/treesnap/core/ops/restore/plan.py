@@ -715,7 +715,8 @@ class _Planner:
         if not self._others.overwrites and (plan.conflicts or indexes or self._others.holders):
             current = self._others.without_kept(linked, plan.conflicts, indexes)
             target = self._others.without_kept(target, plan.conflicts, indexes)
-        unseen = {path for path in relinked_paths(current, target) if self._is_unseen(path)}
+        # In order, because few pages of a wide directory are kept.
+        unseen = {path for path in sorted(relinked_paths(current, target)) if self._is_unseen(path)}
         if unseen:  # their links are left alone as they are
             current, target = (
                 subset_groups(groups, lambda path: path not in unseen)
