@@ -222,6 +222,20 @@ def test_a_list_of_nothing_is_refused(tree, store, run, lines):
     assert not store.exists()
 
 
+@pytest.mark.parametrize("above", ["[id]", "@", "~"])
+def test_a_file_of_the_same_name_above_a_directory_with_an_odd_one_is_not_captured(
+    tree, store, above
+):
+    (tree / above).mkdir()
+    for path in ("page.ts", f"{above}/page.ts"):
+        (tree / path).write_text(path)
+
+    result = carry_out(block_of(tree, f"- {above}/page.ts"), store=store)
+
+    assert isinstance(result, Created)
+    assert [path for path, _ in result.files] == [f"{above}/page.ts"]
+
+
 @pytest.mark.parametrize("line", ["Makefile", "LICENSE", ".env", "nothing.py", "src/nothing"])
 def test_one_file_to_come_is_believed(tree, run, line):
     (tree / "Makefile").unlink()

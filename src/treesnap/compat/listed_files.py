@@ -314,7 +314,7 @@ class _ListReader:
             line,
             _ESCAPED.sub("", line),
             _SIDE_OF_PATCH.sub("", line),
-            _DIRECTORY_ABOVE.sub("", line),
+            _DIRECTORY_ABOVE.sub(self._unless_it_exists, line),
             _RANGE.sub(" ", line),
         ]
         name = os.path.basename(self._bases[0])
@@ -325,6 +325,10 @@ class _ListReader:
             forms.append(unquote(line, errors="surrogateescape"))
         for text in dict.fromkeys(forms):
             yield from self._runs(self._below_bases(text))
+
+    def _unless_it_exists(self, above: re.Match[str]) -> str:
+        """Returns what stands for a directory above, if one of that name is there, or nothing."""
+        return above[0] if above[0][:-1] in self._listed("") else ""
 
     def _below_bases(self, text: str) -> str:
         """Returns a text in which absolute paths below the directory are relative ones."""
